@@ -213,7 +213,7 @@ class LogReader:
     def last_step_s(self) -> float:
         """Seconds that the last printed step took; 0 before there is one that says so."""
         start = self._course.start
-        last = start.steps.get(start.last)
+        last = start.record(start.last)
         return (last.step_s or 0.0) if last else 0.0
 
     def feed(self, chunk: bytes) -> None:
@@ -241,7 +241,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         course, start = self._course, self._course.start
-        steps = Steps.of([*start.steps.values()][-MOST_STEPS:])
+        steps = start.last_steps(MOST_STEPS)
         env = start.env.plain()
         told = self._told()
         troubled = [count for finding, count in told if finding.action is not Action.NONE]
@@ -308,7 +308,7 @@ class LogReader:
             if run is not None and self._ranks is not None:
                 # where no prefix was learnt both would read the same run
                 self._ranks.see(part, None if self._learner.prefix else run)
-            if run is not None and shapes is not None and self._course.run(run, shapes):
+            if run is not None and self._course.run(run):
                 number += run.count
                 continue
             total, found = self._filter.lines(part)
@@ -320,9 +320,6 @@ class LogReader:
         return number
 
     def _read_line(self, line: bytes, number: int, *, is_torn: bool = False) -> None:
-        shapes = self._step_shapes
-        if shapes is not None and not is_torn and self._course.step_of_shape(line, shapes):
-            return
         is_cut = len(line) >= _LINE_BYTES
         if is_cut or is_torn:
             # bytes beyond the cut must not count in one chunking and not in another

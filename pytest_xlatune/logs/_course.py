@@ -15,11 +15,12 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._sieve import StepRun, StepShapes, step_of
+from pytest_xlatune.logs._sieve import StepRun
 from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
@@ -53,7 +54,8 @@ class Start:
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # whose steps count
     others: set[Origin] = field(default_factory=set)  # who else prints steps
-    steps: dict[int, StepRecord] = field(default_factory=dict)  # in the order printed
+    # in the order printed; of a run the record is made when it is asked for
+    steps: dict[int, StepRecord | StepRun] = field(default_factory=dict)
     last: int = -1  # highest step id; only read where `steps` is not empty
     layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
@@ -73,10 +75,40 @@ class Start:
     pgle_found: int | None = None
     pgle_unread: str = ""
 
+    def record(self, step: int) -> StepRecord | None:
+        """Return the record of a step; None where it is not kept."""
+        kept = self.steps.get(step)
+        if not isinstance(kept, StepRun):
+            return kept
+        return next(
+            record for record in kept.records(self.label, start=self.index) if record.step == step
+        )
+
     def figures(self, step: int) -> int:
         """Return how many figures the line of a step told; 0 where it is not kept."""
-        record = self.steps.get(step)
+        record = self.record(step)
         return 0 if record is None else grammar.told(record)
+
+    def last_steps(self, most: int) -> Steps:
+        """Return the last steps in the order printed, so many at most."""
+        columns: list[list[Any]] = [[] for _ in StepRecord._fields]
+        last = [*self.steps.items()][-most:]
+        for kept, steps in itertools.groupby(last, key=operator.itemgetter(1)):
+            if isinstance(kept, StepRun):
+                ids = {step for step, _ in steps}
+                is_kept = (step in ids for step in kept.steps)
+                run = kept if len(ids) == kept.count else kept.chosen(is_kept)
+                parts = run.columns(self.label, start=self.index)
+            else:
+                parts = [[value] for value in kept]
+            for column, part in zip(columns, parts, strict=True):
+                column.extend(part)
+        return Steps(**dict(zip(StepRecord._fields, map(tuple, columns), strict=True)))
+
+    @property
+    def label(self) -> str:
+        """How the records name who prints the steps that count."""
+        return self.home.label if self.home else ""
 
 
 class Course:
@@ -143,45 +175,32 @@ class Course:
         start.steps[record.step] = record
         self._count(1)
 
-    def step_of_shape(self, line: bytes, shapes: StepShapes) -> bool:
-        """Take a step line whose shape was read before; false where it has to be read in full."""
-        layout = shapes.layout(line)
-        if layout is None:
-            return False
-        origin, label = shapes.origin((line[layout.rank], line[layout.actor]))
-        if origin in self.start.others:
-            return True
-        if self._may_be_cut(layout):
-            return False
-        if self._is_at_home(origin):
-            record = step_of(line, layout, label, start=self.start.index)
-            self.step(record, origin, layout=layout)
-        return True
-
-    def run(self, run: StepRun, shapes: StepShapes) -> bool:
-        """Take a run of steps that go on from the last one; false where it needs a closer look.
+    def run(self, run: StepRun) -> bool:
+        """Take a run of step lines; false where one may have been cut, so that all are looked at.
 
         It changes what the lines would change one by one.
         """
-        start = self.start
-        # which ones are left out must not depend on how lines come together
-        fills = len(start.steps) + run.count > MOST_STEPS + MORE_STEPS
-        if not start.steps or fills or self._may_be_cut(run.layout):
+        start, layout = self.start, run.layout
+        if layout is not start.layout and len(layout.fields) < start.figures(start.last):
             return False
-        writers = run.writers()
-        origins = {said: shapes.origin(said)[0] for said in {*writers}}
-        if not all(origin == start.home or origin in start.others for origin in origins.values()):
-            return False
-        if not start.others.isdisjoint(origins.values()):
-            run = run.chosen(origins[said] == start.home for said in writers)
-        steps = run.steps
-        if steps:
-            if start.last >= steps[0] or not all(map(operator.lt, steps, steps[1:])):
-                return False
-            label = start.home.label if start.home else ""
-            start.steps.update(zip(steps, run.records(label, start=start.index), strict=True))
-            start.layout, start.phase, start.last = run.layout, Phase.TRAINING, steps[-1]
-            self._count(len(steps))
+        writers, origins = run.writers()
+        is_own = {writer: origin == start.home for writer, origin in origins.items()}
+        if start.steps and all(
+            is_own[writer] or origin in start.others for writer, origin in origins.items()
+        ):
+            is_chosen = map(is_own.__getitem__, writers)
+            own = run if all(is_own.values()) else run.chosen(is_chosen)
+            steps = own.steps
+            if not steps:
+                return True
+            if start.last < steps[0] and all(map(operator.lt, steps, steps[1:])):
+                start.steps.update(dict.fromkeys(steps, own))
+                start.layout, start.phase, start.last = layout, Phase.TRAINING, steps[-1]
+                self._count(len(steps))
+                return True
+        for writer, record in zip(writers, run.records("", start=start.index), strict=True):
+            origin = origins[writer]
+            self.step(record._replace(label=origin.label), origin, layout=layout)
         return True
 
     def is_cut(self, record: StepRecord) -> bool:
@@ -226,7 +245,7 @@ class Course:
         """Return what a reader of the steps should know, one sentence each."""
         start = self.start
         dropped = start.dropped_steps + max(len(start.steps) - MOST_STEPS, 0)
-        whose = (start.home.label if start.home else "") or "the one without a label"
+        whose = start.label or "the one without a label"
         timeless = steps.chosen([took_s is not None and took_s <= 0.0 for took_s in steps.step_s])
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
@@ -241,10 +260,6 @@ class Course:
             ),
         )
         return tuple(text for is_so, text in cases if is_so)
-
-    def _may_be_cut(self, layout: StepLayout) -> bool:
-        start = self.start
-        return layout is not start.layout and len(layout.fields) < start.figures(start.last)
 
     def _count(self, count: int) -> None:
         """Count further steps, which are kept already, and leave out the first of too many."""

@@ -10,7 +10,8 @@ import functools
 import itertools
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._prefix import PrefixLearner
@@ -33,8 +34,6 @@ _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most
 _MOST_ORIGINS = 1 << 12
 _STEP_WORD = b"completed "
-_LEAST_RUN = 4  # lines: fewer are read faster one by one
-FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")  # of a step that a line may tell
 
 
 class LineFilter:
@@ -105,19 +104,10 @@ def _letters(words: frozenset[str]) -> frozenset[bytes]:
 @functools.lru_cache(maxsize=16)
 def _pattern(letters: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
-    # a word that another one is part of is never needed
-    needed = {each for each in letters if letters.isdisjoint(_parts_of(each))}
-    return re.compile(_any_of(needed))
+    return re.compile(_any_of(letters))
 
 
-def _parts_of(word: bytes) -> Iterator[bytes]:
-    """Yield what a word holds that is shorter than it."""
-    for size in range(len(word)):
-        for begin in range(len(word) - size + 1):
-            yield word[begin : begin + size]
-
-
-def _any_of(words: set[bytes]) -> bytes:
+def _any_of(words: Collection[bytes]) -> bytes:
     """Write a pattern that branches letter by letter: `re` tries alternatives one by one."""
     if b"" in words:
         return b""
@@ -127,7 +117,7 @@ def _any_of(words: set[bytes]) -> bytes:
 
 
 class StepShapes:
-    """Reads step lines whose shape was read before: the same text with other digits in it.
+    """Finds step lines whose shape was read before: the same text with other digits in it.
 
     No rule of the grammar tells one digit from another, so that the shape says where the rank, the
     step and its figures stand, whatever is in front of them.
@@ -136,28 +126,10 @@ class StepShapes:
     def __init__(self, learner: PrefixLearner) -> None:
         self._learner = learner
         self._layouts: dict[bytes, StepLayout | None] = {}
-        self._origins: dict[tuple[bytes, bytes], tuple[Origin, str]] = {}
 
     def forget(self) -> None:
         """Read each shape anew: what stands in front of the lines was learnt."""
         self._layouts.clear()
-
-    def layout(self, line: bytes) -> StepLayout | None:
-        """Return where the parts of a step line stand; None where it has to be read in full."""
-        return self._layout(line.translate(_DIGITS), line)
-
-    def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
-        if len(shape) > _MOST_LAYOUT:
-            return None
-        try:
-            return self._layouts[shape]
-        except KeyError:
-            if len(self._layouts) >= _MOST_LAYOUTS:
-                self._layouts.clear()
-            found = self._layouts[shape] = grammar.step_layout(
-                line, self._learner.prefix, is_learning=self._learner.is_learning
-            )
-            return found
 
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
         """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
@@ -167,8 +139,6 @@ class StepShapes:
             begin = max(shapes.rfind(b"\n", at, found) + 1, at)
             at = shapes.index(b"\n", found) + 1
             shape = shapes[begin:at]
-            if not shapes.startswith(shape * (_LEAST_RUN - 1), at):
-                continue
             layout = self._layout(shape[:-1], block[begin : at - 1])
             if layout is None:
                 continue
@@ -180,19 +150,17 @@ class StepShapes:
         if done < len(block):
             yield None, block[done:]
 
-    def origin(self, said: tuple[bytes, bytes]) -> tuple[Origin, str]:
-        """Return the origin of a rank and an actor, and how a step's record names it.
-
-        It is the same one for the same texts.
-        """
-        try:
-            return self._origins[said]
-        except KeyError:
-            if len(self._origins) >= _MOST_ORIGINS:
-                self._origins.clear()
-            rank, actor = said
-            origin = Origin(str(int(rank)) if rank else "", actor.decode())
-            return self._origins.setdefault(said, (origin, origin.label))
+    def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
+        """Return where the parts of a step line stand; None where it has to be read in full."""
+        if len(shape) > _MOST_LAYOUT:
+            return None
+        if shape not in self._layouts:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[shape] = grammar.step_layout(
+                line, self._learner.prefix, is_learning=self._learner.is_learning
+            )
+        return self._layouts[shape]
 
 
 def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
@@ -207,6 +175,12 @@ def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
     return at
 
 
+@functools.lru_cache(maxsize=_MOST_ORIGINS)
+def origin_of(rank: bytes, actor: bytes) -> Origin:
+    """Return who prints the lines with these words of a rank and an actor; "" where none is."""
+    return Origin(str(int(rank)) if rank else "", actor.decode())
+
+
 # `StepRecord._make` without its check of the length, which was a third of a log of steps
 _RECORD_OF = functools.partial(tuple.__new__, StepRecord)
 
@@ -214,52 +188,66 @@ _RECORD_OF = functools.partial(tuple.__new__, StepRecord)
 class StepRun:
     """Step lines one after the other that differ in digits alone; read as columns.
 
-    Who printed which step is read at once, the figures of a step when they are asked for: of a log
-    of many ranks most never are.
+    A column is read when it is asked for: of a log of many ranks, or of many steps, most never are.
     """
 
     def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
         self.layout = layout
         self._size, self._lines = size, lines
         self.count = len(lines) // size
-        self.steps = tuple(map(int, self._column(layout.step)))
 
-    def writers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Return who printed each line: its rank and its actor, "" where it names none."""
-        return [*zip(*map(self._column, (self.layout.rank, self.layout.actor)), strict=True)]
+    @functools.cached_property
+    def steps(self) -> Sequence[int]:
+        """The step of each line."""
+        return tuple([int(step) for (step,) in self._rows(self.layout.step)])
+
+    def writers(self) -> tuple[list[tuple[bytes, ...]], dict[tuple[bytes, ...], Origin]]:
+        """Return the words of each line that name who printed it, and whom each such words name."""
+        places = {"rank": self.layout.rank, "actor": self.layout.actor}
+        names = sorted(places, key=lambda name: (places[name].start, places[name].stop))
+        is_named = any(place.start < place.stop for place in places.values())
+        unnamed: list[tuple[bytes, ...]] = [(b"", b"")] * self.count
+        rows = [*self._rows(*(places[name] for name in names))] if is_named else unnamed
+        return rows, {row: origin_of(**dict(zip(names, row, strict=True))) for row in {*rows}}
 
     def chosen(self, which: Iterable[bool]) -> StepRun:
         """Return the run of the lines that are chosen."""
         lines, size = self._lines, self._size
         begins = itertools.compress(range(0, len(lines), size), which)
-        return StepRun(
-            self.layout, size, b"".join([lines[begin : begin + size] for begin in begins])
-        )
+        kept = b"".join([lines[begin : begin + size] for begin in begins])
+        return StepRun(self.layout, size, kept)
 
-    def figures(self, name: str) -> Sequence[float | None]:
-        """Return a figure of each line, None where they tell none."""
-        where = dict(self.layout.fields).get(name)
+    def seconds(self) -> Sequence[float | None]:
+        """Return the seconds of each line's step, None where it tells none."""
+        where = dict(self.layout.fields).get("step_s")
         if where is None:
             return (None,) * self.count
-        return tuple(map(float, self._column(where)))
+        return [float(text) for (text,) in self._rows(where)]
+
+    def columns(self, label: str, *, start: int) -> list[Sequence[Any]]:
+        """Return the fields of the steps' records, each of all lines."""
+        fields = sorted(self.layout.fields, key=lambda field: field[1].start)
+        rows = self._rows(*(where for _, where in fields))
+        names = (name for name, _ in fields)
+        told: dict[str, Sequence[Any]] = {
+            name: [*map(float, texts)]
+            for name, texts in zip(names, zip(*rows, strict=True), strict=True)
+        }
+        told |= {"step": self.steps}
+        alike = {"label": label, "start": start, "kind": self.layout.kind}
+        return [
+            told[name] if name in told else (alike.get(name),) * self.count
+            for name in StepRecord._fields
+        ]
 
     def records(self, label: str, *, start: int) -> Iterable[StepRecord]:
-        """Return the steps, as `step_of` tells each line."""
-        said = (label, start, self.layout.kind)
-        rows = zip(
-            self.steps, *map(self.figures, FIGURES), *map(itertools.repeat, said), strict=False
-        )
-        return map(_RECORD_OF, rows)
+        """Return the steps, as a line that is read in full would tell each."""
+        return map(_RECORD_OF, zip(*self.columns(label, start=start), strict=True))
 
-    def _column(self, where: slice) -> Sequence[bytes]:
-        if where.start == where.stop:
-            return (b"",) * self.count
-        cut = struct.Struct(f"{where.start}x{where.stop - where.start}s{self._size - where.stop}x")
-        return [text for (text,) in cut.iter_unpack(self._lines)]
-
-
-def step_of(line: bytes, layout: StepLayout, label: str, *, start: int) -> StepRecord:
-    """Return the step that a line of a known layout reports."""
-    values = {name: float(line[where]) for name, where in layout.fields}
-    step = int(line[layout.step])
-    return StepRecord(step=step, label=label, start=start, kind=layout.kind, **values)
+    def _rows(self, *places: slice) -> Iterator[tuple[bytes, ...]]:
+        """Yield the texts at some places of each line; the places are in their order."""
+        cut, at = "", 0
+        for where in places:
+            cut += f"{where.start - at}x{where.stop - where.start}s"
+            at = where.stop
+        return struct.iter_unpack(f"{cut}{self._size - at}x", self._lines)

@@ -274,16 +274,17 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
-        steps, seconds = run.steps, run.figures("step_s")
+        steps, seconds = run.steps, run.seconds()
         if rank is not None:
             self._take(rank, steps, seconds)
             return
-        places = defaultdict[bytes, list[int]](list)
-        for at, (label, _) in enumerate(run.writers()):
-            places[label].append(at)
-        for label, own in places.items():
-            if label:
-                self._take(int(label), [steps[at] for at in own], [seconds[at] for at in own])
+        places = defaultdict[tuple[bytes, ...], list[int]](list)
+        writers, origins = run.writers()
+        for at, writer in enumerate(writers):
+            places[writer].append(at)
+        for writer, own in places.items():
+            if rank_of := origins[writer].rank:
+                self._take(int(rank_of), [steps[at] for at in own], [seconds[at] for at in own])
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune.cli import add_json, complain, show, show_json
-from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport, TpuState
+from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport
+from pytest_xlatune.guests.megascale.digest_text import report_lines
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
 from pytest_xlatune.model.errors import ConfigError
@@ -21,9 +22,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.tasks.files import STDIN, chunks_of
-
-_ROWS = 12  # of a table of states
-_HOSTS = 6  # of a row
 
 
 def add_megascale(parser: argparse.ArgumentParser) -> None:
@@ -93,80 +91,6 @@ def _check_environment(said: str) -> int:
         if each.is_good is not True:
             show([f"{'':7}advised: {each.advice}", f"{'':7}source: {each.source}"])
     return 1 if any(each.is_good is False for each in items) else 0
-
-
-def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
-    """Yield what a log tells of Megascale, for a terminal; nothing where it tells nothing."""
-    for digest in report.digests:
-        yield from digest_lines(path, digest)
-        yield ""
-    trigger = report.trigger
-    if trigger is not None:
-        launch = "" if trigger.launch_id is None else f" at launch {trigger.launch_id}"
-        yield f"{path}:{trigger.line}: a worker gave up waiting{launch}"
-        if not report.digests:
-            yield "  it names no culprit; the digest is in the log of the coordinator: task 0 of"
-            yield "  slice 0, with Pathways the job resource_manager; it may come 30 s later"
-        yield ""
-    for each in report.sightings:
-        times = f" ({each.count} times)" if each.count > 1 else ""
-        yield f"{path}:{each.line}: {each.known.means}{times}"
-        yield f"  {each.text[:160]}"
-    if report.sightings:
-        yield ""
-
-
-def digest_lines(path: str, digest: Digest) -> Iterator[str]:
-    """Yield a digest: cause, culprits, what to do, the table."""
-    cause = digest.cause
-    name = cause.words[0] if cause else "no cause is named"
-    if digest.is_cancelled:
-        yield f"{path}:{digest.line}: the job was ended on purpose; the digest tells no cause"
-        return
-    yield f"{path}:{digest.line}: {name} (class {digest.cls}; layout of libtpu {digest.layout})"
-    if cause:
-        yield f"  {cause.means}"
-    if digest.culprits:
-        yield "  named by libtpu: " + ", ".join(map(str, digest.culprits))
-    for source, to in digest.links:
-        yield f"  broken link: {source} -> {to}"
-    if digest.first_error:
-        kind, time = digest.first_error
-        yield f"  first error: {kind}" + (f" at {time}" if time else "")
-    for worker, text in digest.messages:
-        first, *more = text.splitlines() or [""]
-        yield f"  {worker}: {first}"
-        yield from (f"      {line}" for line in more)
-    yield from (f"  note: {each}" for each in digest.notes)
-    if digest.missing:
-        yield "  the text is cut; it lacks: " + ", ".join(digest.missing)
-    if cause:
-        yield "  to do:"
-        yield from (f"    {number}. {step}" for number, step in enumerate(cause.action, 1))
-    yield from _table(digest)
-
-
-def _table(digest: Digest) -> Iterator[str]:
-    for ident, programs in digest.launches:
-        for each in programs:
-            at = "no launch" if ident is None else f"launch {ident}"
-            sample = f", for example on {each.sample}" if each.sample else ""
-            module, fingerprint = each.module or "no module", each.fingerprint or "no fingerprint"
-            yield f"  {at}: {module} {fingerprint}{sample}"
-    for states, title in ((digest.states, ""), (digest.sparse, "sparse cores: ")):
-        yield from (f"    {title}{_state(each)}" for each in states[:_ROWS])
-        if len(states) > _ROWS:
-            yield f"    and {len(states) - _ROWS} more; --json has all"
-
-
-def _state(each: TpuState) -> str:
-    place = f"pc {each.pc}" if each.tag is None else f"{each.tag}:{each.pc}"
-    launch = "" if each.launch_id is None else f"launch {each.launch_id}, "
-    computation = f" in {each.computation}" if each.computation else ""
-    hosts = ", ".join(each.hosts[:_HOSTS]) + (", ..." if len(each.hosts) > _HOSTS else "")
-    cores = counted(each.cores, "core")
-    where = f"{place} {each.hlo or ''}{computation}".rstrip()
-    return f"{cores} at {launch}{where}: {hosts}"
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:

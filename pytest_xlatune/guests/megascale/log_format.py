@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_xlatune.guests.megascale.command import report_lines
 from pytest_xlatune.guests.megascale.digest import Digest
+from pytest_xlatune.guests.megascale.digest_text import report_lines
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
 from pytest_xlatune.model.failure import FailureClass, Finding

@@ -55,7 +55,7 @@ from pytest_xlatune.model.text import begun
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 
 _LINE_BYTES = 1 << 16
-_WINDOW_BYTES = 1 << 15  # few windows then hold a line worth reading
+_WINDOW_BYTES = 1 << 17
 _TAIL_BYTES = 1 << 13
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _MOST_UNREAD, _MOST_EARLY = 256, 128

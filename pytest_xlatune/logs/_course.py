@@ -183,7 +183,7 @@ class Course:
         start, layout = self.start, run.layout
         if layout is not start.layout and len(layout.fields) < start.figures(start.last):
             return False
-        writers, origins = run.writers()
+        writers, origins = run.writers
         is_own = {writer: origin == start.home for writer, origin in origins.items()}
         if start.steps and all(
             is_own[writer] or origin in start.others for writer, origin in origins.items()
@@ -194,7 +194,7 @@ class Course:
             if not steps:
                 return True
             if start.last < steps[0] and all(map(operator.lt, steps, steps[1:])):
-                start.steps.update(dict.fromkeys(steps, own))
+                start.steps.update(zip(steps, itertools.repeat(own), strict=False))
                 start.layout, start.phase, start.last = layout, Phase.TRAINING, steps[-1]
                 self._count(len(steps))
                 return True

@@ -278,8 +278,8 @@ class RankReader:
         if rank is not None:
             self._take(rank, steps, seconds)
             return
-        places = defaultdict[tuple[bytes, ...], list[int]](list)
-        writers, origins = run.writers()
+        places = defaultdict[bytes, list[int]](list)
+        writers, origins = run.writers
         for at, writer in enumerate(writers):
             places[writer].append(at)
         for writer, own in places.items():

@@ -523,10 +523,10 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "events": ("reference/formats.md", events),
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),
-    "rates of batch sizes": ("how-to/batch.md", _rates(BATCH_RATES, "batch-sizes")),
-    "rates of commits": ("how-to/commits.md", _rates(COMMIT_RATES, "commits")),
-    "rates of nodes": ("how-to/nodes.md", _rates(NODE_RATES, "nodes")),
-    "rates of a network": ("how-to/network_check.md", _rates(NETWORK_RATES, "network")),
+    "rates of batch sizes": ("how-to/studies.md", _rates(BATCH_RATES, "batch-sizes")),
+    "rates of commits": ("how-to/studies.md", _rates(COMMIT_RATES, "commits")),
+    "rates of nodes": ("how-to/studies.md", _rates(NODE_RATES, "nodes")),
+    "rates of a network": ("how-to/studies.md", _rates(NETWORK_RATES, "network")),
 }
 
 

@@ -5,7 +5,7 @@ r"""Which batch size is fastest, and how large a one fits.
         --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
 
 Begins at the batch size that is given, finds the ceiling, then the best below it. The recommended
-setting is in the report, and in `.xlatune/batch.best`. docs/how-to/batch.md says how sure it is.
+setting is in the report, and in `.xlatune/batch.best`. docs/how-to/studies.md says how sure it is.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ r"""Which commit of the trainer made it slower.
 First whether the last commit is slower than the first at all: four pairs of jobs, eight where they
 cannot tell. Then about one job for each halving of the range, and four fresh pairs of the commit
 that is found and its parent. `XLATUNE_TRAINER` names the repository; a trial runs in a checkout of
-its own. docs/how-to/commits.md says how sure it is.
+its own. docs/how-to/studies.md says how sure it is.
 """
 
 from __future__ import annotations

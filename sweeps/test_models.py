@@ -5,7 +5,7 @@ r"""All models on one commit, or on two of them: which ones run, and which becam
 
 Each model runs on the same nodes whatever else the table holds; those of 1, 2 and 4 nodes run at
 the same time. What looks slower is run again in four fresh pairs of both commits. `XLATUNE_TRAINER`
-names the repository. docs/how-to/commits.md says how sure it is.
+names the repository. docs/how-to/studies.md says how sure it is.
 """
 
 from __future__ import annotations

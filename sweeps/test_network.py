@@ -5,7 +5,7 @@ r"""Which node or link slows the network: rounds of disjoint pairs, fresh pairs 
         --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
 
 The load is that of two nodes: model and parallelism fit a pair. Never a single step: eight at
-least, of which five count. docs/how-to/network_check.md has the bandwidth test too, racks, and
+least, of which five count. docs/how-to/studies.md has the bandwidth test too, racks, and
 how sure it is. `xlatune network` is another thing: it reads a TPU's Megascale traces.
 """
 

@@ -6,7 +6,7 @@ r"""Which nodes are slow: one job on each, all at once; what looks slow again be
 
 Any load that fits one node will do, a dense model with synthetic data best. Five waves of jobs at
 most, whatever the number of nodes. A sweep takes the nodes that it recommends with
-`--xlatune-nodelist=@healthy`. docs/how-to/nodes.md says how sure it is.
+`--xlatune-nodelist=@healthy`. docs/how-to/studies.md says how sure it is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An arm is a node: the cell on that node alone. The first run of a node only chooses the
 suspects; fresh runs side by side carry an accusation. A node that cannot run the load is an answer
-too, and the study goes on. The reference note is docs/how-to/nodes.md. This module must not know
+too, and the study goes on. The reference note is docs/how-to/studies.md. This module must not know
 of executors or logs.
 """
 
@@ -695,7 +695,7 @@ def _held_against_controls(base: Verdict, found: Comparison) -> Verdict:
 
 
 def hard_errors(*results: TrialResult) -> tuple[str, ...]:
-    """Return the hard errors in the own log of the node of these runs: see docs/how-to/nodes.md."""
+    """Return the hard errors in the log of the node of these runs: see docs/how-to/studies.md."""
     return _findings(results, FailureClass.NODE_FAULT)
 
 

@@ -1,6 +1,6 @@
 """TPU jobs of several slices, which libtpu's Megascale runtime joins, as a guest.
 
-See `docs/how-to/megascale.md` and, of the network, `docs/how-to/network_check.md`.
+See `docs/how-to/megascale.md` and, of the network, `docs/how-to/studies.md`.
 
     entry_commands, log_format, network_facts    what entry points name: see `pyproject.toml`
     digests     hang digests: text of a log -> causes and tables; digest, _builder, _lines

@@ -2,7 +2,7 @@
 
 First whether the ends differ by 1 % or more, then a posterior over the position of the change, then
 the likeliest commit and its parent in fresh pairs. Plans no trial of its own: the study names them.
-The reference note is docs/how-to/commits.md.
+The reference note is docs/how-to/studies.md.
 """
 
 from __future__ import annotations

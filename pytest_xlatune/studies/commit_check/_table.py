@@ -2,7 +2,7 @@
 
 Commits stand side by side in each load's own nodes. The first run of a commit chooses the suspects;
 only fresh pairs of them with the commit before say SLOWER or FASTER. A load that cannot run is new
-or was there before. Plans no trial of its own. The reference note is docs/how-to/commits.md.
+or was there before. Plans no trial of its own. The reference note is docs/how-to/studies.md.
 """
 
 from __future__ import annotations

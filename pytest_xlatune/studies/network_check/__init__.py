@@ -2,7 +2,7 @@
 
 An arm is a node; a trial is a pair of nodes under a two-node load. A pair's single run only
 chooses which pairs run again; fresh runs side by side accuse. A node that cannot communicate is an
-answer too, and the study goes on without it. The reference note is docs/how-to/network_check.md.
+answer too, and the study goes on without it. The reference note is docs/how-to/studies.md.
 This module must not know of executors or logs.
 """
 

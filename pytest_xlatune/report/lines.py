@@ -8,7 +8,6 @@ night. This module sends nothing and must not know its readers.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -38,7 +37,6 @@ from pytest_xlatune.model.text import (
     significant,
     size,
 )
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.language import ENGLISH, N_, Translator, plainly
 
@@ -179,47 +177,21 @@ def standing(
     *,
     step: int | None = None,
     left_s: tuple[float, float] | None = None,
-    ahead: Sequence[Trial] = (),
-    left: tuple[int, int] = (0, 0),
-    is_placed: bool = False,
+    left: tuple[int, int] | None = None,
 ) -> str:
-    """Say where a sweep stands: trials over and running, and the time that is left.
+    """Say where a sweep stands: its jobs as a plan counts them, and the time that is left.
 
     Args:
         history: its trials.
         step: the last one of the trial that runs; None where unknown.
         left_s: seconds that the rest takes, as planned and at most; None where unknown.
-        ahead: the trials that can be named and are not over.
-        left: how many are, as planned and at most.
-        is_placed: whether the study says itself what its rounds are: runs are counted, and none is
-            called a confirmation.
+        left: how many jobs are to come, as planned and at most; None is those of the history.
     """
     history = [each for each in history if each.memory is None]  # compiled alone: no job
-    screen = [each for each in history if each.trial.is_screened and not each.trial.is_baseline]
-    confirm = [each for each in history if each.trial.block]
     running = [each for each in history if each.status is TrialStatus.RUNNING]
-    parts = []
     over = sum(each.status.is_final for each in history)
-    if is_placed:
-        parts.append(f"{over}/{len(history)} runs")
-        screen, confirm = [], []
-    elif any(each.trial.rotation for each in history):
-        fewest, most = (over + each for each in left)
-        parts.append(f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs")
-        screen, confirm = [], []
-    elif screen or not (confirm or left_s is not None):
-        # an arm counts once; a second run of it is told apart
-        seen = Counter(each.trial.arm for each in screen if each.status.is_final)
-        own = {each.trial.arm for each in screen}
-        later = {each.arm for each in ahead if each.is_screened and not each.is_baseline}
-        parts.append(f"{len(seen)}/{len(own | later)} screened")
-        if more := len(screen) - len(own):
-            parts.append(f"{seen.total() - len(seen)}/{more} screened again")
-    if confirm:
-        done = sum(each.status.is_final for each in confirm)
-        fewest, most = (max(done + each, len(confirm)) for each in left)
-        of = f"/{fewest}" if most == fewest else f" of {fewest} to {most}"
-        parts.append(f"{done}{of} confirmation trials")
+    fewest, most = (over + each for each in left) if left else (len(history), len(history))
+    parts = [f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs"]
     if running:
         at = "" if step is None else f" step {step}/{running[0].trial.protocol.steps}"
         parts.append(f"{len(running)} running{at}")

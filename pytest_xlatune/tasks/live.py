@@ -114,7 +114,7 @@ class Milestones:
             self._is_past_half = True
             left = f", {time_left(*left_s)} left" if left_s is not None else ""
             most = done + outlook.at_most
-            of = counted(total, "trial") if most == total else f"{total} to {most} trials"
+            of = counted(total, "job") if most == total else f"{total} to {most} jobs"
             head = f"{_TAG} half way: {label}: {done} of {of}{left}"
             lines = [head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)]
             messages.append("\n".join(lines))
@@ -123,7 +123,7 @@ class Milestones:
 
 def _to_run(outlook: Outlook) -> str:
     left, most = outlook.left, outlook.at_most
-    return counted(left, "trial") if most == left else f"{left} to {most} trials"
+    return counted(left, "job") if most == left else f"{left} to {most} jobs"
 
 
 def _done(history: Sequence[TrialResult]) -> int:
@@ -327,7 +327,7 @@ class LiveLines:
                 yield SweepProgress(line=f"{study.cells[0].label}: {sentence(added)}", sweep=sweep)
 
     def _opening(self, opened: CampaignOpened, study: Study) -> SweepProgress:
-        """Name the cell once, and say how many trials follow."""
+        """Name the cell once, and say how many jobs follow."""
         history = history_of(self._state, study)
         done, outlook = _done(history), study.outlook(history)
         parts = [f"{_to_run(outlook)} to run"] if outlook.left else []
@@ -394,13 +394,8 @@ class LiveLines:
         return progress, tuple(map(plain, told))
 
     def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
-        return standing(
-            history,
-            left_s=self._left_s(outlook),
-            ahead=outlook.ahead,
-            left=(outlook.left, outlook.at_most),
-            is_placed=bool(outlook.places),
-        )
+        left = outlook.left, outlook.at_most
+        return standing(history, left_s=self._left_s(outlook), left=left)
 
     def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
         # a job that has landed since the last look runs no more

@@ -72,7 +72,7 @@ class CellStatus:
         running: its jobs in flight.
         ranking: verdicts in the conclusion's order, confirmed ones first; those without a trial
             are left out.
-        progress: trials over, trials to come, time left.
+        progress: jobs over, jobs to come, time left.
         events: time and text of its last events, the newest first.
     """
 
@@ -177,12 +177,7 @@ class _Cell:
             why=known.stop_reason if stands is Standing.STOPPED else "",
             running=tuple(dataclasses.replace(each, reason=plain(each.reason)) for each in running),
             ranking=tuple(ranked),
-            progress=standing(
-                known.history,
-                left_s=left_s if is_alive else None,
-                ahead=outlook.ahead,
-                left=left,
-            ),
+            progress=standing(known.history, left_s=left_s if is_alive else None, left=left),
             events=tuple(
                 (entry.at_s, text) for entry in reversed(self._entries) if (text := _said(entry))
             ),

@@ -67,4 +67,4 @@ def test_a_file_has_a_line_for_each_trial_and_no_rewritten_one(folder: Any, work
     assert len(re.findall("pretend FSDP=4: .* to run", text)) == 1, "the cell is named once"
     told = [each for each in text.splitlines() if "(job" in each and "TGS" in each]
     assert len(told) == 3
-    done.stdout.fnmatch_lines(["pretend FSDP=4: * trials to run", "fast (job *) * TGS *"])
+    done.stdout.fnmatch_lines(["pretend FSDP=4: * jobs to run", "fast (job *) * TGS *"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import without_secrets
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
@@ -162,44 +163,40 @@ def landed(
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
     line = live_line(result, verdict=None, progress=standing([result]))
-    assert line == "overlap-2 not measured: cancelled by hand | 1/1 screened"
+    assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
 
 
-def test_progress_counts_profiles_in_the_screen_and_trials_in_the_confirmation() -> None:
-    baseline = Trial(
-        cell_digest=CELL.digest,
-        profile=BASELINE,
-        protocol=Protocol(steps=20),
-        study="tuning",
-        stage="wave1",
-    )
-    history = [
-        TrialResult(trial=baseline, status=TrialStatus.RUNNING),
-        landed(TrialStatus.MEASURED),
-        landed(TrialStatus.DROPPED, name="overlap-3"),
-        landed(TrialStatus.PLANNED, name="overlap-4"),
-        landed(TrialStatus.MEASURED, stage="confirm"),
-        landed(TrialStatus.PLANNED, stage="confirm"),
-    ]
-    assert standing(history, step=0, left_s=(90, 90)) == (
-        "2/3 screened, 1/2 confirmation trials, 1 running step 0/20, about 2 min left"
-    )
-    assert standing([]) == "0/0 screened"
-
-
-def test_progress_counts_second_runs_of_a_profile_apart() -> None:
-    history = [
-        landed(TrialStatus.MEASURED),
-        landed(TrialStatus.MEASURED, name="overlap-3"),
-        landed(TrialStatus.MEASURED, stage="again"),
-        landed(TrialStatus.RUNNING, stage="again", name="overlap-3"),
-    ]
-    assert standing(history) == "2/2 screened, 1/2 screened again, 1 running"
-
-
-def test_what_was_compiled_alone_is_no_run() -> None:
-    alone = replace(landed(TrialStatus.DROPPED), memory=CompiledMemory())
-    assert standing([alone, landed(TrialStatus.PLANNED)]) == "0/1 screened"
+@pytest.mark.parametrize(
+    ("history", "given", "said"),
+    [
+        pytest.param([], {}, "0 of 0 jobs", id="nothing"),
+        pytest.param(
+            [*map(landed, (TrialStatus.RUNNING, TrialStatus.MEASURED, TrialStatus.DROPPED))],
+            {"step": 0, "left_s": (90, 90)},
+            "2 of 3 jobs, 1 running step 0/15, about 2 min left",
+            id="one runs",
+        ),
+        pytest.param(
+            [landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, stage="confirm")],
+            {"left": (4, 9)},
+            "1 of 5 to 10 jobs",
+            id="more may be added",
+        ),
+        pytest.param(
+            [
+                replace(landed(TrialStatus.DROPPED), memory=CompiledMemory()),
+                landed(TrialStatus.PLANNED),
+            ],
+            {},
+            "0 of 1 jobs",
+            id="what was compiled alone is no job",
+        ),
+    ],
+)
+def test_a_sweep_stands_at_so_many_jobs(
+    history: list[TrialResult], given: dict[str, Any], said: str
+) -> None:
+    assert standing(history, **given) == said
 
 
 # --- renderers -------------------------------------------------------------------------------

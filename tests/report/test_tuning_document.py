@@ -360,7 +360,7 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
     (kickoff,) = messages(feed)
     assert kickoff.splitlines() == [
         "[xla-tuning] kickoff: tiny PP=8 pdbs=7",
-        "- 20 trials to run",
+        "- 20 jobs to run",
         "- Profiles: 5 and the baseline",
         "- Nodelist: node001,node002",
     ]

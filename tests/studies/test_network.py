@@ -491,8 +491,8 @@ def test_a_live_line_says_which_round_of_how_many() -> None:
     assert places[-1] == "the slowest pair again, wave 8"
     landed = next(each for each in history if each.trial.block == 3)
     so_far = study.decide(history[:12]).conclusion.verdict(landed.trial.arm)
-    progress = standing(history[:12], left_s=(240.0, 240.0), is_placed=True)
+    progress = standing(history[:12], left_s=(240.0, 240.0))
     line = live_line(landed, verdict=so_far, progress=progress, place=study.place_of(landed.trial))
     assert "TGS" in line
-    assert line.endswith(" round 3 of about 7, 4 pairs | 12/12 runs, about 4 min left"), line
+    assert line.endswith(" round 3 of about 7, 4 pairs | 12 of 12 jobs, about 4 min left"), line
     assert "confirm" not in line

@@ -11,7 +11,7 @@ Every number is one of the arguments. Nothing here computes a delta, an interval
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import fmean
 
@@ -62,6 +62,7 @@ class Subject:
         patch: that deploys the recommended setting; "" where no file that was read has to change.
         slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
         exposed: where a step of the baseline goes, by an evidence run of it.
+        remarks: job id -> why it has no score, where no result says so.
     """
 
     conclusion: Conclusion
@@ -76,6 +77,7 @@ class Subject:
     patch: str = ""
     slots: Slots = ()
     exposed: Message | None = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:

@@ -199,6 +199,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
             record=self.record,
             slots=self.slots,
             exposed=self.exposed,
+            remarks=self.remarks,
         )
 
     def deploys(self, earlier: FormerSweep) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.covered import MeasuredCell
+from pytest_xlatune.report.document import Block, Code, Text
 from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_recipe, guard_of_tags
 from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.lines import effect_words
@@ -187,6 +188,18 @@ def guarded_lines(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflic
     """Return the shell lines that a recipe appends, which apply where it may go."""
     lines, guard = recipe_lines(recipe), guard_of_recipe(cell, against)
     return f"if [[ {guard} ]]; then\n{lines}fi\n" if guard and lines else lines
+
+
+def deployed_by_hand(
+    recipe: Profile, lines: str, head: Text, say: Translator = ENGLISH
+) -> Iterator[Block]:
+    """Yield shell lines below their head, and the keys of the trainer that a recipe sets."""
+    if lines:
+        yield head
+        yield Code(text=lines, language="bash")
+    if recipe.overrides:
+        yield say.text("Give these keys to the trainer:")
+        yield Code(text="\n".join(f"{key}={value}" for key, value in recipe.overrides.items()))
 
 
 def diff(file: DeployedFile, after: str) -> str | None:

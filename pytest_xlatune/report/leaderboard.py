@@ -115,7 +115,7 @@ def jobs_table(
 
 def jobs(subject: Subject) -> Section:
     """Return the section of all jobs of a study."""
-    table = jobs_table([("", subject.history, {})], slots=slot_numbers(subject.slots))
+    table = jobs_table([("", subject.history, subject.remarks)], slots=slot_numbers(subject.slots))
     return section("Jobs", table or Text(text="No job."))
 
 

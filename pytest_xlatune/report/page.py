@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report.covered import MeasuredCell, names
-from pytest_xlatune.report.deployment import recipe_lines
+from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, recipe_lines
 from pytest_xlatune.report.document import (
     Block,
     Bullets,
-    Code,
     Column,
     Document,
     Section,
@@ -182,19 +181,17 @@ def page_of(
     subject: Subject,
     *,
     covered: MeasuredCell | None = None,
-    remarks: Mapping[str, str] | None = None,
     files: Sequence[str] = (),
 ) -> Page:
     """Return the page of a document about one study.
 
-    With its part of the tuning document, `covered`, it says why the winner wins. `remarks` are job
-    id -> why it has no score, where no result says so.
+    With its part of the tuning document, `covered`, it says why the winner wins.
     """
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
     course = path(history, reference=reference)
-    jobs = jobs_table([("", history, remarks or {})], slots=slot_numbers(subject.slots))
+    jobs = jobs_table([("", history, subject.remarks)], slots=slot_numbers(subject.slots))
     if _has(document.sections, jobs):
         jobs = None
     of_trials: dict[str, Sequence[_Shown | None]] = {
@@ -211,7 +208,7 @@ def page_of(
         *((each.title, each.blocks) for each in found),
         *((each.title, (_known(each.plot),)) for each in document.drawn),
         ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
-        ("To deploy", tuple(_deploy(subject))),
+        ("To deploy", tuple(_deploy(subject, covered))),
         *((each.title, each.blocks) for each in rest),
         *([(WHY, tuple(_why(covered)))] if covered is not None and covered.best else []),
         *of_trials.items(),
@@ -343,25 +340,15 @@ def _why(covered: MeasuredCell) -> Iterator[_Shown]:
     yield from rest
 
 
-def _deploy(subject: Subject) -> Iterator[Block]:
+def _deploy(subject: Subject, covered: MeasuredCell | None) -> Iterator[Block]:
     """Yield the lines that deploy a recipe; nothing without one."""
     recipe, best = subject.conclusion.tuning.recipe, subject.conclusion.winner
-    if recipe is None or best is None:
+    found = next((each for each in subject.profiles if best and each.id == best.arm), None)
+    if recipe is None or found is None:
         return
-    found = next((each for each in subject.profiles if each.id == best.arm), None)
-    if found is None:
-        return
-    yield from _lines_of(found)
-
-
-def _lines_of(recipe: Profile) -> Iterator[Block]:
-    lines = recipe_lines(recipe)
-    if lines:
-        yield Text(text=f"In the environment of the job, for {literal(recipe.id)}:")
-        yield Code(text=lines, language="bash")
-    if recipe.overrides:
-        yield Text(text="To the trainer:")
-        yield Code(text="\n".join(f"{key}={value}" for key, value in recipe.overrides.items()))
+    head = Text(text=f"In the environment of the job, for {literal(found.id)}:")
+    lines = guarded_lines(covered, found) if covered is not None else recipe_lines(found)
+    yield from deployed_by_hand(found, lines, head)
 
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:

@@ -22,7 +22,7 @@ from pytest_xlatune.report import slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import TITLE, bubbles
 from pytest_xlatune.report.covered import Explanation, MeasuredCell, OtherCell, names
-from pytest_xlatune.report.deployment import guarded_lines, patch_of
+from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -519,21 +519,16 @@ def _by_hand(
 ) -> Iterator[Block]:
     """Give the lines to append and the keys to pass where there is no patch."""
     yield say.text("There is no patch: {why}.", why=reason)
-    lines = guarded_lines(covered, recipe, against)
-    if lines:
-        path = _env_file(covered)
-        yield (
-            say.text("Append to {path}:", path=literal(path))
-            if path
-            else say.text(
-                "Add these lines to what sets the environment of its jobs. A launcher with "
-                "`env_files=(FILE,)` records that file, and the next report has the patch of it:"
-            )
+    path = _env_file(covered)
+    head = (
+        say.text("Append to {path}:", path=literal(path))
+        if path
+        else say.text(
+            "Add these lines to what sets the environment of its jobs. A launcher with "
+            "`env_files=(FILE,)` records that file, and the next report has the patch of it:"
         )
-        yield Code(text=lines, language="bash")
-    if recipe.overrides:
-        yield say.text("Give these keys to the trainer:")
-        yield Code(text="\n".join(f"{key}={value}" for key, value in recipe.overrides.items()))
+    )
+    yield from deployed_by_hand(recipe, guarded_lines(covered, recipe, against), head, say)
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:

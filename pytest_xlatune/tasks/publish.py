@@ -383,7 +383,13 @@ class CellReport:
     @cached_property
     def subject(self) -> Subject:
         """What a document of the cell is made of."""
+        is_about_cell = self.study.traits.about_cell
+        kept = read_calibration(self.folder, self.cell) if is_about_cell else None
         return Subject(
+            stopped=self.stop_reason,
+            figures=tuple(kept.figures) if kept else (),
+            evidence=_evidence_runs(self.state),
+            remarks=self.remarks,
             patch=_patch_of_setting(self),
             conclusion=self.conclusion,
             cells=self.cells,
@@ -528,17 +534,7 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    kept = None
-    if known.study.traits.about_cell:
-        kept = read_calibration(known.folder, known.cell)
-    document = known.kind.document_of(
-        dataclasses.replace(
-            known.subject,
-            stopped=known.stop_reason,
-            figures=tuple(kept.figures) if kept else (),
-            evidence=_evidence_runs(known.state),
-        )
-    )
+    document = known.kind.document_of(known.subject)
     if known.study.traits.compares_settings:
         files, conclusion = known.files, known.conclusion
         shown_too = (
@@ -660,7 +656,7 @@ def page_text(
     With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
     the sweep stands. `home` is the address of an index.
     """
-    page = page_of(document, known.subject, covered=covered, remarks=known.remarks, files=files)
+    page = page_of(document, known.subject, covered=covered, files=files)
     return html(dataclasses.replace(page, live=live, home=home))
 
 

@@ -200,7 +200,7 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     subject = dataclasses.replace(cell.subject, history=scored)
     whole = tuning([cell])
     beside = [board.name, board.with_suffix(".json").name]
-    page = page_of(leaderboard(subject), subject, covered=cell, remarks=cell.remarks, files=beside)
+    page = page_of(leaderboard(subject), subject, covered=cell, files=beside)
     yield board, markdown(leaderboard(subject))
     yield board.with_suffix(".html"), html(page)
     yield data.with_suffix(".md"), markdown(whole)

@@ -89,6 +89,7 @@ def hostile() -> Subject:
         conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(verbatim(PLANTED),)),
         cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
         history=history,
+        remarks={PLANTED: PLANTED},
         stopped=PLANTED,
         profiles=tuple(
             replace(each, note=PLANTED, env={"NOTE": PLANTED}) for each in FINISHED.profiles
@@ -113,7 +114,7 @@ def check_own_tags_only(text: str) -> None:
 
 def test_foreign_text_is_never_markup() -> None:
     subject = hostile()
-    page = page_of(leaderboard(subject), subject, remarks={PLANTED: PLANTED}, files=(PLANTED,))
+    page = page_of(leaderboard(subject), subject, files=(PLANTED,))
     page = dataclasses.replace(page, files=("leaderboard.json",))
     text = html(page)
     check_own_tags_only(text)

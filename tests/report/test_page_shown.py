@@ -41,7 +41,7 @@ from tests.helpers.chromium import PROGRAM, Browser, browser
 from tests.helpers.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
 from tests.helpers.finished import FINISHED
 from tests.helpers.waiting import until
-from tests.report.test_page import PLANTED, hostile
+from tests.report.test_page import hostile
 
 pytestmark = pytest.mark.browser
 
@@ -153,15 +153,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     several = (COVERED, other_parallelism(), STOPPED)
     planted = hostile()
     made = {
-        "example": page_of(
-            leaderboard(measured), measured, covered=example[0], remarks=example[0].remarks
-        ),
+        "example": page_of(leaderboard(measured), measured, covered=example[0]),
         "example-tuning": tuning_page_of(tuning(example), example),
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
         "several": tuning_page_of(tuning(several), several),
         "nodes": page_of(cell_document(of_studies.nodes()), of_studies.nodes()),
-        "hostile": page_of(leaderboard(planted), planted, remarks={PLANTED: PLANTED}),
+        "hostile": page_of(leaderboard(planted), planted),
     }
     studies = {
         "batch": of_studies.batch(),

@@ -14,18 +14,21 @@ Other distributions add formats: an entry point of `pytest_xlatune.exports` name
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import math
 import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.profile import Profile
@@ -117,6 +120,71 @@ class Export(ABC):
         Raises:
             LedgerError: what takes the figures does not; the reports are written already.
         """
+
+
+class ClientExport(Export):
+    """A format that the client library of another program writes, each fault of it told alike.
+
+    Attributes:
+        name: of the format and of the extra that installs the client.
+        title: of the program, as its users write it.
+        remedy: what to set where the client cannot be used.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    remedy: ClassVar[str]
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Import the client and find out whether it can be used; whatever it raises is told."""
+
+    @abstractmethod
+    def log(self, report: Exported, *, key: str) -> Json:
+        """Give the figures to the client; return where they are. `key` is as `texts` takes it."""
+
+    def check(self) -> None:
+        """Find out whether the client is installed and can be used."""
+        without = f"or take {self.name} out of --xlatune-export"
+        try:
+            with _quiet():
+                self.connect()
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"export {self.name}: the client of {self.title} is not installed here; install "
+                f"pytest-xlatune[{self.name}], {without}"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - any fault of the client means the same
+            raise ConfigError(
+                f"export {self.name}: the client of {self.title} cannot be used "
+                f"({_first_line(error)}); {self.remedy}, {without}"
+            ) from None
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
+        """Log a report; return where its figures are."""
+        try:
+            with _quiet():
+                kept = {"schema": 1, **self.log(report, key=key)}
+        except Exception as error:  # noqa: BLE001 - as above
+            raise LedgerError(
+                f"{self.title} did not take the figures: {_first_line(error)}; the reports are "
+                f"complete: mend the cause, then run `xlatune report --export {self.name}`"
+            ) from None
+        return {f".{self.name}.json": json.dumps(kept, indent=2, sort_keys=True) + "\n"}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the warnings of a client, which a pytest may turn into errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def export_of(name: str) -> Export | None:
@@ -254,21 +322,26 @@ def _github(report: Exported) -> dict[str, str]:
 
 def _csv(report: Exported) -> dict[str, str]:
     """Return two tables: a row for each arm, and a row for each trial."""
-    common = {
+    common = study_row(report)
+    return {
+        ".arms.csv": _table([{**common, **arm_row(report, each)} for each in report.arms]),
+        ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
+    }
+
+
+def study_row(report: Exported) -> dict[str, str]:
+    """Return which study a figure is of."""
+    return {
         "written": report.written,
         "sweep": report.sweep,
         "study": report.study,
         "cell": report.cell.label,
         "cell_digest": report.cell_digest,
     }
-    settings = report.settings
-    return {
-        ".arms.csv": _table([{**common, **_arm_row(report, e, settings)} for e in report.arms]),
-        ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
-    }
 
 
-def _arm_row(report: Exported, verdict: Verdict, settings: Mapping[str, str]) -> dict[str, object]:
+def arm_row(report: Exported, verdict: Verdict) -> dict[str, object]:
+    """Return all that is said of an arm; an absent figure is None."""
     low, high = verdict.ci95 or (None, None)
     return {
         "complete": report.conclusion.complete,
@@ -286,7 +359,7 @@ def _arm_row(report: Exported, verdict: Verdict, settings: Mapping[str, str]) ->
         "method": sentence(verdict.method),
         "reasons": "; ".join(map(sentence, verdict.reasons)),
         "job_ids": " ".join(verdict.job_ids),
-        "settings": settings.get(verdict.arm, ""),
+        "settings": report.settings.get(verdict.arm, ""),
     }
 
 

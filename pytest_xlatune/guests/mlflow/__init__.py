@@ -8,144 +8,83 @@ that takes seconds.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.message import sentence
-from pytest_xlatune.report.exports import Export, Exported, figures
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
 _KEY = "xlatune.key"  # the tag that finds the runs of a study again
 _MOST_TAG = 5000  # characters that every release takes
+# of the row of an arm; its figures are metrics
+_TAGS = ("arm", "verdict", "is_reference", "settings", "reasons", "job_ids")
 
 
-class MlflowExport(Export):
+class MlflowExport(ClientExport):
     """The format `mlflow`: runs in MLflow, and a file that says where they are."""
 
-    def check(self) -> None:
-        """Find out whether MLflow is installed and can use the store that is named.
+    name = "mlflow"
+    title = "MLflow"
+    remedy = "set MLFLOW_TRACKING_URI to the address of a server"
 
-        Raises:
-            ConfigError: it is not, or it cannot.
-        """
-        try:
-            _client()
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "export mlflow: MLflow is not installed here; install pytest-xlatune[mlflow], or "
-                "take mlflow out of --xlatune-export"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - any fault of the client means the same
-            raise ConfigError(
-                f"export mlflow: MLflow's client cannot be used ({_said(error)}); set "
-                "MLFLOW_TRACKING_URI to the address of a server, or take mlflow out of "
-                "--xlatune-export"
-            ) from None
-
-    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Log a report; return where its runs are.
-
-        Raises:
-            LedgerError: MLflow does not take them.
-        """
-        try:
-            with warnings.catch_warnings():  # a pytest may turn the client's into errors
-                warnings.simplefilter("ignore")
-                return {".mlflow.json": _log(report, _client(), key=key)}
-        except Exception as error:  # noqa: BLE001 - as above
-            raise LedgerError(
-                f"MLflow did not take the figures: {_said(error)}; the reports are complete: mend "
-                "the cause, then run `xlatune report --export mlflow`"
-            ) from None
-
-
-def _client() -> MlflowClient:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    def connect(self) -> None:
+        """Make a client of the store that is named."""
         from mlflow import MlflowClient
 
-        return MlflowClient()
+        MlflowClient()
+
+    def log(self, report: Exported, *, key: str) -> Json:
+        """Log a run for the study and one for each arm."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient()
+        at_ms = round(datetime.fromisoformat(report.written).timestamp() * 1000)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or report.cell.model_tag
+        found = client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else client.create_experiment(name)
+
+        def run(key: str, name: str, said: Mapping[str, object], **tags: str) -> str:
+            """Return the id of the run with this key, made where there is none, with these tags."""
+            quoted = key.replace("'", "")  # the language of the filter has no way to escape it
+            held = client.search_runs(
+                [experiment], filter_string=f"tags.`{_KEY}` = '{quoted}'", max_results=1
+            )
+            each = held[0] if held else client.create_run(experiment, at_ms, {_KEY: quoted})
+            tags |= {"runName": name}
+            shown = {f"mlflow.{tag}": value for tag, value in tags.items()}
+            shown |= {f"xlatune.{tag}": _text(value) for tag, value in said.items()}
+            for tag, value in shown.items():
+                client.set_tag(each.info.run_id, tag, value[:_MOST_TAG])
+            return str(each.info.run_id)
+
+        best, is_complete = report.conclusion.winner, report.conclusion.complete
+        whole = {"complete": is_complete, "winner": best.arm if best else ""}
+        study = run(key, f"{report.sweep} {report.study}", {**study_row(report), **whole})
+        arms = {}
+        for verdict in report.arms:
+            row = arm_row(report, verdict)
+            said = {name: row[name] for name in _TAGS}
+            own = run(f"{key} {verdict.arm}", verdict.arm, said, parentRunId=study)
+            arms[verdict.arm] = own
+            before = client.get_run(own).data.metrics
+            for metric, value in figures(verdict).items():
+                # a report may be written twice. Of one step MLflow shows the latest time, and of
+                # one time the largest value: so the time is that of the logging, in milliseconds
+                if before.get(metric) != value:
+                    now_ms = round(time.time() * 1000)
+                    client.log_metric(own, metric, value, now_ms, len(report.trials))
+        if is_complete:
+            for each in (*arms.values(), study):
+                client.set_terminated(each, end_time=at_ms)
+        return {
+            "tracking_uri": client.tracking_uri,
+            "experiment_id": experiment,
+            "run_id": study,
+            "arms": arms,
+        }
 
 
-def _said(error: Exception) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _log(report: Exported, client: MlflowClient, *, key: str) -> str:
-    """Log everything; return, as JSON text, where it is.
-
-    `key` is the same for each report of one ledger and of no other.
-    """
-    at_ms = round(datetime.fromisoformat(report.written).timestamp() * 1000)
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or report.cell.model_tag
-    found = client.get_experiment_by_name(name)
-    experiment = found.experiment_id if found else client.create_experiment(name)
-
-    def run(key: str, tags: Mapping[str, str]) -> str:
-        """Return the id of the run with this key, made where there is none, with these tags."""
-        quoted = key.replace("'", "")  # the language of the filter has no way to escape it
-        held = client.search_runs(
-            [experiment], filter_string=f"tags.`{_KEY}` = '{quoted}'", max_results=1
-        )
-        each = held[0] if held else client.create_run(experiment, at_ms, {_KEY: quoted})
-        for tag, value in tags.items():
-            client.set_tag(each.info.run_id, tag, value[:_MOST_TAG])
-        return str(each.info.run_id)
-
-    best = report.conclusion.winner
-    study = run(
-        key,
-        {
-            "mlflow.runName": f"{report.sweep} {report.study}",
-            "xlatune.sweep": report.sweep,
-            "xlatune.study": report.study,
-            "xlatune.cell": report.cell.label,
-            "xlatune.cell_digest": report.cell_digest,
-            "xlatune.complete": str(report.conclusion.complete).lower(),
-            "xlatune.written": report.written,
-            "xlatune.winner": best.arm if best else "",
-        },
-    )
-    arms = {}
-    for verdict in report.arms:
-        arms[verdict.arm] = own = run(
-            f"{key} {verdict.arm}",
-            {
-                "mlflow.runName": verdict.arm,
-                "mlflow.parentRunId": study,
-                "xlatune.arm": verdict.arm,
-                "xlatune.verdict": str(verdict.kind),
-                "xlatune.is_reference": str(report.is_reference(verdict.arm)).lower(),
-                "xlatune.settings": report.settings.get(verdict.arm, ""),
-                "xlatune.reasons": "; ".join(map(sentence, verdict.reasons)),
-                "xlatune.jobs": " ".join(verdict.job_ids),
-            },
-        )
-        before = client.get_run(own).data.metrics
-        for metric, value in figures(verdict).items():
-            # a report may be written twice. Of one step MLflow shows the latest time, and of one
-            # time the largest value: so the time is that of the logging, in milliseconds
-            if before.get(metric) != value:
-                now_ms = round(time.time() * 1000)
-                client.log_metric(own, metric, value, now_ms, len(report.trials))
-    if report.conclusion.complete:
-        for each in (*arms.values(), study):
-            client.set_terminated(each, end_time=at_ms)
-    kept = {
-        "schema": 1,
-        "tracking_uri": client.tracking_uri,
-        "experiment_id": experiment,
-        "run_id": study,
-        "arms": arms,
-    }
-    return json.dumps(kept, indent=2, sort_keys=True) + "\n"
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

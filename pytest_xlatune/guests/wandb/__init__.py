@@ -10,20 +10,18 @@ seconds. It is told to collect nothing by itself: no command line, no git, no co
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Verdict
-from pytest_xlatune.report.exports import Export, Exported, figures
+from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
 _WITHOUT_SERVER = ("offline", "dryrun", "disabled")
 _MOST_NAME = 120  # characters of a project's name that W&B takes
+_SUMMARY = ("verdict", "reasons", "job_ids", "complete")  # of the row of an arm
 _COLLECT_NOTHING = {
     "silent": True,
     "console": "off",
@@ -36,67 +34,33 @@ _COLLECT_NOTHING = {
 }
 
 
-class WandbExport(Export):
+class WandbExport(ClientExport):
     """The format `wandb`: runs in Weights & Biases, and a file that says where they are."""
 
-    def check(self) -> None:
-        """Find out whether the client is installed and, for a server, has a key.
+    name = "wandb"
+    title = "W&B"
+    remedy = "set WANDB_API_KEY, or WANDB_MODE=offline and say `wandb sync` later"
 
-        Raises:
-            ConfigError: it is not, or it has none.
-        """
-        why = "it has no key"
-        try:
-            with warnings.catch_warnings():  # a pytest may turn the client's into errors
-                warnings.simplefilter("ignore")
-                import wandb
+    def connect(self) -> None:
+        """Log in, where there is a server."""
+        import wandb
 
-                if _mode() in _WITHOUT_SERVER or wandb.login(prompt=False, verify=False):
-                    return
-        except ModuleNotFoundError:
-            raise ConfigError(
-                "export wandb: the client of W&B is not installed here; install "
-                "pytest-xlatune[wandb], or take wandb out of --xlatune-export"
-            ) from None
-        except Exception as error:  # noqa: BLE001 - any fault of the client means the same
-            why = _said(error)
-        raise ConfigError(
-            f"export wandb: the client of W&B cannot be used ({why}); set WANDB_API_KEY, or "
-            "WANDB_MODE=offline and say `wandb sync` later, or take wandb out of --xlatune-export"
-        )
+        if not (_mode() in _WITHOUT_SERVER or wandb.login(prompt=False, verify=False)):
+            raise RuntimeError("it has no key")
 
-    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Log a report; return where its runs are.
-
-        Raises:
-            LedgerError: W&B does not take them.
-        """
+    def log(self, report: Exported, *, key: str) -> Json:
+        """Log a run for each arm, in one group."""
         name = os.environ.get("WANDB_PROJECT") or re.sub(r"[/\\#?%:]+", "-", report.cell.model_tag)
         place = {
             "project": name[:_MOST_NAME],
             "group": f"{report.sweep} {report.study} {report.cell_digest}"[:_MOST_NAME],
         }
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                arms = {each.arm: _log(report, each, place, key=key) for each in report.arms}
-        except Exception as error:  # noqa: BLE001 - as above
-            raise LedgerError(
-                f"W&B did not take the figures: {_said(error)}; the reports are complete: mend "
-                "the cause, then run `xlatune report --export wandb`"
-            ) from None
-        kept = {"schema": 1, "mode": _mode(), **place, "arms": arms}
-        return {".wandb.json": json.dumps(kept, indent=2, sort_keys=True) + "\n"}
+        arms = {each.arm: _log(report, each, place, key=key) for each in report.arms}
+        return {"mode": _mode(), **place, "arms": arms}
 
 
 def _mode() -> str:
     return os.environ.get("WANDB_MODE", "online").lower()
-
-
-def _said(error: Exception) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _log(
@@ -108,7 +72,7 @@ def _log(
     """
     import wandb
 
-    best = report.conclusion.winner
+    best, row = report.conclusion.winner, arm_row(report, verdict)
     with wandb.init(
         **place,
         job_type="reference" if report.is_reference(verdict.arm) else "arm",
@@ -118,24 +82,13 @@ def _log(
         reinit="create_new",
         settings=wandb.Settings(**_COLLECT_NOTHING),
     ) as run:
-        config = {
-            "sweep": report.sweep,
-            "study": report.study,
-            "cell": report.cell.label,
-            "cell_digest": report.cell_digest,
-            "arm": verdict.arm,
-            "settings": report.settings.get(verdict.arm, ""),
-        }
+        config = {**study_row(report), "arm": verdict.arm, "settings": row["settings"]}
         run.config.update(config, allow_val_change=True)
         run.summary.update(
             {
                 **figures(verdict),
-                "verdict": str(verdict.kind),
-                "reasons": "; ".join(map(sentence, verdict.reasons)),
-                "jobs": " ".join(verdict.job_ids),
+                **{name: row[name] for name in _SUMMARY},
                 "is_winner": best is not None and best.arm == verdict.arm,
-                "complete": report.conclusion.complete,
-                "written": report.written,
             }
         )
         kept = {"run_id": run.id}

@@ -274,10 +274,28 @@ def _page(
 ) -> Page:
     parts: list[PagePart] = []
     for name, blocks in sections:
-        shown = tuple(each for each in blocks if each is not None)
+        shown = tuple(
+            _without_empty(each) if isinstance(each, Table) else each
+            for each in blocks
+            if each is not None
+        )
         if shown:
             parts.append(PagePart(title=name, anchor=f"part-{len(parts) + 1}", blocks=shown))
     return Page(title=title, parts=tuple(parts), files=tuple(files))
+
+
+def _without_empty(table: Table) -> Table:
+    """Leave out the columns that say nothing in any row: flags get the width that they waste."""
+    kept = [
+        at
+        for at in range(len(table.columns))
+        if not table.rows or any(row[at] not in ("", ABSENT) for row in table.rows)
+    ]
+    return dataclasses.replace(
+        table,
+        columns=tuple(table.columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
+    )
 
 
 def _known(plot: object) -> Chart | Matrix | BarsPlot | None:

@@ -312,7 +312,7 @@ def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
         for row in table
         if any("xla_a" in cell for cell in row) and "asked" not in row
     ]
-    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 7]
+    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 6]
 
 
 def test_the_recipe_can_be_copied_as_it_is_deployed() -> None:

@@ -176,6 +176,10 @@ _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.SLOWER: N_("Without the deployed flags the cell is slower: they help here."),
     VerdictKind.EQUIVALENT: N_("The deployed flags make no difference that matters here."),
 }
+_EFFECT_LIKELY = N_(
+    "Without the deployed flags the cell is very likely slower: single runs lie further below than "
+    "their noise explains, so they seem to help here."
+)
 _EFFECT_UNKNOWN = N_("This does not tell whether the deployed flags help here.")
 _DOUBTS: Mapping[Doubt, str] = {
     Doubt.HARMFUL: N_("{names} of the recipe of {cell} must not reach {other}: {found} there."),
@@ -395,7 +399,8 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
             "Not measured: the sweep has no profile {profile}.", profile=literal(NO_ENV_ID)
         )
         return
-    yield say.text(_EFFECTS.get(verdict.kind, _EFFECT_UNKNOWN))
+    unknown = _EFFECT_LIKELY if verdict.is_likely_slower else _EFFECT_UNKNOWN
+    yield say.text(_EFFECTS.get(verdict.kind, unknown))
     yield from tables(covered.subject, only=[verdict], say=say)
     yield say.text(
         "{profile} puts every deployed flag back to its default. A sweep refuses to do so for a "

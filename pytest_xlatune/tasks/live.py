@@ -17,23 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_xlatune.campaign import history_of
-from pytest_xlatune.ledger import (
-    LEDGER,
-    CampaignOpened,
-    Decided,
-    EpochBegan,
-    EvidenceRecorded,
-    Ledger,
-    LedgerEntry,
-    NodesPinned,
-    Noted,
-    ProfileCompiled,
-    TrialEnded,
-)
+from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message, sentence
-from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.document import plain
@@ -49,7 +36,7 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
-from pytest_xlatune.tasks.running import Pace, Running, RunningJobs
+from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
@@ -275,26 +262,10 @@ class LiveLines:
             yield from self._changes(self._opened.sweep)
 
     def _line(self, entry: LedgerEntry, sweep: str) -> Iterator[SweepProgress]:
-        event = entry.event
-        if isinstance(event, TrialEnded):
-            yield from self._ended(event.result, sweep)
-        elif isinstance(event, EvidenceRecorded):
-            for said in (*event.facts, *event.problems):
-                yield SweepProgress(line=f"{event.trial_id}: {said}", sweep=sweep)
-        elif isinstance(event, Decided) and event.next in (Next.RETRY, Next.STOP, Next.INTERRUPTED):
-            if event.cannot is not None:  # the line of its trial, which follows, says the same
-                return
-            yield SweepProgress(line=f"{event.trial_id}: {sentence(event.why)}", sweep=sweep)
-        elif isinstance(event, NodesPinned):
-            yield SweepProgress(line=f"pinned to {', '.join(event.nodes)}", sweep=sweep)
-        elif isinstance(event, EpochBegan):
-            yield SweepProgress(line=f"a new epoch: {sentence(event.why)}", sweep=sweep)
-        elif isinstance(event, ProfileCompiled):
-            said = f"compiled: {event.cls.meaning}: {event.sentence}"
-            line = f"{event.profile} {said} ({event.took_s:.1f} s)"
+        if isinstance(entry.event, TrialEnded):
+            yield from self._ended(entry.event.result, sweep)
+        for line in event_lines(entry.event):
             yield SweepProgress(line=line, sweep=sweep)
-        elif isinstance(event, Noted):
-            yield SweepProgress(line=f"note: {sentence(event.said)}", sweep=sweep)
 
     def _ended(self, result: TrialResult, sweep: str) -> Iterator[SweepProgress]:
         self._has_landed = True

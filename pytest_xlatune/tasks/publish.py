@@ -305,7 +305,7 @@ class CellReport:
         history: the results of its trials, in plan order.
         conclusion: the study's verdicts on them.
         remarks: job id -> why it has no score, where no result says so.
-        at_s: time of the last event, seconds since the epoch.
+        entries: of the ledger.
         of: what tells the file that was read from a longer or another one.
     """
 
@@ -316,8 +316,13 @@ class CellReport:
     history: tuple[TrialResult, ...]
     conclusion: Conclusion
     remarks: dict[str, str]
-    at_s: float
+    entries: tuple[LedgerEntry, ...] = ()
     of: tuple[int, ...] = ()
+
+    @property
+    def at_s(self) -> float:
+        """Time of the last event, seconds since the epoch."""
+        return self.entries[-1].at_s
 
     @property
     def cell(self) -> Cell:
@@ -464,7 +469,7 @@ def read_known(path: Path) -> CellReport:
             state.history(study.name, with_evidence=study.policy.reads_evidence)
         ).conclusion,
         remarks=remarks_of(entries),
-        at_s=entries[-1].at_s,
+        entries=tuple(entries),
         of=of,
     )
 

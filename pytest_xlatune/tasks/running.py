@@ -19,7 +19,19 @@ from pathlib import Path
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.executors.named import class_named
-from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, LedgerEntry, TrialEnded
+from pytest_xlatune.ledger import (
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    EpochBegan,
+    Event,
+    EvidenceRecorded,
+    LedgerEntry,
+    NodesPinned,
+    Noted,
+    ProfileCompiled,
+    TrialEnded,
+)
 from pytest_xlatune.ledger.now import Now, read_now
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReader, Phase
@@ -29,6 +41,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import Message, MessageCode, sentence
 from pytest_xlatune.model.metric import Steps
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
@@ -294,6 +307,29 @@ class RunningJobs:
             return reader
         self._readers[submission.folder] = reader, offset
         return reader
+
+
+_TOLD = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
+
+
+def event_lines(event: Event) -> tuple[str, ...]:
+    """Say an event of a ledger in lines; () of one that says nothing by itself."""
+    match event:
+        case EvidenceRecorded(trial_id=trial_id, facts=facts, problems=problems):
+            return tuple(f"{trial_id}: {said}" for said in (*facts, *problems))
+        # where the reference cannot run, the line of its trial, which follows, says the same
+        case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _TOLD:
+            return (f"{trial_id}: {sentence(why)}",)
+        case NodesPinned(nodes=nodes):
+            return (f"pinned to {', '.join(nodes)}",)
+        case EpochBegan(why=why):
+            return (f"a new epoch: {sentence(why)}",)
+        case ProfileCompiled(profile=profile, cls=cls, sentence=said, took_s=took_s):
+            return (f"{profile} compiled: {cls.meaning}: {said} ({took_s:.1f} s)",)
+        case Noted(said=said):
+            return (f"note: {sentence(said)}",)
+        case _:
+            return ()
 
 
 @functools.cache

@@ -20,34 +20,25 @@ from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.ledger import (
-    LEDGER,
     AttemptSubmitted,
     CampaignOpened,
-    Decided,
-    EpochBegan,
-    Ledger,
     LedgerEntry,
-    NodesPinned,
-    Noted,
-    ProfileCompiled,
     TrialEnded,
     find_ledgers,
 )
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import TrialStatus, Verdict
+from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.model.text import counted, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
 from pytest_xlatune.report.lines import is_pending, speed, standing, words_in_short
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.publish import CellReport, read_known
-from pytest_xlatune.tasks.running import Pace, Running, RunningJobs
+from pytest_xlatune.tasks.publish import CellReport, known_now
+from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 
 _ALIVE_S = 90.0  # a session that drives a cell gives a sign of life more often
-_TOLD = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED, Next.DROP})
 
 
 class Standing(StrEnum):
@@ -143,9 +134,7 @@ class _Cell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._flights = RunningJobs(folder)
-        self._size_bytes = -1
         self._known: CellReport | None = None
-        self._entries: tuple[LedgerEntry, ...] = ()
 
     def look(self, now_s: float) -> CellStatus:
         """Return how it stands.
@@ -153,13 +142,9 @@ class _Cell:
         Raises:
             XlatuneError, OSError: it cannot be read.
         """
-        size_bytes = (self._folder / LEDGER).stat().st_size
-        if self._known is None or size_bytes != self._size_bytes:
-            self._entries = Ledger(self._folder / LEDGER).refresh()
-            self._known = read_known(self._folder)
-            self._size_bytes = size_bytes
-        known, pace = self._known, Pace()
-        for entry in self._entries:
+        known, pace = known_now(self._folder, self._known), Pace()
+        self._known = known
+        for entry in known.entries:
             pace.note(entry)
         running = self._flights.look(known.state, pace.submitted_s)
         # what the last session asked for, which may be less than the whole study
@@ -179,7 +164,7 @@ class _Cell:
             ranking=tuple(ranked),
             progress=standing(known.history, left_s=left_s if is_alive else None, left=left),
             events=tuple(
-                (entry.at_s, text) for entry in reversed(self._entries) if (text := _said(entry))
+                (entry.at_s, text) for entry in reversed(known.entries) if (text := _said(entry))
             ),
         )
 
@@ -192,7 +177,7 @@ def _standing(known: CellReport, *, is_alive: bool) -> Standing:
     return Standing.RUNNING if is_alive else Standing.IDLE
 
 
-def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
+def _said(entry: LedgerEntry) -> str:
     """Return an event as a short line; "" for one that is no news."""
     match entry.event:
         case CampaignOpened(session=session):
@@ -202,20 +187,9 @@ def _said(entry: LedgerEntry) -> str:  # noqa: PLR0911 - a line for each event
         case TrialEnded(result=result) if result.score is not None:
             return f"{result.trial.id}: {speed(result.score)}"
         case TrialEnded(result=result):
-            how = "dropped" if result.status is TrialStatus.DROPPED else result.status.value
-            return plain(f"{result.trial.id}: {sentence(result.reason) or how}")
-        case Decided(trial_id=trial_id, next=follows, why=why) if follows in _TOLD:
-            return plain(f"{trial_id}: {sentence(why)}")
-        case NodesPinned(nodes=nodes):
-            return f"pinned to {', '.join(nodes)}"
-        case EpochBegan(why=why):
-            return plain(f"a new epoch: {sentence(why)}")
-        case Noted(said=said):
-            return plain(f"note: {sentence(said)}")
-        case ProfileCompiled(profile=profile, sentence=text):
-            return plain(f"{profile} compiled: {text}")
-        case _:
-            return ""
+            return plain(f"{result.trial.id}: {sentence(result.reason) or result.status}")
+        case event:
+            return plain("; ".join(event_lines(event)))
 
 
 ScreenLine = tuple[tuple[str, str], ...]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
-from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
@@ -134,6 +134,23 @@ def test_overrides_of_the_winner_are_for_the_trainer() -> None:
     deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
     assert "Give these keys to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
     assert "export" not in deployment
+
+
+def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:
+    likely = Verdict(
+        arm=NO_ENV_ID, kind=VerdictKind.SCREENED, delta=-0.2, n=2, is_likely_slower=True
+    )
+    for verdict, said in (
+        (likely, "the cell is very likely slower"),
+        (replace(likely, is_likely_slower=False), "does not tell whether"),
+    ):
+        conclusion = Conclusion(verdicts=(verdict,), reference=CONCLUSION.baseline)
+        text = markdown(tuning([replace(COVERED, conclusion=conclusion)]))
+        effect = text.split("## Effect of ")[1].split("\n## ")[0]
+        assert (said in effect, "very likely slower" in effect) == (
+            True,
+            verdict.is_likely_slower,
+        )
 
 
 def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:

@@ -294,7 +294,6 @@ def _grouped(
 ID_LENGTH = 64
 _MIB, _GIB = 1 << 20, 1 << 30
 _SIZES = (2, 3)
-_AT_ONCE = 2  # stacks of a size that a second look begins with
 _LADDERS_NAMED = 3  # ladders that are listed by name
 
 
@@ -318,8 +317,7 @@ class Stacks(Written, frozen=True, kw_only=True):
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
-        slots: how many stacks at most; they are part of the budget from the start. Half of them
-            are filled when the waves before are over, the others when these have run.
+        slots: how many stacks at most; they are part of the budget from the start.
         of: 2 for pairs, 3 for pairs and triples in turn.
 
     Raises:
@@ -342,38 +340,6 @@ class Stacks(Written, frozen=True, kw_only=True):
         return say(
             "stacks of {sizes: or } profiles that led the waves before", sizes=range(2, self.of + 1)
         )
-
-    @property
-    def first(self) -> int:
-        """How many slots are filled before any stack has run: half of them, one at least."""
-        return max(self.slots // 2, 1)
-
-    def again(
-        self,
-        leaders: Sequence[Leader],
-        *,
-        pool: Sequence[Profile],
-        short: Iterable[Mapping[Key, str]],
-    ) -> Iterator[Profile]:
-        """Yield the stacks for a second look: two pairs, two triples, then in turn as `made`.
-
-        None holds all settings of a stack that fell `short` of its parts. Two pairs, because of two
-        that spoil each other either may be the better one to go on with.
-        """
-        parts = tuple(short)
-        able = _stackable(leaders, pool=pool)
-        queues = [
-            (
-                each
-                for each in self._of_size(many, able, pool)
-                if not any(part.items() <= settings_of(each).items() for part in parts)
-            )
-            for many in range(2, self.of + 1)
-        ]
-        for queue in queues:
-            yield from itertools.islice(queue, _AT_ONCE)
-        for turn in itertools.zip_longest(*queues):
-            yield from filter(None, turn)
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.

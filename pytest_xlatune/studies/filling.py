@@ -2,21 +2,19 @@
 
 Of single settings a candidate that has a trial stays. One that needs no run, that repeats another
 or that the catalog objects to gives its slot to the next. What a confirmation showed to gain
-nothing is in no new stack, nor is all of a stack that ran and fell short of its parts: half of the
-slots for stacks wait until the first half has run. Spends no error rate: all this is read off
-evidence, off the screen, or off blocks that are over.
+nothing is in no new stack. Spends no error rate: all this is read off evidence, off the screen, or
+off blocks that are over.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.profile import BASELINE, Effective, Key, Profile, is_part, settings_of
+from pytest_xlatune.model.profile import BASELINE, Effective, Profile
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import History
@@ -171,44 +169,3 @@ def without_gain(past: Past) -> frozenset[str]:
     look = look_at_design(past, design, kept)
     level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
     return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
-
-
-_ADDS = 0.5  # of what the other parts promise: less, and a stack falls short of its parts
-
-
-def falls_short(whole: float, parts: Sequence[float]) -> bool:
-    """Whether a stack gains less over its best part than half of what the others promise.
-
-    All are log ratios to the baseline. Half lies in the middle between parts that add up and parts
-    of which the others do nothing beside the best.
-    """
-    if not parts:
-        return False
-    best = max(parts)
-    return whole - best < _ADDS * (math.fsum(parts) - best)
-
-
-def short_of(
-    stacks: Sequence[Profile], pool: Sequence[Profile], estimates: Mapping[str, float]
-) -> dict[str, Mapping[Key, str]]:
-    """Return the settings of the stacks that fell short of their parts, by id.
-
-    Args:
-        stacks: that ran.
-        pool: the profiles that parts are taken from.
-        estimates: log ratios to the baseline, by id; a stack without all of its own is not judged.
-    """
-    settings = {each.id: settings_of(each) for each in (*pool, *stacks)}
-    single = [
-        each.id
-        for each in pool
-        if not any(is_part(settings[other.id], settings[each.id]) for other in pool)
-    ]
-    found: dict[str, Mapping[Key, str]] = {}
-    for each in stacks:
-        parts = [name for name in single if is_part(settings[name], settings[each.id])]
-        if estimates.keys() >= {each.id, *parts} and falls_short(
-            estimates[each.id], [estimates[name] for name in parts]
-        ):
-            found[each.id] = settings[each.id]
-    return found

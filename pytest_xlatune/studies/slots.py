@@ -40,7 +40,7 @@ from pytest_xlatune.stats.design import (
     screen_slots,
     t_quantile,
 )
-from pytest_xlatune.studies.derived import DerivedRule, Stacks
+from pytest_xlatune.studies.derived import DerivedRule
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
 # by these, as by the trouble of nodes, a slot is known to take no trial any more
@@ -236,17 +236,11 @@ def rounds_of_blocks(layout: Plan, slots: int) -> int:
 
 
 def derived_runs(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
-    """Return the trials of each derived wave, which begins when those before are over.
-
-    Half of the stacks of a wave wait for the other half.
-    """
+    """Return the trials of each derived wave, which begins when those before are over."""
     counts: Counter[str] = Counter()
-    waiting: list[int] = []
     for rule in rules:
-        first = rule.first if isinstance(rule, Stacks) else rule.slots
-        counts[rule.wave] += first
-        waiting += [rule.slots - first] if rule.slots > first else []
-    return (*(count + 1 for count in counts.values()), *waiting)  # with a baseline
+        counts[rule.wave] += rule.slots
+    return tuple(count + 1 for count in counts.values())  # with a baseline
 
 
 def outlined(

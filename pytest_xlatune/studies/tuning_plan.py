@@ -325,7 +325,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             elif isinstance(each, Search):
                 found += each.rounds
             else:
-                found += 2 if isinstance(each, Stacks) and each.first < each.slots else 1
+                found += 1
         return found
 
     @cached_property

@@ -13,10 +13,8 @@ verdict.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -44,7 +42,6 @@ from pytest_xlatune.studies.filling import (
     choose,
     evidence_of,
     kinds_of,
-    short_of,
     without_gain,
 )
 from pytest_xlatune.studies.screen import Ranking, screen
@@ -63,23 +60,6 @@ from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.vetoes import of_arm
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaveCandidates:
-    """What may fill the slots of a rule at one moment.
-
-    Attributes:
-        most: how many slots at most, those that are filled included.
-        candidates: the best first; those that have trials among them.
-        objections: why -> the settings that no new profile may hold.
-        told: what was passed over, and why.
-    """
-
-    most: int
-    candidates: Iterator[Profile]
-    objections: Mapping[Message, Mapping[Key, str]] = field(default_factory=dict)
-    told: tuple[Message, ...] = ()
 
 
 class Waves:
@@ -212,27 +192,11 @@ class Waves:
             reads = not isinstance(rule, Singles | Search)
             if reads and any(slot.name in selected for slot in places[rule]):
                 chosen |= {each.id for each in self._before(rule)}
-            if isinstance(rule, Stacks) and self._asks_again(rule):
-                first = places[rule][: rule.first]
-                chosen |= {self.slots[each.name].id for each in first if each.name in self.slots}
         return frozenset(chosen)
 
     def _before(self, rule: DerivedRule) -> list[Profile]:
         """Return the profiles of the waves that a rule reads."""
         return [each for each in self._all if wave_order(each.wave) < wave_order(rule.wave)]
-
-    def _asks_again(self, rule: Stacks) -> bool:
-        """Whether a slot is selected that is filled by a second look, or one of a later wave."""
-        if self.sweep.selected is None:
-            return True
-        own = {slot.name for slot in self.sweep.places[rule][rule.first :]}
-        later = {
-            slot.name
-            for other, slots in self.sweep.places.items()
-            if wave_order(other.wave) > wave_order(rule.wave)
-            for slot in slots
-        }
-        return bool((own | later) & self.sweep.selected)
 
     def _filled(self, rule: DerivedRule, *, is_waiting: bool) -> FilledWave:
         """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
@@ -252,15 +216,14 @@ class Waves:
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
             return FilledWave(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
-        offered, key = self._offered(rule, leaders, pool, kept), self.sweep.effective.key
-        most = offered.most
-        free = most - len(kept)
-        made = []
+        key, useless = self.sweep.effective.key, self._useless(rule)
+        free = rule.slots - len(kept)
+        made: list[Profile] = []
         refused: dict[str, Message] = {}
         ids = {each.id for each in self._all}
         seen = set(map(key, (*self._all, ALIAS)))
         critic = self._critic()
-        for each in offered.candidates:
+        for each in rule.made(leaders, pool=pool):
             as_kept = next((old for old in kept if old.id == each.id), None)
             if each.id in ids:
                 continue
@@ -269,7 +232,9 @@ class Waves:
             elif free and key(each) not in seen:
                 settings = settings_of(each)
                 against = [
-                    why for why, part in offered.objections.items() if is_part(part, settings)
+                    say("confirmed to gain nothing: {arm}", arm=arm)
+                    for arm, part in useless.items()
+                    if is_part(part, settings)
                 ]
                 if why := several(against) or critic(each):
                     refused[each.id] = why
@@ -280,18 +245,11 @@ class Waves:
                 continue
             ids.add(each.id)
             seen.add(key(each))
-            if len(made) == most:
+            if len(made) == rule.slots:
                 break
         # a profile that was measured and leads no longer comes last
         slotted = (*made, *(each for each in kept if each.id not in ids))
-        is_open = most < rule.slots and len(slotted) == most
-        return FilledWave(
-            profiles=slotted,
-            slotted=slotted,
-            is_open=is_open,
-            is_begun=is_open,
-            told=(*offered.told, *left_out(rule.wave, refused)),
-        )
+        return FilledWave(profiles=slotted, slotted=slotted, told=left_out(rule.wave, refused))
 
     def _searched(self, rule: Search, pool: Sequence[Profile]) -> FilledWave:
         """Return the candidates that were measured, and those of the next round."""
@@ -393,64 +351,6 @@ class Waves:
             and math.isfinite(standing.estimate)
             and (point := rule.point_of(declared[name]))
         }
-
-    def _offered(
-        self,
-        rule: Stacks | Around | Crossed,
-        leaders: Sequence[Leader],
-        pool: Sequence[Profile],
-        kept: Sequence[Profile],
-    ) -> WaveCandidates:
-        """Return the candidates for the slots that are free, and what none of them may hold."""
-        candidates = rule.made(leaders, pool=pool)
-        if len(kept) >= rule.slots:
-            return WaveCandidates(most=rule.slots, candidates=candidates)
-        idle = self._useless(rule)
-        objections = {
-            say("confirmed to gain nothing: {arm}", arm=each): idle[each] for each in idle
-        }
-        if isinstance(rule, Stacks) and self._is_first_look(rule, kept):
-            return WaveCandidates(most=rule.first, candidates=candidates, objections=objections)
-        short = self._short(rule, pool, kept) if isinstance(rule, Stacks) else {}
-        told: tuple[Message, ...] = ()
-        if isinstance(rule, Stacks) and short:
-            ran = {each.id for each in kept}
-            own = (each for each in candidates if each.id in ran)
-            more = rule.again(leaders, pool=pool, short=short.values())
-            candidates = itertools.chain(own, more)
-            told = (
-                say(
-                    "{wave}: {arms} fell short of its parts: no further stack holds all",
-                    wave=rule.wave,
-                    arms=tuple(short),
-                ),
-            )
-        return WaveCandidates(
-            most=rule.slots, candidates=candidates, objections=objections, told=told
-        )
-
-    def _is_first_look(self, rule: Stacks, kept: Sequence[Profile]) -> bool:
-        """Whether the first stacks have to run before the others are chosen."""
-        if rule.first == rule.slots or len(kept) > rule.first or not self._asks_again(rule):
-            return False
-        ids = {each.id for each in kept}
-        over = {
-            each.trial.arm
-            for each in self.history
-            if each.trial.stage == rule.wave and each.status.is_final and each.trial.arm in ids
-        }
-        return len(over) < rule.first
-
-    def _short(
-        self, rule: Stacks, pool: Sequence[Profile], kept: Sequence[Profile]
-    ) -> dict[str, Mapping[Key, str]]:
-        """Return the settings of the stacks that ran and fell short of their parts, by id."""
-        declared = {each.id: each for each in (*pool, *kept)}
-        own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
-        declared_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        queues = [each for each in declared_queues if each.has_profiles]
-        standings = self._ranked(self.sweep.read(own, declared), queues).standings
-        return short_of(kept, pool, {name: each.estimate for name, each in standings.items()})
 
     def _useless(self, rule: DerivedRule) -> Mapping[str, Mapping[Key, str]]:
         """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""

@@ -18,7 +18,6 @@ from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, whole
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
-from pytest_xlatune.studies.filling import falls_short
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, effect, of_wave
@@ -257,8 +256,7 @@ def test_freed_slots_are_filled_by_the_same_rule() -> None:
     assert "overlap-2+ag-1g+double" in {
         each.id for each in sweep.swept(planned).arms.slots.values()
     }
-    # half of the four: the others are chosen by what these show
-    assert len([each for each in sweep.swept(planned).arms.slots if "stack" in each]) == 2
+    assert len([each for each in sweep.swept(planned).arms.slots if "stack" in each]) == 4
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
@@ -376,66 +374,11 @@ def working_against(trial: Trial) -> TrialResult:
     return measured(trial, 6.9 + value + off + noise(trial, 0.0005))
 
 
-@pytest.mark.parametrize("slots", [3, 4, 8])
-def test_after_a_stack_that_falls_short_the_next_best_pairs_are_tried(slots: int) -> None:
-    sweep = study(stacks=(Stacks(slots=slots),), around=())
+def test_a_stack_that_works_against_itself_does_not_win() -> None:
+    sweep = study(stacks=(Stacks(slots=4),), around=())
     done = run(sweep, working_against)
-    made = of_wave(done, "wave3")
-    assert len(made) <= slots, "no more than the slots that the budget counts"
-    assert {"ag-1g+double", "ag-1g+tree", "double+tree"} <= made
-    assert not [
-        each for each in made - {"ag-1g+double", "ag-1g+double+tree"} if "ag-1g+double" in each
-    ]
+    assert {"ag-1g+double", "ag-1g+tree", "double+tree"} <= of_wave(done, "wave3")
     conclusion = sweep.decide(done).conclusion
     assert conclusion.complete
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "ag-1g+tree"
-    if slots > len(made):
-        (said,) = (each for each in conclusion.notes if "fell short of its parts" in sentence(each))
-        assert sentence(said).startswith("wave3: ag-1g+double")
-
-
-def test_half_of_the_stacks_run_before_the_others_are_chosen() -> None:
-    sweep, answer = study(), cluster(sigma=0.0001)
-    done = run(sweep, answer, stop="wave3")
-    ahead = sweep.decide(done).due
-    first = [each for each in ahead if not each.is_baseline]
-    assert {each.stage for each in ahead} == {"wave3"}
-    assert [each.arm for each in first] == sorted(
-        ["overlap-2+ag-1g", "overlap-2+ag-1g+double"], key=[each.arm for each in first].index
-    )
-    left = sweep.outlook(done).left
-    done += [answer(each) for each in ahead[:-1]]
-    assert sweep.decide(done).due == ahead[-1:], "none is chosen before the first half is over"
-    done.append(answer(ahead[-1]))
-    second = sweep.decide(done).due
-    assert len(second) == 2
-    assert sweep.outlook(done).left == left - len(ahead)
-    # where the parts add up the order is that of their sums, as it was
-    assert {each.arm for each in second} == {"overlap-2+double", "overlap-2+ag-1g+tree"}
-
-
-def test_a_selected_stack_of_the_second_look_brings_those_of_the_first() -> None:
-    alone = study(selected=frozenset({"stack-3"}), confirm=False)
-    done = run(alone, cluster(sigma=0.0001))
-    assert of_wave(done, "wave3") == {
-        "overlap-2+ag-1g", "overlap-2+ag-1g+double", "overlap-2+double"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("whole", "parts", "is_short"),
-    [
-        pytest.param(0.07, (0.04, 0.03), False, id="they add up"),
-        pytest.param(0.056, (0.04, 0.03), False, id="more than half is added"),
-        pytest.param(0.04, (0.04, 0.03), True, id="the other adds nothing"),
-        pytest.param(0.035, (0.04, 0.03), True, id="they work against each other"),
-        pytest.param(0.05, (0.02, 0.02, 0.02), False, id="three"),
-        pytest.param(0.03, (0.02, 0.02, 0.02), True, id="three that add little"),
-        pytest.param(0.01, (), False, id="no parts are known"),
-    ],
-)
-def test_what_falls_short_of_its_parts(
-    whole: float, parts: tuple[float, ...], *, is_short: bool
-) -> None:
-    assert falls_short(whole, parts) is is_short

@@ -16,44 +16,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import APPENDING, PGLE, check_unique, parse_flags
 from pytest_xlatune.sweep.deployed import defaults_of
 
-# every flag and variable that written recipes name, by axis
-RECIPES = {
-    "FSDP": (
-        "xla_gpu_all_gather_combine_threshold_bytes",
-        "xla_gpu_reduce_scatter_combine_threshold_bytes",
-        "xla_gpu_enable_pipelined_all_gather",
-        "xla_gpu_enable_pipelined_reduce_scatter",
-        "xla_gpu_enable_pipelined_all_reduce",
-        "xla_gpu_enable_while_loop_double_buffering",
-        "xla_gpu_enable_highest_priority_async_stream",
-        "xla_gpu_experimental_parallel_collective_overlap_limit",
-        "xla_gpu_enable_latency_hiding_scheduler",
-        "NCCL_BUFFSIZE",
-        "NCCL_PROTO",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    ),
-    "PP": (
-        "xla_gpu_collective_permute_decomposer_threshold",
-        "xla_gpu_enable_pipelined_p2p",
-        "xla_gpu_enable_async_collective_permute",
-        "xla_gpu_experimental_parallel_collective_overlap_limit",
-        "NCCL_NCHANNELS_PER_NET_PEER",
-    ),
-    "TP": (
-        "xla_gpu_threshold_for_windowed_einsum_mib",
-        "xla_gpu_enable_async_all_gather",
-        "xla_gpu_collective_inflation_factor",
-    ),
-}
-
-
-@pytest.mark.parametrize("axis", RECIPES)
-def test_everything_that_recipes_name_is_there(axis: str) -> None:
-    named = {each.name for each in load().of_axis(axis)}
-    assert set(RECIPES[axis]) <= named
-    # of all axes: the permutes of a pipeline ignore it, which the entry says
-    assert {"NCCL_ALGO", "NCCL_PROTO"} <= {each.name for each in load().entries}
-
 
 def test_entries_are_whole() -> None:
     entries = load().entries
@@ -357,18 +319,6 @@ def test_keys_of_a_vendor_need_its_device() -> None:
 def test_a_wave_that_the_catalog_has_nothing_for_is_named() -> None:
     with pytest.raises(ConfigError, match=r"unknown wave 'wave9'.*wave2, wave3, wave5"):
         profiles_for("FSDP", wave="wave9")
-
-
-def test_a_variable_of_amds_attention_is_tried_on_amds_devices_alone() -> None:
-    amd = {each.id: each for each in profiles_for("FSDP", device="gfx942")}
-    nvidia = {each.id for each in profiles_for("FSDP", device="sm_90")}
-    assert amd["ck-atomic-bf16"].env == {
-        "NVTE_CK_IS_V3_ATOMIC_FP32": "0",
-        "NVTE_CK_USES_BWD_V3": "1",
-    }
-    assert {"ck-bwd-v3-0", "attn-ck-off", "te-hipblaslt"} <= amd.keys() - nvidia
-    assert {"cudnn-gemm-1", "cudnn-plans"} <= nvidia - amd.keys()
-    assert {"fused-attn-0", "memcpy-p2p"} & nvidia == {"fused-attn-0"}, "no permutes in FSDP"
 
 
 def test_a_flag_that_came_or_went_is_tried_where_it_is_accepted() -> None:

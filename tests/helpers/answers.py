@@ -103,6 +103,14 @@ def drive(of: Study, run: Answer, history: Sequence[TrialResult] = ()) -> list[T
     return done
 
 
+def one_by_one(of: Study, run: Answer, *, stop: str = "") -> list[TrialResult]:
+    """Drive a study one trial at a time, as a cluster does; stop before that wave."""
+    done: list[TrialResult] = []
+    while (trials := of.decide(done).due) and trials[0].stage != stop:
+        done.append(run(trials[0]))
+    return done
+
+
 def verdict(conclusion: Conclusion, profile_id: str) -> Verdict:
     found = conclusion.verdict(profile_id)
     assert found is not None

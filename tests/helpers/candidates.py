@@ -22,7 +22,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.answers import measured, noise
+from tests.helpers.answers import measured, noise, one_by_one
 from tests.helpers.knobs import AG, CELL, GIB, cluster
 
 PERMUTE = "xla_gpu_collective_permute_combine_threshold_bytes"
@@ -116,12 +116,10 @@ def without_run(trial: Trial) -> TrialResult:
 
 def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
     """Run a study in which the named profiles lead."""
-    done: list[TrialResult] = []
-    while trials := sweep.decide(done).due:
-        if not trials[0].protocol.is_scored:
-            done.append(evidence())
-            continue
-        parts = trials[0].profile.id.split("+")
-        gain = 0.03 * any(each in names for each in parts)
-        done.append(measured(trials[0], 6.9 + gain + noise(trials[0], 0.0005)))
-    return done
+
+    def answer(trial: Trial) -> TrialResult:
+        gain = 0.03 * any(each in names for each in trial.profile.id.split("+"))
+        found = measured(trial, 6.9 + gain + noise(trial, 0.0005))
+        return found if trial.protocol.is_scored else evidence()
+
+    return one_by_one(sweep, answer)

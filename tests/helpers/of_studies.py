@@ -8,6 +8,7 @@ from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.studies import Study
+from tests.helpers.answers import drive
 from tests.studies import test_batch_size as sizes
 from tests.studies import test_commits as commits
 from tests.studies import test_network as pairs
@@ -47,16 +48,15 @@ def nodes(count: int = 12, name: str = "node{:03}") -> Subject:
 
 
 def network(count: int = 8) -> Subject:
-    study, history = pairs.study_of(count), list[TrialResult]()
+    study = pairs.study_of(count)
 
-    def speed(trial: Trial) -> float:
+    def scored(trial: Trial) -> TrialResult:
         nodes = next(c.nodelist for c in study.cells if c.digest == trial.cell_digest)
         number = sum(map(ord, "".join(nodes))) * 7 + trial.block * 3 + trial.position
         loss = -0.06 if "node004" in nodes else 0.0
-        return 7.5 + loss + pairs.NOISE[number % len(pairs.NOISE)]
+        return pairs.scored(trial, 7.5 + loss + pairs.NOISE[number % len(pairs.NOISE)])
 
-    while trials := study.decide(history).due:
-        history += [pairs.scored(each, speed(each)) for each in trials]
+    history = drive(study, scored)
     return subject(study, history, study.decide(history).conclusion)
 
 

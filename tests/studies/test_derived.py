@@ -20,7 +20,8 @@ from pytest_xlatune.studies import Ask, Question, whole
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import measured, noise
-from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, Answer, cluster, effect, of_wave
+from tests.helpers.answers import one_by_one as run
+from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, effect, of_wave
 
 LADDER: dict[str, tuple[str, ...]] = {
     AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),
@@ -37,16 +38,6 @@ def study(**changes: Any) -> TuningStudy:
         "budget": 60,
     } | changes
     return TuningStudy(**values)
-
-
-def run(of: TuningStudy, answer: Answer, *, stop: str = "") -> list[TrialResult]:
-    """Drive a study one trial at a time, as a cluster does; `stop` before that wave."""
-    done: list[TrialResult] = []
-    while trials := of.decide(done).due:
-        if trials[0].stage == stop:
-            break
-        done.append(answer(trials[0]))
-    return done
 
 
 def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:

@@ -305,11 +305,12 @@ def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
     ("change", "message"),
     [
         pytest.param({"profiles": ()}, "no candidate", id="no candidate"),
-        pytest.param({"budget": 5}, "needs 12 jobs, the budget is 5", id="over the budget"),
+        pytest.param({"budget": 11}, "needs 12 jobs, the budget is 11", id="over the budget"),
         pytest.param({"gate": Gate(blocks=1)}, "degrees of freedom", id="one block"),
     ],
 )
 def test_what_a_gate_refuses(change: dict[str, object], message: str) -> None:
+    assert len(replace(STUDY, budget=12).decide([]).due) == 12, "it may cost all of its budget"
     with pytest.raises(ConfigError, match=message):
         replace(STUDY, **change)
 

@@ -27,6 +27,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import whole
 from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.answers import drive
 from tests.helpers.examples import tried
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -59,10 +60,7 @@ def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -
 
 @cache
 def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[TrialResult, ...]:
-    done: list[TrialResult] = []
-    while trials := study(seed=seed).decide(done).due:
-        done += [run(trial, seed, truth, sigma) for trial in trials]
-    return tuple(done)
+    return tuple(drive(study(seed=seed), lambda trial: run(trial, seed, truth, sigma)))
 
 
 def told(reasons: Sequence[Message]) -> list[str]:

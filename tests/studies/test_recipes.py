@@ -27,7 +27,7 @@ from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
 from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.answers import measured, noise
+from tests.helpers.answers import measured, noise, one_by_one
 from tests.helpers.knobs import CELL
 
 A, B, C = (profile(each, f"--xla_{each}=1") for each in "abc")
@@ -47,12 +47,12 @@ def run(
 ) -> tuple[TuningStudy, list[TrialResult], Conclusion]:
     values: dict[str, Any] = {"cell": CELL, "profiles": profiles, "budget": 60} | changes
     study = TuningStudy(**values)
-    sigma = 0.002
-    done: list[TrialResult] = []
-    while trials := study.decide(done).due:
-        trial: Trial = trials[0]
-        value = 6.9 + gain_of(trial.profile, gains) + noise(trial, sigma, seed=study.seed or 0)
-        done.append(measured(trial, value))
+
+    def answer(trial: Trial) -> TrialResult:
+        seed = study.seed or 0
+        return measured(trial, 6.9 + gain_of(trial.profile, gains) + noise(trial, 0.002, seed=seed))
+
+    done = one_by_one(study, answer)
     return study, done, study.decide(done).conclusion
 
 
@@ -242,14 +242,12 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
     """Few baselines err together: all profiles then look slow, and most of them do nothing."""
     idle = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(12))
     study = TuningStudy(cell=CELL, profiles=(A, B, *idle), stacks=(Stacks(slots=2),), budget=60)
-    done: list[TrialResult] = []
-    while trials := study.decide(done).due:
-        if trials[0].stage != "wave2":
-            break
-        for trial in trials:
-            luck = 0.012 if trial.is_baseline else 0.0
-            gain = gain_of(trial.profile, {"a": 0.016, "b": 0.015})
-            done.append(measured(trial, 6.9 + luck + gain + noise(trial, 0.0005)))
+
+    def lucky(trial: Trial) -> TrialResult:
+        gain = 0.012 * trial.is_baseline + gain_of(trial.profile, {"a": 0.016, "b": 0.015})
+        return measured(trial, 6.9 + gain + noise(trial, 0.0005))
+
+    done = one_by_one(study, lucky, stop="wave3")
     assert [each.id for each in study.swept(done).arms.slots.values()] == ["a+b"]
 
 

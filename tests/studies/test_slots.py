@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence, verbatim
-from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Finding,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import SlotScore, fit_slots
 from pytest_xlatune.studies import Ask, Question
@@ -115,6 +122,13 @@ def upto(study: TuningStudy, cluster: Any, stage: str) -> tuple[list[TrialResult
     raise AssertionError(stage)
 
 
+def concluded(study: TuningStudy, cluster: Any, history: list[TrialResult]) -> Conclusion:
+    """Run what is left of a study behind this history; return what it comes to."""
+    while trials := study.decide(history).due:
+        history += cluster.run(trials)
+    return study.decide(history).conclusion
+
+
 def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finalists() -> None:
     study, cluster = study_of(EIGHT, 3), Cluster(EIGHT, 3)
     history, again = upto(study, cluster, "again")
@@ -168,9 +182,7 @@ def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_bu
     at = next(at for at, each in enumerate(again) if each.arm == "p000")
     history += cluster.run([*again[:at], *again[at + 1 :]][:4])  # the winner's is not among them
     more = study_of(dataclasses.replace(EIGHT, profiles=27), 3)
-    while trials := more.decide(history).due:
-        history += cluster.run(trials)
-    conclusion = more.decide(history).conclusion
+    conclusion = concluded(more, cluster, history)
     assert conclusion.winner is not None
     assert conclusion.winner.arm == "p000"
     assert sum(each.trial.stage == "again" for each in history) == 8
@@ -183,9 +195,7 @@ def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
     lost_one = next(each for each in again if each.arm != "p000")
     oom = TrialResult(trial=lost_one, status=TrialStatus.DROPPED, reason=verbatim("oom"))
     history += [oom, *cluster.run([each for each in again if each is not lost_one])]
-    while trials := study.decide(history).due:
-        history += cluster.run(trials)
-    conclusion = study.decide(history).conclusion
+    conclusion = concluded(study, cluster, history)
     assert conclusion.complete
     assert lost_one.arm not in conclusion.tuning.finalists
     assert with_values(conclusion.notes, "arms") == [], "none would be a finalist by now"
@@ -237,9 +247,7 @@ def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() 
     for each in blocks:
         oom = TrialResult(trial=each, status=TrialStatus.DROPPED, reason=verbatim("oom"))
         history += [oom] if each.arm == arm else cluster.run([each])
-    while trials := study.decide(history).due:
-        history += cluster.run(trials)
-    assert study.decide(history).conclusion.complete
+    assert concluded(study, cluster, history).complete
     assert len(history) <= world.budget
 
 

@@ -194,6 +194,12 @@ def test_a_quiet_cell_keeps_five_to_the_end() -> None:
         assert sorted(faster) == ["p0", "p1", "p2", "p3", "p4"]
 
 
+def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
+    for changes, keeps in (({}, True), ({"budget": 50}, False), ({"finalists": 3}, False)):
+        said = [sentence(each) for each in study(**{"budget": 65, **changes}).outlook([]).lines]
+        assert any("keeps 8 jobs of 65 for spare blocks" in each for each in said) is keeps, changes
+
+
 def test_finalists_are_frozen_once_one_was_planned() -> None:
     sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
     screened = [run(trial) for trial in sweep.decide([]).due]

@@ -57,6 +57,7 @@ __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 17
 _TAIL_BYTES = 1 << 13
+_BEGIN_BYTES = 1 << 20  # of a log without a step, which is tried against other trainers' formats
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _MOST_UNREAD, _MOST_EARLY = 256, 128
 _NO_ORIGIN = Origin()
@@ -91,7 +92,8 @@ class LogReport:
         goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
         origins: how many processes print steps, as far as their lines tell them apart.
         devices: the beginning of a line that names JAX's devices -> their platform.
-        fits: of an ended log without a step, the name of the pattern that reads its last lines.
+        fits: of an ended log without a step, the pattern that reads most of its first and last
+            lines, by name.
         pgle_found: operations of a profile for XLA's scheduler that it found in a program, the most
             of all programs; None where it says nothing.
         pgle_unread: such a file that XLA could not read.
@@ -158,10 +160,11 @@ class LogReader:
         self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
         self._step_shapes = StepShapes(self._learner) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
-        self._tail = b""
+        self._begin = self._tail = b""
         self._lines = 0
         self._bytes = 0
         self._closed = False
+        self._fits = ""
 
     @property
     def start(self) -> int:
@@ -221,6 +224,8 @@ class LogReader:
         if self._closed:
             raise ValueError("this log was closed; read another one with a new LogReader")
         self._bytes += len(chunk)
+        if len(self._begin) < _BEGIN_BYTES and not self._course.start.steps:
+            self._begin += chunk[: _BEGIN_BYTES - len(self._begin)]
         self._tail = (self._tail + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         for at in range(0, len(chunk), _WINDOW_BYTES):
             self._read(chunk[at : at + _WINDOW_BYTES])
@@ -236,7 +241,10 @@ class LogReader:
             self._held.clear()
         for blocks in self._blocks:
             blocks.close()
-        self._closed = True
+        if not self._closed and not self._course.start.steps:
+            end = self._tail if self._bytes > len(self._begin) else b""
+            self._fits = fitting((*self._begin.split(b"\n"), *end.split(b"\n")))
+        self._closed, self._begin = True, b""
 
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
@@ -275,7 +283,7 @@ class LogReader:
             devices={line: platform for line, platform in start.devices.items() if platform},
             pgle_found=start.pgle_found,
             pgle_unread=start.pgle_unread,
-            fits="" if steps or not self._closed else fitting(self._tail.split(b"\n")),
+            fits=self._fits,
         )
 
     def _read(self, piece: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
-from pytest_xlatune.logs import LogReader, LogReport, patterns
+from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
@@ -41,7 +41,6 @@ RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
-_BEGIN_BYTES = 1 << 20  # of a log that is tried against other trainers' formats
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _QUIET = (Action.NONE, Action.SUCCESS)
 
@@ -55,11 +54,14 @@ class Health(StrEnum):
 
 
 class UnreadableLogError(ConfigError):
-    """A file that is no log of a training job, or that cannot be opened; `reason` says which."""
+    """A file that is no log of a training job, or that cannot be opened; `reason` says which.
 
-    def __init__(self, path: Path, reason: str) -> None:
+    `fits` is the name of the pattern that reads its lines, "" where none does.
+    """
+
+    def __init__(self, path: Path, reason: str, *, fits: str = "") -> None:
         super().__init__(f"{path} {reason}")
-        self.reason = reason
+        self.reason, self.fits = reason, fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,24 @@ def is_log_name(path: Path) -> bool:
     return _LOG_NAME.fullmatch(path.name) is not None
 
 
+def _job_and_rank(path: Path) -> tuple[str, int | None] | None:
+    """Return the job and the rank that the name of a log tells; None of another file."""
+    name = _LOG_NAME.fullmatch(path.name)
+    if name is None:
+        return None
+    rank = name["task"] or name["rank"] or name["named"]
+    return name["submitit"] or name["job"] or name["front"] or "", int(rank) if rank else None
+
+
+def _logs_by_job(folder: Path) -> dict[str, list[tuple[int | None, Path]]]:
+    """Return the logs in a folder by job, each with its rank, the lowest first."""
+    jobs: dict[str, list[tuple[int | None, Path]]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (told := _job_and_rank(path)) is not None and path.is_file():
+            jobs.setdefault(told[0], []).append((told[1], path))
+    return {job: sorted(logs, key=lambda log: log[0] or 0) for job, logs in jobs.items()}
+
+
 def logs_of(path: Path) -> list[Path]:
     """Return the logs that a path means: one a job, of its lowest rank.
 
@@ -253,27 +273,13 @@ def logs_of(path: Path) -> list[Path]:
     folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
     if begin and _NUMBER.fullmatch(begin) is None:
         return [found]
-    jobs: dict[str, tuple[int, Path]] = {}
-    for each in sorted(folder.iterdir()) if folder.is_dir() else ():
-        match = _LOG_NAME.fullmatch(each.name)
-        if match is None or not each.is_file() or (begin and not _is_of(each.name, begin)):
-            continue
-        rank = _rank_of(match) or 0
-        job = _job_of(match)
-        jobs[job] = min(jobs.get(job, (rank, each)), (rank, each))
+    jobs = [*_logs_by_job(folder).values()]
+    if begin:
+        jobs = [[log for log in logs if _is_of(log[1].name, begin)] for logs in jobs]
     if path.is_dir() and not jobs:
         why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
         raise UnreadableLogError(path, why)
-    return [each for _, each in jobs.values()] or [found]
-
-
-def _rank_of(name: re.Match[str]) -> int | None:
-    said = name["task"] or name["rank"] or name["named"]
-    return int(said) if said else None
-
-
-def _job_of(name: re.Match[str]) -> str:
-    return name["submitit"] or name["job"] or name["front"] or ""
+    return [logs[0][1] for logs in jobs if logs] or [found]
 
 
 def _is_of(name: str, begin: str) -> bool:
@@ -305,28 +311,22 @@ def read_one(
     reader = LogReader(pattern, ranks=ranks)
     readers = [(each, each.whole()) for each in formats()] if path == STDIN else []
     notes: list[str] = []
-    begin = end = b""
-    try:
-        for chunk in chunks_of(path, notes):
-            reader.feed(chunk)
-            for _, each in readers:
-                each.feed(chunk)
-            end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
-            if len(begin) < _BEGIN_BYTES and path == STDIN:
-                begin += chunk[:_BEGIN_BYTES]
-    except OSError as error:
-        why = f"cannot be read: {error.strerror or error}; name the log of a job"
-        raise UnreadableLogError(path, why) from None
+    end = b""
+    for chunk in _chunks_of(path, notes):
+        reader.feed(chunk)
+        for _, each in readers:
+            each.feed(chunk)
+        end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
     reader.close()
     for _, each in readers:
         each.close()
     report = reader.report()
-    fit = "" if report.steps or pattern is not None else fitting(path, begin)
+    fit = report.fits if pattern is None else ""
     if fit and report.findings:
         notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
-        raise UnreadableLogError(path, _no_log(report, pattern, fit=fit))
+        raise UnreadableLogError(path, _no_log(report, pattern, fit=fit), fits=fit)
     protocol = protocol_of(report)
     outcome = _outcome_of(path, report)
     goal = _goal_of(report, outcome, protocol, is_torn=_is_torn(end, report, pattern))
@@ -346,6 +346,19 @@ def read_one(
         ranks=ranks,
         prefix=reader.prefix,
     )
+
+
+def _chunks_of(path: Path, notes: list[str] | None = None) -> Iterator[bytes]:
+    """Yield a log piece by piece; `notes` is given what a reader of it should know.
+
+    Raises:
+        UnreadableLogError: it cannot be read.
+    """
+    try:
+        yield from chunks_of(path, [] if notes is None else notes)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}; name the log of a job"
+        raise UnreadableLogError(path, why) from None
 
 
 def _goal_of(
@@ -387,23 +400,6 @@ def _scored(
     return score_with(report, protocol, tokens=tokens)
 
 
-def fitting(path: Path, begin: bytes = b"") -> str:
-    """Return the preset that reads most steps in the beginning of a log; "" where none reads one.
-
-    `begin` is that beginning, of a standard input that cannot be read again.
-    """
-    return patterns.fitting((begin or _beginning(path)).split(b"\n"))
-
-
-def _beginning(path: Path) -> bytes:
-    begin = b""
-    for chunk in chunks_of(path, []):
-        begin += chunk
-        if len(begin) >= _BEGIN_BYTES:
-            break
-    return begin[:_BEGIN_BYTES]
-
-
 def explained(read: Read) -> list[str]:
     """Return what the formats of other distributions say of a log beyond its findings, in lines.
 
@@ -417,13 +413,9 @@ def explained(read: Read) -> list[str]:
     else:
         asked = [each.whole() for each in formats() if each.explains(read.findings)]
     if asked and not read.whole:
-        try:
-            for chunk in chunks_of(read.path, []):
-                for each in asked:
-                    each.feed(chunk)
-        except OSError as error:
-            why = f"cannot be read: {error.strerror or error}; name the log of a job"
-            raise UnreadableLogError(read.path, why) from None
+        for chunk in _chunks_of(read.path):
+            for each in asked:
+                each.feed(chunk)
         for each in asked:
             each.close()
     return [line for each in asked for line in each.lines(str(read.path))]
@@ -465,26 +457,17 @@ def ranks_of(
         return None
     reader = RankReader(pattern, prefix=prefix)
     for rank, log in _logs_by_rank(path):
-        try:
-            for chunk in chunks_of(log, []):
-                reader.feed(chunk, rank)
-        except OSError as error:
-            why = f"cannot be read: {error.strerror or error}; name the log of a job"
-            raise UnreadableLogError(log, why) from None
+        for chunk in _chunks_of(log):
+            reader.feed(chunk, rank)
     return reader
 
 
 def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
-    own = _LOG_NAME.fullmatch(path.name)
-    if own is None or _rank_of(own) is None:
+    told = _job_and_rank(path)
+    if told is None or told[1] is None:
         return [(None, path)]
-    found: list[tuple[int | None, Path]] = []
-    for each in path.parent.iterdir():
-        match = _LOG_NAME.fullmatch(each.name)
-        is_same = match is not None and each.is_file() and _job_of(match) == _job_of(own)
-        if match and is_same and (rank := _rank_of(match)) is not None:
-            found.append((rank, each))
-    ranks = sorted(found, key=lambda each: each[0] or 0)
+    logs = _logs_by_job(path.parent).get(told[0], ())
+    ranks = [log for log in logs if log[0] is not None]
     return ranks if len(ranks) > 1 else [(None, path)]
 
 
@@ -494,10 +477,7 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Messag
     Raises:
         UnreadableLogError: a log cannot be read.
     """
-    told = max(read.report.origins, len(_logs_by_rank(read.path)))
-    if told == 1:  # as of most logs: what compares ranks is slow to load
-        return ()
-    if told < LEAST_RANKS:
+    if max(read.report.origins, len(_logs_by_rank(read.path))) < LEAST_RANKS:
         return ()
     reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
     return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)

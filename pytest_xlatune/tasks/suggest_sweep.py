@@ -25,7 +25,7 @@ from pytest_xlatune.model.text import begun, counted, duration, rate, whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compilers import run_in
 from pytest_xlatune.tasks.files import chunks_of
-from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, fitting, log_of, read_one
+from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, read_one
 from pytest_xlatune.tasks.write_sweep import read_command
 
 STEPS, LIMIT_S = 15, 600  # of a trial before there is a sweep: as many as the file then says
@@ -77,12 +77,10 @@ def _read(path: Path) -> tuple[Read, str]:
     """
     try:
         read = read_one(path)
-    except UnreadableLogError:
-        fit = fitting(log_of(path)) if log_of(path).is_file() else ""
-        if not fit:
+        fit = read.report.fits
+    except UnreadableLogError as error:
+        if not (fit := error.fits):
             raise
-        return read_one(path, pattern=step_pattern(fit)), fit
-    fit = "" if read.report.steps else fitting(read.path)
     return (read_one(path, pattern=step_pattern(fit)) if fit else read), fit
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import operator
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._prefix import PrefixLearner
-from pytest_xlatune.logs._sieve import StepRun, StepShapes
+from pytest_xlatune.logs._sieve import LineFilter, StepRun, StepShapes
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
@@ -29,7 +29,7 @@ _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 15  # what it allocates is then given back and taken again without the system
 _CHARS = 200
 _MOST_RANKS = 1 << 14
-_STEP_WORD = b"completed "
+_STEP_WORD = "completed "
 # The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:7
 # The first task at the barrier: /job:jax_worker/replica:0/task:13. Some timed out task names:
 # Task /job:jax_worker/replica:0/task:0 heartbeat timeout.
@@ -136,15 +136,13 @@ class RankReader:
     def __init__(
         self, pattern: StepPattern | None = None, *, prefix: re.Pattern[str] | None = None
     ) -> None:
-        self._others: list[tuple[tuple[str, ...], Callable[[str, str], Sequence[StepRecord]]]] = [
-            *([(pattern.words, self._own_steps)] if pattern is not None else []),
-            *((each.words, each.steps) for each in formats() if each.has_steps),
-        ]
         self._pattern = pattern
         self._has_own = False
-        words = {word.encode() for words, _ in self._others for word in words}
-        # formats keep their words in lower case; so does the line that is searched
-        self._other_words = tuple({each.lower() for each in words})
+        others = [form for form in formats() if form.has_steps]
+        own = [] if pattern is None else [(pattern.words, self._own_steps)]
+        self._others = (*own, *((form.words, form.steps) for form in others))
+        self._other_words = tuple(word for words, _ in self._others for word in words)
+        self._filter = LineFilter((_STEP_WORD, *self._other_words))
         # no prefix is learnt here: one that is in no table was learnt by who read the log before
         self._learner = PrefixLearner(is_learning=False)
         self._learner.prefix = prefix
@@ -200,14 +198,16 @@ class RankReader:
         self._part(part, run, None)
 
     def _part(self, part: bytes, run: StepRun | None, rank: int | None) -> None:
-        low = part.lower() if self._other_words else b""
-        if run is not None and not any(word in low for word in self._other_words):
+        if run is not None and not self._may_be_of_others(part):
             if not self._has_own:
                 self._take_run(run, rank)
             return
-        found = _lines_with((_STEP_WORD,), part) | _lines_with(self._other_words, low)
-        for begin in sorted(found):
-            self._line(part[begin : found[begin]], rank)
+        for _, line in self._filter.lines(part)[1]:
+            self._line(line, rank)
+
+    def _may_be_of_others(self, part: bytes) -> bool:
+        low = part.lower() if self._other_words else b""
+        return any(word.encode() in low for word in self._other_words)
 
     def _keep_tail(self, block: bytes, rank: int | None) -> None:
         """Keep the last blocks, so many that they hold _TAIL_BYTES."""
@@ -302,9 +302,9 @@ class RankReader:
     def _steps_of(self, text: str, label: str) -> Sequence[StepRecord]:
         low = text.lower()
         for words, steps_of in self._others:
-            if any(word.lower() in low for word in words) and (found := steps_of(text, label)):
-                return found
-        is_own = "completed " in low and not self._has_own
+            if any(word in low for word in words) and (steps := steps_of(text, label)):
+                return steps
+        is_own = _STEP_WORD in low and not self._has_own
         return grammar.parse_steps(text, label) if is_own else ()
 
     def _own_steps(self, text: str, label: str) -> Sequence[StepRecord]:
@@ -336,22 +336,6 @@ class RankReader:
                 log = None if whose is None else self._of(whose)
                 if log is not None:
                     log.last_line = begun(segment.strip(), _CHARS)
-
-
-def _lines_with(words: Sequence[bytes], block: bytes) -> dict[int, int]:
-    """Return where each line begins and ends that holds one of some words."""
-    found: dict[int, int] = {}
-    for word in words:
-        at = block.find(word)
-        while at >= 0:
-            begin = block.rfind(b"\n", 0, at) + 1
-            begin = max(begin, block.rfind(b"\r", begin, at) + 1)
-            end = block.find(b"\n", at)
-            end = len(block) if end < 0 else end
-            inner = block.find(b"\r", at, end)
-            found[begin] = end = end if inner < 0 else inner
-            at = block.find(word, end + 1)
-    return found
 
 
 def _whose(label: str, rank: int | None) -> int | None:

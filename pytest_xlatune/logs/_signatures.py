@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum, IntEnum
-from typing import Any, NamedTuple, TypeVar
+from enum import StrEnum
+from typing import Any, NamedTuple
 
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import SIGNATURES, Action, FailureClass, Finding, signatures
+import msgspec
+
+from pytest_xlatune.model.failure import Action, FailureClass, Finding, signatures
 from pytest_xlatune.model.text import begun
 
-_E = TypeVar("_E", bound=Enum)
 EVIDENCE_CHARS = 500
 _CODE = re.compile(r"E\d{4}")
 _LEAST_TAKEN = 60  # characters; of `signatures.toml`
@@ -33,24 +32,33 @@ _SOURCE = re.compile(r"\s{2,}(?:raise\b|f?['\"])")
 _RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
 
 
-class Tier(IntEnum):
-    """How near a class is to the root of a cascade such as OOM -> NCCL timeout -> heartbeat."""
+class Tier(StrEnum):
+    """How near a class is to the root of a cascade such as OOM -> NCCL timeout -> heartbeat.
 
-    CAUSE = 0
-    CONSEQUENCE = 1  # what the other ranks print when one died
-    GENERIC = 2  # says that something failed, not what
-    SYMPTOM = 3  # the fact of an end, without any reason
+    The alphabet has the words in the order of their rank, by which they are compared.
+    """
+
+    CAUSE = "cause"
+    CONSEQUENCE = "consequence"  # what the other ranks print when one died
+    GENERIC = "generic"  # says that something failed, not what
+    SYMPTOM = "symptom"  # the fact of an end, without any reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signature:
+class Signature(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    dict=True,
+    forbid_unknown_fields=True,
+    rename={"cls": "class", "is_fatal": "fatal"},
+):
     """One way in which a failure shows in a line; the fields are those of `signatures.toml`."""
 
     cls: FailureClass
     phase: str
     action: Action
     words: tuple[str, ...]
-    regex: str
+    regex: tuple[str, ...]
     sample: str
     source: str
     tier: Tier = Tier.CAUSE
@@ -62,7 +70,7 @@ class Signature:
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
         """The compiled `regex`."""
-        return re.compile(self.regex, re.IGNORECASE if self.ignore_case else 0)
+        return re.compile("|".join(self.regex), re.IGNORECASE if self.ignore_case else 0)
 
     def code_of(self, match: re.Match[str]) -> str:
         """Return the code of XLA's published list that a match has; "" without one."""
@@ -81,16 +89,15 @@ class Signature:
         return "" if None in groups.values() else self.detail.format_map(groups)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignatureTable:
+class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The whole of `signatures.toml`."""
 
     signatures: tuple[Signature, ...]  # in order; the first one that matches a line names it
     # sample line -> the pattern that finds it: lines that appear in good runs
-    harmless: Mapping[str, str]
-    told: Mapping[str, Tier]  # the classes that log and outcome tell together
+    harmless: dict[str, str]
+    told: dict[FailureClass, Tier]  # the classes that log and outcome tell together
     # code of XLA's published list -> what its page advises
-    published: Mapping[str, str] = field(default_factory=dict)
+    published: dict[str, str]
 
     @property
     def words(self) -> frozenset[str]:
@@ -105,8 +112,10 @@ class SignatureTable:
     @functools.cached_property
     def tiers(self) -> Mapping[str, Tier]:
         """Class -> its tier; where its signatures differ, that of the most telling one."""
-        ranked = sorted(self.signatures, key=lambda each: -each.tier)
-        return {**self.told} | {each.cls: each.tier for each in ranked}
+        ranked = sorted(self.signatures, key=lambda each: each.tier, reverse=True)
+        return {str(cls): tier for cls, tier in self.told.items()} | {
+            each.cls: each.tier for each in ranked
+        }
 
     @functools.cached_property
     def good(self) -> re.Pattern[str]:
@@ -118,48 +127,24 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
     """Read a table of signatures, as `signatures.toml` has it.
 
     Raises:
-        ConfigError: a class, action or tier is unknown.
+        msgspec.ValidationError: a class, action, tier or field is unknown.
     """
     classes = content["class"]
-    return SignatureTable(
-        signatures=tuple(_signature(row, classes) for row in content["signature"]),
-        harmless={row["sample"]: row["regex"] for row in content["harmless"]},
-        told={
-            _named(FailureClass, cls): _named(Tier, row["tier"])
-            for cls, row in classes.items()
-            if "tier" in row
-        },
-        published=content.get("published", {}),
-    )
+    usual = {cls: {"action": row["action"]} for cls, row in classes.items() if "action" in row}
+    rows = [usual.get(row["class"], {}) | row for row in content["signature"]]
+    made = {
+        "signatures": rows,
+        "harmless": {row["sample"]: row["regex"] for row in content["harmless"]},
+        "told": {cls: row["tier"] for cls, row in classes.items() if "tier" in row},
+        "published": content.get("published", {}),
+    }
+    return msgspec.convert(made, SignatureTable)
 
 
 @functools.cache
 def table() -> SignatureTable:
     """Return the table of `signatures.toml`, read once."""
     return read_table(signatures())
-
-
-def _signature(row: Mapping[str, Any], classes: Mapping[str, Any]) -> Signature:
-    cls = _named(FailureClass, row["class"])
-    changed = {
-        "cls": cls,
-        "action": _named(Action, row.get("action") or classes[cls]["action"]),
-        "tier": _named(Tier, row.get("tier", "cause")),
-        "is_fatal": row.get("fatal", False),
-        "words": tuple(row["words"]),
-        "regex": "|".join(row["regex"]),
-    }
-    same = {key: value for key, value in row.items() if key not in ("class", "fatal")}
-    return Signature(**same | changed)
-
-
-def _named(kind: type[_E], word: str) -> _E:
-    """Return the member that the table calls `word`: its name with hyphens, in lower case."""
-    found = kind.__members__.get(word.upper().replace("-", "_"))
-    if found is None:
-        known = (name.lower().replace("_", "-") for name in kind.__members__)
-        raise ConfigError.unknown(kind.__name__, word, valid=known, where=SIGNATURES.name)
-    return found
 
 
 def is_harmless(text: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 
+import msgspec
 import pytest
 
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import Signature, Tier, read_table, table
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding
 
@@ -246,21 +246,22 @@ def test_a_table_is_read() -> None:
     read = read_table(tomllib.loads(ROW))
     (only,) = read.signatures
     assert (only.cls, only.tier, only.is_fatal) == (FailureClass.KILLED, Tier.CAUSE, False)
-    assert only.regex == r"Killed|ended by (?P<detail>\w+)"
+    assert only.pattern.pattern == r"Killed|ended by (?P<detail>\w+)"
     assert read.words == frozenset({"killed"})
     assert read.harmless == {"all is fine": "fine"}
     assert read.told == {FailureClass.LOST: Tier.SYMPTOM}
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong"),
     [
-        ('class = "killed"', 'class = "kiled"', "FailureClass 'kiled' .* did you mean 'killed'"),
-        ('"retry"', '"retri"', "Action 'retri' .* did you mean 'retry'"),
-        ('"symptom"', '"symptoms"', "Tier 'symptoms' .* did you mean 'symptom'"),
-        ("class.lost", "class.lots", "FailureClass 'lots'"),
+        ('class = "killed"', 'class = "kiled"'),
+        ('"retry"', '"retri"'),
+        ('"symptom"', '"symptoms"'),
+        ("class.lost", "class.lots"),
+        ("phase", "faze"),
     ],
 )
-def test_a_table_with_an_unknown_word_is_refused(right: str, wrong: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_table_with_an_unknown_word_is_refused(right: str, wrong: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
         read_table(tomllib.loads(ROW.replace(right, wrong)))

@@ -15,7 +15,7 @@ from pytest_xlatune.cli.parsers import (
     positive,
 )
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.evidence.trace import FAMILIES
+from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.tasks.drill import DrillOptions, drill_variants, read_families
@@ -105,7 +105,7 @@ def _drill(arguments: argparse.Namespace) -> Output:
         nodes=arguments.nodes,
         gpus_per_node=arguments.gpus_per_node,
         steps=arguments.steps,
-        families=read_families(arguments.families) if arguments.families else FAMILIES,
+        families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
     )
     asked = DrillOptions(

@@ -290,10 +290,12 @@ class Shares(Record, frozen=True, kw_only=True):
         of_step: part -> its share of a step, 0.2 is 20 %. A collective's, `communication`'s and
             `copies`' is the time in which nothing else ran; absent where no trace tells it.
         kinds: of the collectives in the compiled program; None where no dump tells them.
+        kernels: class of kernels -> names of those that run alone longest.
     """
 
     of_step: dict[str, Real]
     kinds: tuple[str, ...] | None = None
+    kernels: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def exposed(self) -> Message | None:

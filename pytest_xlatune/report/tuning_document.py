@@ -87,6 +87,10 @@ _OF_NO_STEP = N_(
     "The gain is one in {metric}. The evidence lists what changed in the program and in a step, "
     "and does not show whether that causes the gain."
 )
+_CEILING = N_(
+    "By the evidence run of the baseline a step goes into: {parts}. The share of a part is the "
+    "most that any setting of that part can win, so nothing of the catalog can win more."
+)
 
 
 def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
@@ -94,6 +98,8 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     best, recipe, found = covered.best, covered.recipe, covered.explanation
     if best is None:
         yield say.text("There is no winner to explain.")
+        if covered.exposed is not None:
+            yield say.text(_CEILING, parts=plainly(covered.exposed, say))
         return
     yield Text(text=_reason(best, found, say))
     if found.facts:

@@ -38,7 +38,6 @@ from pytest_xlatune.evidence.trace.comparison import (
     compare_windows,
     milliseconds,
     parts,
-    seconds,
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
@@ -281,7 +280,7 @@ def program_fact(program: Program) -> str:
 def drill_fact(found: Drill) -> str:
     """Divide the time of a step into its parts, in a sentence."""
     said = ", ".join(f"{name} {milliseconds(each):.3f}" for name, each in parts(found).items())
-    span_s = seconds(found, found.total.span_ps)
+    span_s = found.seconds(found.total.span_ps)
     return (
         f"{counted(len(found.gpus), 'device')}, {counted(found.divided_by, 'step')}: a step spans "
         f"{milliseconds(span_s):.3f} ms: {said}"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import Drill, Gpu, TimeRow
-from pytest_xlatune.evidence.trace.collectives import Communication
+from pytest_xlatune.evidence.trace.collectives import Communication, shares_of
 from pytest_xlatune.evidence.trace.comparison import (
     Part,
     compare_windows,
     milliseconds,
     paired_paths,
     parts,
-    seconds,
     totals,
 )
 from pytest_xlatune.evidence.trace.step_times import StepRule
@@ -48,7 +48,12 @@ _CUT = "..."
 _PS_OF_MS = 1e9
 _MOST_FAMILIES = 12
 _MOST_DEVICES = 16  # of a variant: more rows than this are no picture
-_TITLES = {"composition": "Composition", "family": "Families of kernels", "kernel": "Kernels"}
+_TITLES = {
+    "composition": "Composition",
+    "family": "Families of kernels",
+    "kernel": "Kernels",
+    "ceiling": "Ceiling: the most that settings of a part can win",
+}
 _RULES = {
     StepRule.LAUNCH: "each kernel in the step whose annotation was open at its launch",
     StepRule.EXECUTIONS: "steps are the runs of the step's module, counted on each device",
@@ -118,7 +123,7 @@ def _table(
 
 
 def _one(found: Drill, top: int, width: int | None) -> Iterator[Section]:
-    span_s = seconds(found, found.total.span_ps)
+    span_s = found.seconds(found.total.span_ps)
     composed = [*parts(found).items(), ("= span", span_s), *totals(found).items()]
     composition = [(name, _ms(value), _share(value, span_s)) for name, value in composed]
     figures = ("ms", "of total", "calls", "alone ms")
@@ -131,6 +136,10 @@ def _one(found: Drill, top: int, width: int | None) -> Iterator[Section]:
         (("kernel", "family", *figures), kernels, 2),
     ):
         yield section(_TITLES[head[0]], _table(head, rows, words=words))
+    if (shares := shares_of(found, None)) is not None:
+        won = sorted(shares.of_step.items(), key=lambda item: -item[1])
+        ceiling = [(part, _ms(share * span_s), f"{share:.1%}") for part, share in won]
+        yield section(_TITLES["ceiling"], _table(("ceiling", "ms", "of span"), ceiling))
     yield section("Remarks", lines(*_remarks(found, width)))
 
 
@@ -168,23 +177,26 @@ def _row(found: Drill, row: TimeRow, of: str, width: int | None) -> tuple[str, .
     return (
         _short(row.name, width),
         of,
-        _ms(seconds(found, row.sum_ps)),
+        _ms(found.seconds(row.sum_ps)),
         _share(row.sum_ps, found.total.sum_ps),
         f"{row.count / max(1, found.gpu_steps):.4g}",
-        _ms(seconds(found, row.alone_ps)),
+        _ms(found.seconds(row.alone_ps)),
     )
 
 
 def _remarks(found: Drill, width: int | None) -> Iterator[str]:
     blockers = found.blockers
+    remedies = {family.name: plain(family.remedy) for family in shipped_families() if family.remedy}
     total_ps = found.total.sum_ps
     if blockers:
         yield "kernels of the main stream, by the time that nothing runs beside them:"
     for row in blockers[:3]:
         yield (
-            f"  {plain(_short(row.name, width))}: {_ms(seconds(found, row.alone_ps))} ms alone, "
+            f"  {plain(_short(row.name, width))}: {_ms(found.seconds(row.alone_ps))} ms alone, "
             f"longest {row.longest_ps / _PS_OF_MS:.3f} ms"
         )
+        if (remedy := remedies.get(row.family)) is not None:
+            yield f"    {remedy}"
     yield f"{_share(found.attributed_ps, total_ps)} of kernel time names its HLO operation"
     if total_ps and found.attributed_ps < total_ps / 2:
         yield (
@@ -374,7 +386,7 @@ def drill_rows(*drills: Drill) -> Table:
 
     rows: list[tuple[str, ...]] = []
     for variant, found in enumerate(drills, 1):
-        span = {"span": seconds(found, found.total.span_ps)}
+        span = {"span": found.seconds(found.total.span_ps)}
         for name, value in (parts(found) | span | totals(found)).items():
             rows.append(row(variant, "composition", name, "", "", _exact(value)))
         for table, of in (
@@ -383,7 +395,7 @@ def drill_rows(*drills: Drill) -> Table:
             ("operation", found.ops),
         ):
             for each in of:
-                spent, alone = (seconds(found, ps) for ps in (each.sum_ps, each.alone_ps))
+                spent, alone = (found.seconds(ps) for ps in (each.sum_ps, each.alone_ps))
                 calls = f"{each.count / max(1, found.gpu_steps):.6g}"
                 own = (each.name, each.family, each.kind)
                 rows.append(row(variant, table, *own, _exact(spent), calls, _exact(alone)))
@@ -444,7 +456,7 @@ def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
             said = f"{part}: {_ms(value_s)} ms"
             shown.append(Bar(at=at, width=long, looks=PARTS[part], said=said))
             at += long
-        span = f"{_ms(seconds(found, found.total.span_ps))} ms"
+        span = f"{_ms(found.seconds(found.total.span_ps))} ms"
         bars.append(BarRow(name="", what=name or "span", bars=tuple(shown), text=span))
     return bars_plot(
         bars,
@@ -455,7 +467,7 @@ def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
 
 
 def _bars_of_families(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    spent = [{row.name: seconds(each, row.sum_ps) for row in each.families} for each in drills]
+    spent = [{row.name: each.seconds(row.sum_ps) for row in each.families} for each in drills]
     kind = {row.name: str(row.kind) for each in drills for row in each.families}
     longest = {name: max(each.get(name, 0.0) for each in spent) for name in kind}
     shown = sorted(kind, key=lambda name: (-longest[name], name))[:_MOST_FAMILIES]

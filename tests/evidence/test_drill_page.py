@@ -101,7 +101,7 @@ def test_a_drill_is_drawn_as_the_json_has_it(
             assert place == pytest.approx(100 * (begin - gpu["begins_ps"][0]) / ends, abs=0.02)
             assert width == pytest.approx(100 * step["span_ps"] / ends, abs=0.02)
     tables = {rows[0][0]: rows for rows in read(page).tables}
-    assert tables.keys() == {"composition", "family", "kernel", "collective", "path"}
+    assert tables.keys() == {"composition", "ceiling", "family", "kernel", "collective", "path"}
     (collective,) = told["collectives"][0]["rows"]
     assert tables["collective"][1][5] == f"{1e3 * collective['duration_s']:.3f}"
     lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_xlatune.evidence import trace
 from pytest_xlatune.evidence.trace import (
-    FAMILIES,
     KINDS,
     OTHER,
     Kind,
@@ -21,39 +23,19 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill, groupe
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.captures import node, reconciles
 
+TABLE = Path(trace.__file__).with_name("families.toml")
+KERNELS = {
+    kernel: row["name"]
+    for row in tomllib.loads(TABLE.read_text())["family"]
+    for kernel in row["kernels"]
+} | {"_create_and_install_waiters": "other"}
 
-@pytest.mark.parametrize(
-    ("kernel", "family"),
-    [
-        (
-            "void stream_executor::gpu::RaggedAllToAllKernelImpl<8>()",
-            "ragged all-to-all, in process",
-        ),
-        ("void primus_turbo::deep_ep::intranode::dispatch<4>()", "deep_ep"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce-scatter"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-gather"),
-        ("ncclDevKernel_SendRecv", "send and receive"),
-        ("collective-permute.4", "send and receive"),
-        ("ragged-all-to-all.1", "all-to-all"),
-        ("void stream_executor::gpu::AllReduceKernelImpl<float>()", "all-reduce"),
-        ("rcclGenericKernel", "nccl, rccl"),
-        ("all-gather.10", "all-gather"),
-        ("__amd_rocclr_fillBufferAligned.kd", "copies"),
-        ("MemcpyD2H", "copies"),
-        ("aiter::fmha_bwd_hd128_bf16_causal", "attention"),
-        ("transformer_engine::fused_attn_rocm::dk_dv_reduce_thd", "attention"),
-        ("ck_tile::kentry<FmhaFwdKernel>", "attention"),
-        ("Cijk_Ailk_Bljk_BBS_BH_MT256x224x64.kd", "gemm"),
-        ("gemm_fusion_dot_general_1.kd", "gemm"),
-        ("input_scatter_fusion_2.kd", "scatter fusions"),
-        ("loop_convert_fusion.kd", "convert fusions"),
-        ("wrapped_broadcast.kd", "other fusions"),
-        ("_create_and_install_waiters", "other"),
-    ],
-)
-def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str, family: str) -> None:
-    (found,), _ = classify((kernel,), FAMILIES)
-    assert (*(each.name for each in FAMILIES), OTHER.name)[found] == family
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str) -> None:
+    families = trace.shipped_families()
+    (found,), _ = classify((kernel,), families)
+    assert (*(each.name for each in families), OTHER.name)[found] == KERNELS[kernel]
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 3, 70_000]), st.integers(0, 99)), max_size=9))

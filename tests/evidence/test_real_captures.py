@@ -22,7 +22,7 @@ from pytest_xlatune.evidence.trace.captures import pgle_profile
 from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane
-from tests.helpers.captures import msg, num
+from tests.helpers.captures import msg, num, on_stream
 from tests.helpers.hlo_programs import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,9 +163,10 @@ def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path
     for one, two in zip(xplane.devices, fallback.devices, strict=True):
         assert one.name == two.name
         for stream in one.streams:
-            (other,) = (each for each in two.streams if each.name == stream.name)
             for column in ("start_ps", "duration_ps"):
-                mine, its = (np.sort(getattr(each.events, column)) for each in (stream, other))
+                mine, its = (
+                    np.sort(getattr(on_stream(each, stream), column)) for each in (one, two)
+                )
                 assert np.abs(mine - its).max() <= 1000
     assert drill([fallback]).total.kernels == found.total.kernels
     # what contains other operations is left out

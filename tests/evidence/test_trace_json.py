@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.trace import _chrome as chrome
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import trace_json
+from tests.helpers.captures import on_stream, trace_json
 
 
 def test_a_json_that_reached_the_cap_is_marked_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,5 +62,5 @@ def test_a_json_whose_events_end_too_early_is_left_out(
 
 def test_json_times_are_exact_in_picoseconds() -> None:
     (device,) = read_trace_json(trace_json(3), "a").devices
-    assert list(device.streams[0].events.start_ps) == [0, 2_500_000, 5_000_000]
-    assert list(device.streams[0].events.duration_ps) == [1_250_000] * 3
+    assert list(on_stream(device).start_ps) == [0, 2_500_000, 5_000_000]
+    assert list(on_stream(device).duration_ps) == [1_250_000] * 3

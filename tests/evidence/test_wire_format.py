@@ -12,7 +12,7 @@ from pytest_xlatune.evidence.trace import columns
 from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_line, read_table
 from pytest_xlatune.evidence.trace.xplane import read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import msg, named, node, num, uint
+from tests.helpers.captures import msg, named, node, num, on_stream, uint
 from tests.helpers.examples import tried
 
 
@@ -25,7 +25,7 @@ def test_odd_encodings_read_the_same_as_usual_ones() -> None:
     reverse = msg(4, num(2, 9_200), num(3, 40), msg(4, num(7, 2), num(1, stats["hlo_op"])))
     space.lines["/device:GPU:0"]["Stream #1(Compute)"] += [shuffled, wide, reverse]
     (device,) = space.trace().devices
-    events = device.streams[0].events
+    events = on_stream(device)
     assert list(events.start_ps[-3:]) == [9_000, 9_100, 9_200]
     assert list(events.duration_ps[-3:]) == [40, 40, 40]
     assert space.trace().names[events.op[-3]] == "custom-call.77"
@@ -113,7 +113,7 @@ def test_of_two_values_in_a_stat_the_last_one_counts() -> None:
     odd = msg(4, num(1, 1), num(3, 7), num(4, 9))
     plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), msg(4, num(3, 4), odd) * 2)
     trace = read_xplane(msg(1, plane + named(5, {1: "correlation_id"})), "x")
-    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9]
+    assert on_stream(trace.devices[0]).launch.tolist() == [9, 9]
 
 
 @pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
@@ -122,7 +122,7 @@ def test_a_stat_with_an_unusual_id_is_found(ident: int) -> None:
     line = msg(2, b"Stream #1") + event * 3
     plane = msg(2, b"/device:GPU:0") + msg(3, line) + named(4, {1: "k"})
     trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
-    assert trace.devices[0].streams[0].events.launch.tolist() == [9, 9, 9]
+    assert on_stream(trace.devices[0]).launch.tolist() == [9, 9, 9]
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 3_000_000])
@@ -132,7 +132,7 @@ def test_an_event_of_any_length_is_read(size: int) -> None:
     padding = msg(4, num(1, space.STATS["x"]), msg(5, b"k" * size))
     line.insert(1, msg(4, num(1, 1), num(2, 7_000), num(3, 11), padding))
     (device,) = space.trace().devices
-    events = device.streams[0].events
+    events = on_stream(device)
     assert (int(events.start_ps[1]), int(events.duration_ps[1]), len(events)) == (7_000, 11, 7)
 
 
@@ -153,7 +153,7 @@ def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
             3, msg(2, f"Stream #{i}".encode()), clock, msg(4, num(1, 1), num(2, 250), num(3, 10))
         )
     (device,) = read_xplane(msg(1, plane), "x").devices
-    assert [int(each.events.start_ps[0]) for each in device.streams] == [250, 5_250]
+    assert [int(on_stream(device, each).start_ps[0]) for each in device.streams] == [250, 5_250]
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=50))

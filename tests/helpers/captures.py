@@ -6,7 +6,7 @@ import gzip
 import json
 from typing import Any
 
-from pytest_xlatune.evidence.trace import Trace
+from pytest_xlatune.evidence.trace import Device, Kernels, Trace
 from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 
@@ -128,6 +128,12 @@ def node(
     return space
 
 
+def on_stream(device: Device, name: str = "") -> Kernels:
+    """Return the kernels of a stream, the first if none is named."""
+    at = device.streams.index(name) if name else 0
+    return device.kernels.take(device.kernels.stream == at)
+
+
 def reconciles(found: Drill) -> None:
     """Parts sum to totals to the picosecond."""
     total = found.total
@@ -142,14 +148,20 @@ def reconciles(found: Drill) -> None:
     assert total.span_ps == total.busy_ps + total.idle_ps
 
 
-def trace_json(count: int, *, cut: bool = False) -> bytes:
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
-        {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
-    ]
-    events += [
-        {"ph": "X", "pid": 1, "tid": 7, "ts": i * 2.5, "dur": 1.25, "name": "fusion"}
-        for i in range(count)
-    ]
+def lines_json(lines: dict[str, list[tuple[str, float, float]]], *, cut: bool = False) -> bytes:
+    """A trace.json.gz of devices with a stream each: name, start and duration in microseconds."""
+    events: list[dict[str, Any]] = []
+    for pid, (device, kernels) in enumerate(lines.items(), 1):
+        of = {"pid": pid, "tid": 7}
+        events += [
+            {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": device}},
+            {"ph": "M", **of, "name": "thread_name", "args": {"name": "Stream #7"}},
+            *({"ph": "X", **of, "ts": ts, "dur": dur, "name": name} for name, ts, dur in kernels),
+        ]
     text = json.dumps({"traceEvents": [*events, {}]})
     return gzip.compress(text[: -30 if cut else None].encode())
+
+
+def trace_json(count: int, *, cut: bool = False) -> bytes:
+    kernels = [("fusion", at * 2.5, 1.25) for at in range(count)]
+    return lines_json({"/device:GPU:0": kernels}, cut=cut)

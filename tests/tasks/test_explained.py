@@ -13,7 +13,14 @@ from pytest_xlatune.ledger import EvidenceRecorded, LedgerEntry, TrialEnded, Tri
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Shares,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import Explanation, MeasuredCell
 from pytest_xlatune.report.document import Table, Text
@@ -187,3 +194,13 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     assert found.profile == ""
     assert len(found.problems) == 2
     assert str(tmp_path) not in " ".join(found.problems)
+
+
+def test_where_nothing_wins_the_parts_of_a_step_say_what_could_be_won(tmp_path: Path) -> None:
+    spent = Shares(of_step={"compute": 0.9, "idle": 0.1}).exposed
+    nothing = replace(covered(Explanation()), exposed=spent)
+    lost = replace(nothing.conclusion, verdicts=())
+    (first, second) = why(replace(nothing, conclusion=lost), ENGLISH)
+    assert isinstance(first, Text)
+    assert isinstance(second, Text)
+    assert "compute, 90.0 % of a step" in second.text

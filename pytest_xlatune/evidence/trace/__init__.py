@@ -1,20 +1,25 @@
-"""A capture in memory: devices, their streams, and the events on them as numpy columns.
+"""The one model of a kernel, and a capture in memory: devices, and what ran on each as columns.
 
-Readers (`xplane`, `chrome`) make it, `breakdown` reads it. Times are integer picoseconds since the
+A kernel has a name, a class, the host call that launched it, a stream, a start, a duration, a step
+and, where it is one, its collective: the operation of the program. The readers (`xplane`,
+`_chrome`) fill all but class and step, which a window gives it; breakdown, exposed time,
+collectives and late ranks are questions to these columns. Times are integer picoseconds since the
 capture's own origin: nothing here is comparable between two files except durations.
 
-Kernel names belong to families: data, first match wins, the rest is `other`. A family also says
-what its kernels do to the step: compute, communicate, or move memory. Whether
-something is a kernel at all is not decided here, and never by its name: the trace's planes say so.
+Kernel names belong to families, of `families.toml` or a user's own file. A family also says what
+its kernels do to the step: compute, communicate, or move memory. Whether something is a kernel at
+all is not decided here, and never by its name: the trace's planes say so.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -26,7 +31,7 @@ from pytest_xlatune.model.text import counted
 
 Ints = NDArray[np.int64]
 
-ABSENT = -1  # in an index column: this event has no such attribute
+ABSENT = -1  # in an index column: this kernel has no such attribute
 
 
 class Backend(StrEnum):
@@ -36,67 +41,82 @@ class Backend(StrEnum):
     CPU = "cpu"
 
 
+class Kind(StrEnum):
+    """What a kernel does to the step: its class."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+
+
+KINDS = tuple(Kind)
+COMPUTE, COMMUNICATION, MEMORY = range(len(KINDS))  # in a column of kinds
+
+
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Events:
-    """Columns of equal length, one element per event; the last four may have 32 bits."""
+class Kernels:
+    """What ran on a device, in no promised order: columns of equal length, an element a kernel.
+
+    Attributes:
+        start_ps, duration_ps: its time on the capture's clock.
+        name, op, module: indices of `Trace.names`; a collective is known by its operation.
+        launch: correlation id (GPU) or run id (CPU) of the host call that caused it.
+        stream: an index of `Device.streams`.
+        kind: an index of `KINDS`; no column until the window's families are known.
+        step: an index of the window's steps or ABSENT; no column until they are known.
+    """
 
     start_ps: Ints
     duration_ps: Ints
-    name: Ints  # this and the next two index `Trace.names`
+    name: Ints
     op: Ints
     module: Ints
-    launch: Ints  # correlation id (GPU) or run id (CPU): of the host call that caused the event
+    launch: Ints
+    stream: NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, np.uint16))
+    kind: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
+    step: Ints = field(default_factory=_none)
 
     def __len__(self) -> int:
         return len(self.start_ps)
 
     @property
     def end_ps(self) -> Ints:
-        """The end of each event."""
+        """The end of each kernel."""
         return self.start_ps + self.duration_ps
 
-    def take(self, which: NDArray[np.bool_] | Ints) -> Events:
-        """Return the chosen events: a mask, or positions in the order wanted."""
-        return Events(**{column: getattr(self, column)[which] for column in COLUMNS})
-
-    def part(self, begin: int, end: int) -> Events:
-        """Return the events from one position to another, in the same memory."""
-        return Events(**{column: getattr(self, column)[begin:end] for column in COLUMNS})
+    def take(self, which: NDArray[np.bool_] | Ints) -> Kernels:
+        """Return the chosen kernels as a reader knows them: a mask, or positions in an order."""
+        return Kernels(**{column: getattr(self, column)[which] for column in READ})
 
 
-COLUMNS = ("start_ps", "duration_ps", "name", "op", "module", "launch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stream:
-    """One line of a device plane: what ran on one queue of the device, in no promised order."""
-
-    name: str
-    events: Events
+READ = ("start_ps", "duration_ps", "name", "op", "module", "launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
-    """A device with at least one event on a stream line."""
+    """A device with at least one kernel; `kernels` are those of all its streams, in their order."""
 
     name: str  # /device:GPU:0
     backend: Backend
-    streams: tuple[Stream, ...]
-    events: Events  # of all streams, one behind the other
+    streams: tuple[str, ...]
+    kernels: Kernels
 
     @classmethod
-    def of(cls, name: str, backend: Backend, streams: Sequence[Stream]) -> Device:
-        """Return a device with some streams; each event is kept once."""
-        if len(streams) == 1:
-            (stream,) = streams
-            return cls(name=name, backend=backend, streams=(stream,), events=stream.events)
-        events = joined([each.events for each in streams])
-        ends = np.cumsum([len(each.events) for each in streams]).tolist()
-        views = (
-            Stream(name=each.name, events=events.part(end - len(each.events), end))
-            for each, end in zip(streams, ends, strict=True)
+    def of(cls, name: str, backend: Backend, streams: Sequence[tuple[str, Kernels]]) -> Device:
+        """Return a device with some streams: the name and the kernels of each."""
+        kernels = joined([found for _, found in streams])
+        sizes = [len(found) for _, found in streams]
+        stream = np.repeat(np.arange(len(streams)), sizes).astype(np.uint16)
+        return cls(
+            name=name,
+            backend=backend,
+            streams=tuple(stream_name for stream_name, _ in streams),
+            kernels=Kernels(stream=stream, **{each: getattr(kernels, each) for each in READ}),
         )
-        return cls(name=name, backend=backend, streams=tuple(views), events=events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +135,35 @@ class Launches:
     id: Ints
     start_ps: Ints
 
+    @classmethod
+    def of(cls, ids: Ints, start_ps: Ints) -> Launches:
+        """Return host calls; of several with one id the first is the launch."""
+        if not (np.diff(ids) > 0).all():  # otherwise as one thread writes them
+            order = np.lexsort((start_ps, ids))
+            ids, first = np.unique(ids[order], return_index=True)
+            start_ps = start_ps[order][first]
+        return cls(id=ids, start_ps=start_ps)
+
+    def times(self, launch: Ints) -> Ints:
+        """Return when each kernel was launched, on the host's clock; ABSENT where nothing says."""
+        ids = self.id
+        if not len(ids):
+            return np.full(len(launch), ABSENT, np.int64)
+        span = int(ids[-1]) - int(ids[0]) + 1
+        if span > SPARSE * len(ids):
+            place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
+            return np.where(ids[place] == launch, self.start_ps[place], ABSENT)
+        # most calls bear one id more than the call before: a table, and a last place for others
+        table = np.full(span + 1, ABSENT, np.int64)
+        table[ids - ids[0]] = self.start_ps
+        place = launch - ids[0]
+        place[(launch < ids[0]) | (launch > ids[-1])] = span
+        times: Ints = table.take(place)
+        return times
+
+
+SPARSE = 4  # ids of launches with wider gaps than so many are searched, not looked up
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
@@ -122,15 +171,15 @@ class Trace:
 
     source: str
     format: str  # xplane | trace.json
-    host: str | None
+    host: str | None = None
     names: tuple[str, ...]
     devices: tuple[Device, ...]
     has_all: bool  # its format keeps all events, or says that it dropped some
     planes_present: int  # device planes, idle ones included
-    annotations: tuple[Annotation, ...]
+    annotations: tuple[Annotation, ...]  # by their starts
     launches: Launches
-    started_unix_ns: int | None
-    stopped_unix_ns: int | None
+    started_unix_ns: int | None = None
+    stopped_unix_ns: int | None = None
     # why the file does not hold the whole window: shown always, and never averaged over
     truncated: str | None
     warnings: tuple[str, ...] = ()
@@ -143,23 +192,41 @@ def narrow(column: Ints) -> Ints:
     return kept if (kept == column).all() else column
 
 
-def joined(parts: list[Events]) -> Events:
-    """Return the events of all parts, one after the other."""
-    none = np.zeros(0, np.int64)
-    columns = {each: [getattr(part, each) for part in parts] or [none] for each in COLUMNS}
-    return Events(**{each: np.concatenate(found) for each, found in columns.items()})
+def joined(parts: Sequence[Kernels]) -> Kernels:
+    """Return the kernels of all parts as readers know them, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {each: [getattr(part, each) for part in parts] or [_none()] for each in READ}
+    return Kernels(**{each: np.concatenate(found) for each, found in columns.items()})
+
+
+def without_containers(kernels: Kernels) -> Kernels:
+    """Drop events that contain the next one of the same thread: a `while` is its body's time.
+
+    Host events nest; those of a GPU stream do not.
+    """
+    # of two that start together the longer one is outside
+    order = np.lexsort((-kernels.duration_ps, kernels.start_ps))
+    ordered = kernels.take(order)
+    inner = np.ones(len(ordered), bool)
+    if len(ordered) > 1:
+        inner[:-1] = ordered.start_ps[1:] >= ordered.end_ps[:-1]
+    return ordered.take(inner)
 
 
 # /device:TPU:0      host-3 /device:XPU:1      /device:TPU:0 SparseCore 1
-_OTHER = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)(?P<kind>[A-Za-z]\w*):(?P<number>\d{1,9})")
+_OTHER_DEVICE = re.compile(
+    r"/device:(?!GPU:|CPU:|CUSTOM:)(?P<kind>[A-Za-z]\w*):(?P<number>\d{1,9})"
+)
 
 
 def other_device(planes: Iterable[str]) -> str | None:
     """Say which device a capture is of that is not read, by its planes or processes; else None."""
-    found = [match for name in planes if (match := _OTHER.search(name))]
-    kinds = {match["kind"]: {each.group() for each in found if each["kind"] == match["kind"]}
-             for match in found}  # fmt: skip
-    told = " and ".join(counted(len(devices), kind) for kind, devices in sorted(kinds.items()))
+    devices: dict[str, set[str]] = {}
+    for plane in planes:
+        if (found := _OTHER_DEVICE.search(plane)) is not None:
+            devices.setdefault(found["kind"], set()).add(found.group())
+    told = " and ".join(counted(len(devices[kind]), kind) for kind in sorted(devices))
     return f"a capture of {told}, which `drill` does not read" if told else None
 
 
@@ -184,40 +251,6 @@ class Names(dict[str, int]):
         return self.setdefault(name, len(self))
 
 
-def without_containers(events: Events) -> Events:
-    """Drop events that contain the next one of the same thread: a `while` is its body's time.
-
-    Host events nest; those of a GPU stream do not.
-    """
-    # of two that start together the longer one is outside
-    order = np.lexsort((-events.duration_ps, events.start_ps))
-    ordered = events.take(order)
-    inner = np.ones(len(ordered), bool)
-    if len(ordered) > 1:
-        inner[:-1] = ordered.start_ps[1:] >= ordered.end_ps[:-1]
-    return ordered.take(inner)
-
-
-def launches(ids: Ints, start_ps: Ints) -> Launches:
-    """Return host calls by id; of several with one id the first is the launch."""
-    if (np.diff(ids) > 0).all():
-        return Launches(id=ids, start_ps=start_ps)  # as one thread writes them
-    order = np.lexsort((start_ps, ids))
-    ids, first = np.unique(ids[order], return_index=True)
-    return Launches(id=ids, start_ps=start_ps[order][first])
-
-
-class Kind(StrEnum):
-    """What a kernel does to the step."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    MEMORY = "memory"
-
-
-KINDS = tuple(Kind)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A named set of kernels: those whose name the pattern finds, in any case of letters."""
@@ -225,76 +258,26 @@ class Family:
     name: str
     kind: Kind
     pattern: str
+    remedy: str = ""  # what acts on such a kernel where it blocks the main stream
 
 
-_LIBRARY = r"(?:nccl|rccl|msccl)\w*"
-# Each pattern stands beside a kernel that it is for.
-FAMILIES: tuple[Family, ...] = tuple(
-    Family(name=name, kind=kind, pattern=pattern)
-    for name, kind, pattern in (
-        # void stream_executor::gpu::RaggedAllToAllKernelImpl<8>(...)
-        ("ragged all-to-all, in process", Kind.COMMUNICATION, r"RaggedAllToAllKernelImpl"),
-        # void primus_turbo::deep_ep::intranode::dispatch<...>(...)
-        ("deep_ep", Kind.COMMUNICATION, r"\bdeep_ep\b"),
-        # one family a kind; a library's kernel, XLA's own, and an operation of the CPU
-        #   ncclDevKernel_AllGather_RING_LL(...)    all-gather.10
-        ("all-gather", Kind.COMMUNICATION, rf"{_LIBRARY}AllGather|^all-gather\b"),
-        # ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    reduce-scatter.3
-        ("reduce-scatter", Kind.COMMUNICATION, rf"{_LIBRARY}ReduceScatter|^reduce-scatter\b"),
-        # ncclDevKernel_AllReduce_Sum_f32_TREE_LL    stream_executor::gpu::AllReduceKernelImpl<...>
-        (
-            "all-reduce",
-            Kind.COMMUNICATION,
-            rf"{_LIBRARY}AllReduce|\bAllReduceKernel|^all-reduce\b",
-        ),
-        # ncclDevKernel_AllToAll    ragged-all-to-all.1
-        ("all-to-all", Kind.COMMUNICATION, rf"{_LIBRARY}AllToAll|^(ragged-)?all-to-all\b"),
-        # ncclDevKernel_SendRecv    collective-permute.2    recv.4
-        (
-            "send and receive",
-            Kind.COMMUNICATION,
-            rf"{_LIBRARY}SendRecv|^(collective-permute|send|recv)\b",
-        ),
-        # rcclGenericKernel    ncclDevKernel_Broadcast_RING_LL    mscclKernel_Sum_half_LL
-        ("nccl, rccl", Kind.COMMUNICATION, r"nccl|rccl|mscclk|mscclpp"),
-        # stream_executor::gpu::MultiGpuBarrierKernel    collective-broadcast.1
-        (
-            "other collectives",
-            Kind.COMMUNICATION,
-            r"MultiGpuBarrier|nvshmem|rocshmem|^collective-broadcast\b",
-        ),
-        # MemcpyH2D    CopyDeviceToDevice    __amd_rocclr_copyBuffer.kd    copy.12 (CPU)
-        (
-            "copies",
-            Kind.MEMORY,
-            r"^mem(cpy|set)|^copy(device|host)to|__amd_rocclr_(copy|fill)|^copy(\.\d+)?$",
-        ),
-        # aiter::fmha_bwd_hd128_bf16    cudnn_generated_fort_native_sdpa_sm90_flash_fprop
-        # transformer_engine::fused_attn_rocm::dk_dv_reduce
-        ("attention", Kind.COMPUTE, r"fmha|flash|\baiter|sdpa|attention|(\b|_)attn"),
-        # Cijk_Ailk_Bljk_BBS_...    nvjet_hsh_128x256    gemm_fusion_dot_2    ck_tile::GemmKernel
-        (
-            "gemm",
-            Kind.COMPUTE,
-            r"gemm|^Cijk_|nvjet|cutlass|xmma|cublas|matmul|^dot\b|wgrad|^ynn_fusion|onednn",
-        ),
-        # input_scatter_fusion_2.kd
-        ("scatter fusions", Kind.COMPUTE, r"scatter"),
-        # loop_gather_fusion.kd
-        ("gather fusions", Kind.COMPUTE, r"gather"),
-        # input_reduce_fusion_1    input_broadcast_reduce_select
-        ("reduce fusions", Kind.COMPUTE, r"reduce"),
-        # loop_transpose_fusion_3
-        ("transpose fusions", Kind.COMPUTE, r"transpose"),
-        # loop_convert_fusion.kd
-        ("convert fusions", Kind.COMPUTE, r"convert"),
-        # loop_select_fusion
-        ("select fusions", Kind.COMPUTE, r"select"),
-        # fusion_5.kd    wrapped_add    loop_multiply_fusion_7    triton_softmax_2
-        ("other fusions", Kind.COMPUTE, r"fusion|^wrapped_|^triton_"),
-    )
-)
 OTHER = Family(name="other", kind=Kind.COMPUTE, pattern="")
+_LIBRARY = r"(?:nccl|rccl|msccl)\w*"
+
+
+@functools.cache
+def shipped_families() -> tuple[Family, ...]:
+    """Return the families of `families.toml`."""
+    text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
+    return tuple(
+        Family(
+            name=row["name"],
+            kind=Kind(row["kind"]),
+            pattern=row["pattern"].replace("(LIBRARY)", _LIBRARY),
+            remedy=row.get("remedy", ""),
+        )
+        for row in tomllib.loads(text)["family"]
+    )
 
 
 def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
@@ -305,33 +288,33 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     """
     if not isinstance(data, list):
         raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")
-    found = []
+    families = []
     for item in data:
         if not isinstance(item, dict) or item.keys() != {"name", "kind", "pattern"}:
             raise ConfigError(
                 f"{where}: expected name, kind and pattern of a family, found {item!r:.80}"
             )
-        if item["kind"] not in KINDS:
-            raise ConfigError.unknown("kind", str(item["kind"]), valid=KINDS, where=where)
+        name, kind, pattern = (str(item[key]) for key in ("name", "kind", "pattern"))
+        if kind not in KINDS:
+            raise ConfigError.unknown("kind", kind, valid=KINDS, where=where)
         try:
-            re.compile(str(item["pattern"]))
+            re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"{where}: pattern {item['pattern']!r}: {error}") from None
-        found.append(
-            Family(name=str(item["name"]), kind=Kind(item["kind"]), pattern=str(item["pattern"]))
-        )
-    return tuple(found)
+            raise ConfigError(f"{where}: pattern {pattern!r}: {error}") from None
+        families.append(Family(name=name, kind=Kind(kind), pattern=pattern))
+    return tuple(families)
 
 
 @functools.lru_cache(maxsize=2)  # ranks of a window bear the same names
-def classify(
-    names: tuple[str, ...], families: tuple[Family, ...]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints, NDArray[np.int8]]:
     """Return the family (an index; `len(families)` is other) and the kind of each name."""
     patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
-    kinds = [*(KINDS.index(family.kind) for family in families), KINDS.index(OTHER.kind)]
-    family = [
-        next((i for i, pattern in enumerate(patterns) if pattern.search(name)), len(families))
-        for name in names
-    ]
-    return np.array(family, np.int64), np.array([kinds[each] for each in family], np.int64)
+    kinds = np.array([KINDS.index(family.kind) for family in (*families, OTHER)], np.int8)
+    family = np.array(
+        [
+            next((at for at, pattern in enumerate(patterns) if pattern.search(name)), len(families))
+            for name in names
+        ],
+        np.int64,
+    )
+    return family, kinds[family]

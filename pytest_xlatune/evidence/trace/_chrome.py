@@ -20,16 +20,15 @@ import numpy as np
 
 from pytest_xlatune.evidence.trace import (
     ABSENT,
-    COLUMNS,
+    READ,
     Annotation,
     Backend,
     Device,
-    Events,
+    Kernels,
+    Launches,
     Names,
-    Stream,
     Trace,
     at_a_cap,
-    launches,
     other_device,
     without_containers,
 )
@@ -135,7 +134,7 @@ class _ChromeReader:
         self._threads: dict[tuple[str, str], str] = {}
         # device, pid, tid -> the events, a column each
         self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = defaultdict(
-            lambda: {each: array("q") for each in COLUMNS}
+            lambda: {each: array("q") for each in READ}
         )
         self._annotations: list[Annotation] = []
         self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
@@ -190,13 +189,13 @@ class _ChromeReader:
 
     def trace(self) -> Trace:
         """Return what was taken."""
-        devices: dict[str, list[Stream]] = {}
+        devices: dict[str, list[tuple[str, Kernels]]] = {}
         for (device, pid, tid), line in self._lines.items():
-            events = Events(**{each: np.array(column) for each, column in line.items()})
+            kernels = Kernels(**{each: np.array(column) for each, column in line.items()})
             if not _GPU.fullmatch(device):
-                events = without_containers(events)
+                kernels = without_containers(kernels)
             name = self._threads.get((pid, tid), tid)
-            devices.setdefault(device, []).append(Stream(name=name, events=events))
+            devices.setdefault(device, []).append((name, kernels))
         gpus = [name for name in devices if _GPU.fullmatch(name)]
         calls = self._launch_ids["correlation_id" if gpus else "run_id"]
         truncated = None
@@ -214,7 +213,6 @@ class _ChromeReader:
             source=self._source,
             format="trace.json",
             has_all=False,
-            host=None,
             names=tuple(self._names),
             devices=tuple(
                 Device.of(name, Backend.GPU if name in gpus else Backend.CPU, streams)
@@ -225,9 +223,7 @@ class _ChromeReader:
             ),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
             annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
-            launches=launches(*(np.array(column, np.int64) for column in calls)),
-            started_unix_ns=None,
-            stopped_unix_ns=None,
+            launches=Launches.of(*(np.array(column, np.int64) for column in calls)),
             truncated=truncated,
             foreign=self._foreign(),
         )

@@ -1,9 +1,10 @@
 """Traces to where the time of each GPU and step went.
 
-`drill` takes traces one by one and keeps of each only sums, so that the captures of many hosts fit
-in memory. A figure "per GPU per step" is a sum over `devices x steps`, nothing else. Truncated
-captures are named and left out, never averaged. Intervals on one device become busy, idle, overlap
-and exposed time by one sweep over their ends. All is integer picoseconds and adds up exactly:
+`drill` takes traces one by one, gives each kernel its class and its step, and keeps only sums, so
+that the captures of many hosts fit in memory. A figure "per GPU per step" is a sum over
+`devices x steps`, nothing else. Truncated captures are named and left out, never averaged.
+Intervals on one device become busy, idle, overlap and exposed time by one sweep over their ends.
+All is integer picoseconds and adds up exactly:
 
     sum  = busy + concurrency
     span = busy + idle
@@ -15,29 +16,32 @@ neither beside it.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.trace import (
     ABSENT,
-    FAMILIES,
+    COMPUTE,
     KINDS,
+    MEMORY,
     OTHER,
     Backend,
     Device,
-    Events,
     Family,
     Ints,
+    Kernels,
     Kind,
     Launches,
     Trace,
     classify,
+    shipped_families,
 )
 from pytest_xlatune.evidence.trace.step_times import (
     FITTING,
@@ -45,14 +49,20 @@ from pytest_xlatune.evidence.trace.step_times import (
     StepRule,
     assign,
     assign_by_names,
+    lacking_at_the_end,
 )
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.text import counted
 
+LONG = 0.01  # a blocker runs alone for at least this share of a step's span, each time
+ON_MAIN = 0.9  # and at least this share of its time is on the main stream
+
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
 _SMALL = 1 << 16  # numpy sorts numbers of 16 bits by counting, at a tenth of the cost
+_HELD = 2  # captures whose steps are told badly wait for one that tells more, this many in memory
+_APART = 0.1  # of a stretch: a device that ends so much before the others
 
 
 def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
@@ -103,53 +113,61 @@ class Timeline(Record, frozen=True, kw_only=True):
         )
 
 
-def timeline(start_ps: Ints, end_ps: Ints, kind: Ints) -> tuple[Timeline, Ints]:
+class TimeSweep:
+    """The starts and ends of kernels of one device in the order of time, and what runs between.
+
+    Attributes:
+        running: of each kind, how many of its kernels run from each of these points to the next.
+        width_ps: the time from each of these points to the next.
+    """
+
+    def __init__(self, start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> None:
+        self._size = size = len(start_ps)
+        points = np.concatenate([start_ps, end_ps])
+        order = np.argsort(points, kind="stable")
+        self.width_ps: Ints = np.diff(points[order], append=points[order[-1:]])
+        change = np.repeat(np.array([1, -1], np.int8), size)[order]
+        kinds = np.tile(kind.astype(np.int8), 2)[order]
+        self.running = [
+            np.cumsum(change * (kinds == each), dtype=np.int32) for each in range(len(KINDS))
+        ]
+        self._place = np.empty(2 * size, np.int64)
+        self._place[order] = np.arange(2 * size)
+
+    def length(self, where: NDArray[np.bool_]) -> int:
+        """Return the time of the stretches that a mask chooses."""
+        return int(np.dot(self.width_ps, where))
+
+    def during(self, spent: NDArray[Any]) -> NDArray[Any]:
+        """Return of each kernel the sum of what stretches hold, from its start to its end."""
+        until = np.concatenate([[0], np.cumsum(spent)[:-1]])
+        found: NDArray[Any] = until[self._place[self._size :]] - until[self._place[: self._size]]
+        return found
+
+
+def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline, Ints]:
     """Sweep over the kernels of one device, each with its start, end and index in `KINDS`.
 
     Return the timeline, and of each kernel how long it ran with nothing beside it.
     """
-    size = len(start_ps)
-    if not size:
+    if not len(start_ps):
         return Timeline(), np.zeros(0, np.int64)
-    points = np.concatenate([start_ps, end_ps])
-    order = np.argsort(points, kind="stable")
-    width = np.diff(points[order], append=points[order[-1]])
-    change = np.repeat(np.array([1, -1], np.int8), size)[order]
-    kinds = np.tile(kind.astype(np.int8), 2)[order]
-    running = [np.cumsum(change * (kinds == KINDS.index(each)), dtype=np.int32) for each in Kind]
-    compute, comm, memory = (each > 0 for each in running)
-    depth = running[0] + running[1] + running[2]
-    # time alone up to each point; a kernel's own is the difference between its two ends
-    alone = np.concatenate([[0], np.cumsum(width * (depth == 1))[:-1]])
-    place = np.empty(2 * size, np.int64)
-    place[order] = np.arange(2 * size)
-
-    def measure(where: NDArray[np.bool_]) -> int:
-        return int(np.dot(width, where))
-
-    return (
-        Timeline(
-            kernels=size,
-            sum_ps=int((end_ps - start_ps).sum()),
-            span_ps=int(points[order[-1]] - points[order[0]]),
-            busy_ps=measure(depth > 0),
-            compute_ps=measure(compute),
-            communication_ps=measure(comm),
-            memory_ps=measure(memory),
-            overlap_ps=measure(compute & comm),
-            exposed_communication_ps=measure(comm & ~compute),
-            exposed_memory_ps=measure(memory & ~compute & ~comm),
-        ),
-        alone[place[size:]] - alone[place[:size]],
+    sweep = TimeSweep(start_ps, end_ps, kind)
+    depth = np.sum(sweep.running, axis=0)
+    compute, communication, memory = (each > 0 for each in sweep.running)
+    found = Timeline(
+        kernels=len(start_ps),
+        sum_ps=int((end_ps - start_ps).sum()),
+        span_ps=int(sweep.width_ps.sum()),
+        busy_ps=sweep.length(depth > 0),
+        compute_ps=sweep.length(compute),
+        communication_ps=sweep.length(communication),
+        memory_ps=sweep.length(memory),
+        overlap_ps=sweep.length(compute & communication),
+        exposed_communication_ps=sweep.length(communication & ~compute),
+        exposed_memory_ps=sweep.length(memory & ~compute & ~communication),
     )
-
-
-LONG = 0.01  # a blocker runs alone for at least this share of a step's span, each time
-_COMPUTE, _MEMORY = KINDS.index(Kind.COMPUTE), KINDS.index(Kind.MEMORY)
-_LATE = 1 << 62
-# rules that tell little: captures with them wait for one that tells more, this many in memory
-_WEAK, _HELD = frozenset({StepRule.WINDOWS, StepRule.WHOLE}), 2
-ON_MAIN = 0.9  # and at least this share of its time is on the main stream
+    return found, sweep.during(sweep.width_ps * (depth == 1))
 
 
 class TimeRow(Record, frozen=True, kw_only=True):
@@ -179,6 +197,11 @@ class Gpu(Record, frozen=True, kw_only=True):
     def total(self) -> Timeline:
         """The sum over the steps."""
         return sum(self.steps, Timeline())
+
+    @property
+    def label(self) -> str:
+        """The capture and the device."""
+        return f"{self.source} {self.name}"
 
 
 class Drill(Record, frozen=True, kw_only=True):
@@ -226,6 +249,10 @@ class Drill(Record, frozen=True, kw_only=True):
         """What a sum is divided by to be per GPU per step."""
         return len(self.gpus) * self.divided_by
 
+    def seconds(self, ps: float) -> float:
+        """Return a sum over devices and steps as seconds per device per step."""
+        return ps / max(1, self.gpu_steps) * 1e-12
+
     @property
     def blockers(self) -> tuple[TimeRow, ...]:
         """Kernels of the main stream that long run alone, by the time that nothing is beside them.
@@ -248,50 +275,15 @@ class Drill(Record, frozen=True, kw_only=True):
     @property
     def spread(self) -> float:
         """The busiest device's compute over the median one, minus one."""
-        compute = [gpu.total.compute_ps for gpu in self.gpus]
-        middle = _median(compute)
-        return max(compute) / middle - 1 if middle else 0.0
+        compute = sorted(gpu.total.compute_ps for gpu in self.gpus)
+        half = len(compute) // 2
+        middle = (compute[half] + compute[~half]) / 2
+        return compute[-1] / middle - 1 if middle else 0.0
 
     @property
     def straggler(self) -> Gpu:
         """The device that computes longest: the others wait for it in their collectives."""
         return max(self.gpus, key=lambda gpu: gpu.total.compute_ps)
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Rows under way, by key."""
-
-    rows: dict[tuple[str, str, Kind], list[int]] = field(default_factory=dict)
-
-    def add(self, key: tuple[str, str, Kind], values: Sequence[int]) -> None:
-        """Add a count, three sums, and the longest of them."""
-        row = self.rows.setdefault(key, [0, 0, 0, 0, 0])
-        for i, value in enumerate(values[:4]):
-            row[i] += value
-        row[4] = max(row[4], values[4])
-
-    def sorted(self) -> tuple[TimeRow, ...]:
-        figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
-        found = (
-            TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
-            for (name, family, kind), values in self.rows.items()
-        )
-        return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
-
-
-def _merged(parts: Sequence[Ints]) -> list[list[int]]:
-    """Add up the rows of several devices, as `grouped` made them."""
-    rows = np.concatenate(parts)
-    order = np.argsort(rows[:, 0], kind="stable")
-    rows = rows[order]
-    begins = np.flatnonzero(np.diff(rows[:, 0], prepend=-1))
-    if not begins.size:
-        return []
-    sums = np.add.reduceat(rows[:, 1:-1], begins)
-    longest = np.maximum.reduceat(rows[:, -1:], begins)
-    found: list[list[int]] = np.concatenate([rows[begins, :1], sums, longest], axis=1).tolist()
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,28 +293,24 @@ class CaptureWindow:
     nodes: int | None = None
     gpus_per_node: int | None = None
     steps: int | None = None
-    families: tuple[Family, ...] = FAMILIES
+    families: tuple[Family, ...] = field(default_factory=shipped_families)
     force: bool = False  # show a capture that lost events, under a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observed:
-    """The kernels of one device, as they are while its capture is in memory."""
+    """One device while its capture is in memory: its kernels have their class and their step."""
 
     source: str
-    device: str
-    backend: Backend
+    device: Device
     names: tuple[str, ...]
-    events: Events
-    kind: Ints  # of each kernel, an index in `KINDS`
     steps: tuple[int, ...]
-    step: Ints  # of each kernel, an index in `steps` or ABSENT
     launches: Launches
 
 
 def drill(
     traces: Iterable[Trace | ParseError],
-    window: CaptureWindow = CaptureWindow(),
+    window: CaptureWindow | None = None,
     *,
     step_s: float | None = None,
     observe: Iterable[Callable[[Observed], None]] = (),
@@ -337,87 +325,111 @@ def drill(
         ParseError: nothing to drill, captures that do not belong together, a device or step count
             other than the given one.
     """
-    work = _Work(window, tuple(observe))
+    sums = _WindowSums(window or CaptureWindow(), tuple(observe))
     for trace in traces:
         if isinstance(trace, ParseError):
-            work.excluded.append(str(trace))
+            sums.excluded.append(str(trace))
         else:
-            work.add(trace)
-    return work.result(step_s)
+            sums.add(trace)
+    return sums.result(step_s)
 
 
-class _Work:
+_Held = tuple[Trace, list[Device], Assignment]
+_Key = tuple[str, str, Kind]  # of a row: name, family, kind
+
+
+def _add(rows: dict[_Key, list[int]], key: _Key, values: Sequence[int]) -> None:
+    """Add a count, three sums and the longest of them to a row."""
+    row = rows.setdefault(key, [0, 0, 0, 0, 0])
+    for place, value in enumerate(values[:4]):
+        row[place] += value
+    row[4] = max(row[4], values[4])
+
+
+def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
+    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+    found = (
+        TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
+        for (name, family, kind), values in rows.items()
+    )
+    return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
+
+
+class _WindowSums:
+    """The sums of the captures of a window that were read so far."""
+
     def __init__(
         self, window: CaptureWindow, observe: Sequence[Callable[[Observed], None]]
     ) -> None:
         self._window = window
         self._observe = observe
         self._families = (*window.families, OTHER)
-        self._kernels, self._ops, self._groups = _Sums(), _Sums(), _Sums()
-        self._attributed_ps = 0
+        self._kernels: dict[_Key, list[int]] = {}
+        self._ops: dict[_Key, list[int]] = {}
         self._gpus: list[Gpu] = []
-        self._sources: list[str] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
         self.excluded: list[str] = []
         self._warnings: list[str] = []
         self._planes = self._copying = 0
-        self._rules: dict[str, Assignment] = {}
+        self._rules: dict[str, Assignment] = {}  # by the captures, in their order
         self._windows: list[tuple[int, int, str]] = []
-        self._held: list[tuple[Trace, list[Device], Assignment]] = []
+        self._held: list[_Held] = []
 
     def add(self, trace: Trace) -> None:
         """Reduce one capture to sums."""
-        if trace.foreign:
+        if trace.foreign is not None:
             self.excluded.append(f"{trace.source}: {trace.foreign}")
             return
-        self._warnings += [
-            f"{trace.source}: {text}" for text in trace.warnings if text != trace.truncated
-        ]
+        self._warn(trace, *(text for text in trace.warnings if text != trace.truncated))
         if trace.truncated is not None and not self._window.force:
             self.excluded.append(
                 f"{trace.source}: {trace.truncated}; --force shows it all the same"
             )
             return
         if trace.truncated is not None:
-            self._warnings.append(
-                f"{trace.source}: {trace.truncated}: shown by --force, its figures are too small"
-            )
+            self._warn(trace, f"{trace.truncated}: shown by --force, its figures are too small")
         if not trace.devices:
-            said = f"no kernel in it ({trace.planes_present} device planes, all idle)"
-            self._warnings.append(f"{trace.source}: {said}")
+            self._warn(trace, f"no kernel in it ({trace.planes_present} device planes, all idle)")
             return
         devices = self._working(trace, classify(trace.names, self._window.families)[1])
         if not devices:
             return
-        events = [device.events for device in devices]
-        found = assign(trace, events, steps=self._window.steps)
-        is_weak = found.rule in _WEAK
-        if is_weak and not self._rules and len(self._held) < _HELD:
-            self._held.append((trace, devices, found))
-            return
-        self._take_held(found)
-        self._take(trace, devices, found)
+        found = assign(trace, [each.kernels for each in devices], steps=self._window.steps)
+        self._held.append((trace, devices, found))
+        if self._rules or not found.is_weak or len(self._held) > _HELD:
+            self._take_held(found)
 
-    def _take_held(self, like: Assignment | None) -> None:
+    def _warn(self, trace: Trace, *said: str) -> None:
+        self._warnings += [f"{trace.source}: {text}" for text in said]
+
+    def _take_held(self, last: Assignment | None) -> None:
+        like = next(iter(self._rules.values()), last)
         held, self._held = self._held, []
         for trace, devices, found in held:
-            self._take(trace, devices, found, like=like)
+            self._take(trace, devices, found, like)
+
+    def _working(self, trace: Trace, kind: NDArray[np.int8]) -> list[Device]:
+        """Return the devices that do more than copy: the others are in no figure, and said."""
+        working: list[Device] = []
+        copying: list[Device] = []
+        for device in trace.devices:
+            does = kind[device.kernels.name] != MEMORY
+            (working if does.any() else copying).append(device)
+        # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
+        self._copying += len(copying)
+        if copying:
+            names = ", ".join(each.name for each in copying)
+            self._warn(trace, f"{names} only copied data, and no figure counts them")
+        return working
 
     def _take(
-        self,
-        trace: Trace,
-        devices: list[Device],
-        found: Assignment,
-        *,
-        like: Assignment | None = None,
+        self, trace: Trace, devices: list[Device], found: Assignment, like: Assignment | None
     ) -> None:
         """Add a capture; one whose steps are told badly follows another of the window."""
-        events = [device.events for device in devices]
-        like = like or next(iter(self._rules.values()), None)
-        if found.rule in _WEAK and like is not None and like.rule not in _WEAK:
-            found = assign_by_names(trace, events, like.steps) or found
-        family, kind = classify(trace.names, self._window.families)
+        kernels = [device.kernels for device in devices]
+        if found.is_weak and like is not None and not like.is_weak:
+            found = assign_by_names(trace, kernels, like.steps) or found
         # a JSON that was cut at a limit of no table was averaged as if it were whole
         if found.cut is not None and not trace.has_all and not self._window.force:
             self.excluded.append(
@@ -429,57 +441,59 @@ class _Work:
         if trace.started_unix_ns and trace.stopped_unix_ns:
             window = (trace.started_unix_ns, trace.stopped_unix_ns, trace.source)
             self._windows.append(window)
-        self._sources.append(trace.source)
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._rules[trace.source] = found
         if found.rule is StepRule.WHOLE:
-            self._check_whole(trace, events)
-        names, ops = [], []
-        for device, each, step in zip(devices, events, found.of, strict=True):
-            self._backends.add(device.backend)
-            main, on_main = _main_stream(device, kind)
-            alone, timelines, begins = _timelines(each, step, len(found.steps), kind[each.name])
-            self._gpus.append(
-                Gpu(
+            self._check_whole(trace, kernels)
+        self._warn(trace, *_ended_early(trace, devices, found))
+        for device, step in zip(devices, found.of, strict=True):
+            self._add(trace, device, found, step)
+
+    def _add(self, trace: Trace, device: Device, found: Assignment, step: Ints) -> None:
+        """Add a device to the sums."""
+        family, kind_of = classify(trace.names, self._window.families)
+        self._backends.add(device.backend)
+        kernels = dataclasses.replace(device.kernels, kind=kind_of[device.kernels.name], step=step)
+        main, on_main = _main_stream(device, kernels)
+        alone, timelines, begins_ps = _timelines(kernels, len(found.steps))
+        self._gpus.append(
+            Gpu(
+                source=trace.source,
+                name=device.name,
+                main_stream=main,
+                steps=timelines[:-1],
+                outside=timelines[-1],
+                begins_ps=begins_ps,
+            )
+        )
+        for observer in self._observe:
+            observer(
+                Observed(
                     source=trace.source,
-                    name=device.name,
-                    main_stream=main,
-                    steps=timelines[:-1],
-                    outside=timelines[-1],
-                    begins_ps=begins,
+                    device=dataclasses.replace(device, kernels=kernels),
+                    names=trace.names,
+                    steps=found.steps,
+                    launches=trace.launches,
                 )
             )
-            if self._observe:
-                observed = _observed(trace, device, each, kind[each.name], (found.steps, step))
-                for observer in self._observe:
-                    observer(observed)
-            known = step != ABSENT
-            inside = slice(None) if known.all() else np.flatnonzero(known)
-            sums = (each.duration_ps, alone, np.where(on_main, each.duration_ps, 0))
-            columns = [column[inside] for column in sums]
-            name, op = each.name[inside], each.op[inside].astype(np.int64)
-            names.append(grouped(name, columns))
-            ops.append(grouped((op + 1) * len(self._families) + family[name], columns))
-        self._rows(trace, _merged(names), _merged(ops), family)
+        known = step != ABSENT
+        inside = slice(None) if known.all() else np.flatnonzero(known)
+        sums = (kernels.duration_ps, alone, np.where(on_main, kernels.duration_ps, 0))
+        columns = [column[inside] for column in sums]
+        name, op = kernels.name[inside], kernels.op[inside].astype(np.int64)
+        for at, *values in grouped(name, columns).tolist():
+            own = self._families[int(family[at])]
+            _add(self._kernels, (trace.names[at], own.name, own.kind), values)
+        keys = (op + 1) * len(self._families) + family[name]
+        for key, *values in grouped(keys, columns).tolist():
+            at, place = divmod(key, len(self._families))
+            # 0 is ABSENT + 1
+            if at and not _GRAPH.fullmatch(trace.names[at - 1]):
+                own = self._families[place]
+                _add(self._ops, (trace.names[at - 1], own.name, own.kind), values)
 
-    def _working(self, trace: Trace, kind: Ints) -> list[Device]:
-        """Return the devices that do more than copy: the others are in no figure, and said."""
-        working: list[Device] = []
-        copying: list[Device] = []
-        for device in trace.devices:
-            does = kind[device.events.name] != _MEMORY
-            (working if does.any() else copying).append(device)
-        # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
-        self._copying += len(copying)
-        if copying:
-            self._warnings.append(
-                f"{trace.source}: {', '.join(each.name for each in copying)} only copied data, "
-                "and no figure counts them"
-            )
-        return working
-
-    def _check_whole(self, trace: Trace, events: Sequence[Events]) -> None:
+    def _check_whole(self, trace: Trace, devices: Sequence[Kernels]) -> None:
         """Refuse a number of steps that the kernels of a stretch contradict.
 
         Raises:
@@ -491,11 +505,9 @@ class _Work:
                 f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
                 "check --steps and the profiler's window"
             )
-        fitting = total = 0
-        for each in events:
-            rows = grouped(each.name, [each.duration_ps])
-            total += int(rows[:, 2].sum())
-            fitting += int(rows[rows[:, 1] % steps == 0, 2].sum())
+        rows = [grouped(each.name, [each.duration_ps]) for each in devices]
+        total = sum(int(each[:, 2].sum()) for each in rows)
+        fitting = sum(int(each[each[:, 1] % steps == 0, 2].sum()) for each in rows)
         # a wrong --steps was taken as it is, and every figure was the total divided by it
         if fitting < FITTING * total:
             raise ParseError(
@@ -504,98 +516,40 @@ class _Work:
                 "and the profiler's window, or leave --steps out to see the whole stretch"
             )
 
-    def _rows(
-        self, trace: Trace, names: list[list[int]], ops: list[list[int]], family: Ints
-    ) -> None:
-        """Add sums by name, which give the families too, and by operation and family."""
-        for name, *values in names:
-            own = self._families[int(family[name])]
-            self._kernels.add((trace.names[name], own.name, own.kind), values)
-            self._groups.add((own.name, own.name, own.kind), values)
-        for key, *values in ops:
-            op, place = divmod(key, len(self._families))
-            # 0 is ABSENT + 1
-            if op and not _GRAPH.fullmatch(trace.names[op - 1]):
-                own = self._families[place]
-                self._attributed_ps += values[1]
-                self._ops.add((trace.names[op - 1], own.name, own.kind), values)
-
     def result(self, step_s: float | None) -> Drill:
         """Return what was added, after checking that it belongs together."""
         self._take_held(None)
-        nodes, gpus_per_node = self._window.nodes, self._window.gpus_per_node
-        steps = self._window.steps
         if not self._gpus:
             raise ParseError(
                 "nothing to drill: "
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
-        first = next(iter(self._rules.values()))
         self._check_windows()
-        for source, found in self._rules.items():
-            if found.steps != first.steps:
-                raise ParseError(
-                    f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
-                    f"{self._sources[0]} has {_numbers(first.steps)} by {first.rule}: the captures "
-                    "are not of one window; give those of one window only"
-                )
-            if not _agree(found, first):
-                self._warnings.append(
-                    f"{source}: its steps are found by rule {found.rule}, those of "
-                    f"{self._sources[0]} by {first.rule}: kernels at the edge of a step may stand "
-                    "in the one beside it"
-                )
+        first = self._check_steps()
+        self._check_devices()
+        families: dict[_Key, list[int]] = {}
+        for (_, family, kind), values in self._kernels.items():
+            _add(families, (family, family, kind), values)
         whole = first.rule is StepRule.WHOLE
-        if steps and not whole and len(first.steps) != steps:
-            raise ParseError(
-                f"{self._sources[0]}: {len(first.steps)} steps found ({_numbers(first.steps)}, by "
-                f"{first.rule}), {steps} expected: check --steps and the profiler's window"
-            )
-        expected = nodes * (gpus_per_node or 0) if nodes else 0
-        devices = len(self._gpus) + self._copying
-        if expected and expected != devices:
-            raise ParseError(
-                f"{devices} devices with kernels in {len(self._sources)} captures, "
-                f"{nodes} x {gpus_per_node} = {expected} expected: a timestamp folder of the "
-                "window is missing, or captures of another window are among them"
-                + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
-            )
-        self._check_gpus_per_node(gpus_per_node, devices)
-        even = all(each.even for each in self._rules.values())
         return Drill(
-            sources=tuple(self._sources),
+            sources=tuple(self._rules),
             formats=tuple(sorted(self._formats)),
             backend=next(iter(self._backends)),
-            launcher=self._launcher(gpus_per_node),
+            launcher=self._launcher(),
             rule=first.rule,
-            even=even,
+            even=all(each.even for each in self._rules.values()),
             steps=first.steps,
-            divided_by=(steps or 1) if whole else len(first.steps),
+            divided_by=(self._window.steps or 1) if whole else len(first.steps),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
-            families=self._groups.sorted(),
-            kernels=self._kernels.sorted(),
-            ops=self._ops.sorted(),
-            attributed_ps=self._attributed_ps,
+            families=_sorted(families),
+            kernels=_sorted(self._kernels),
+            ops=_sorted(self._ops),
+            attributed_ps=sum(values[1] for values in self._ops.values()),
             excluded=tuple(self.excluded),
             warnings=tuple(self._warnings),
             step_s=step_s,
         )
-
-    def _check_gpus_per_node(self, gpus_per_node: int | None, devices: int) -> None:
-        """Refuse a number of devices of a node that the captures contradict.
-
-        Raises:
-            ParseError: a process has more, or all have no multiple of it.
-        """
-        most = max(Counter(gpu.source for gpu in self._gpus).values())
-        if gpus_per_node and (devices % gpus_per_node or most > gpus_per_node):
-            raise ParseError(
-                f"{counted(devices, 'device')} with kernels in "
-                f"{counted(len(self._sources), 'capture')}, {most} in one: this does not fit "
-                f"nodes of {gpus_per_node} (--gpus-per-node); a capture is missing, or the number "
-                "is wrong" + ("; left out: " + "; ".join(self.excluded) if self.excluded else "")
-            )
 
     def _check_windows(self) -> None:
         """Captures of one window overlap in time; two windows of a job do not."""
@@ -607,7 +561,58 @@ class _Work:
                         "give the captures of one"
                     )
 
-    def _launcher(self, gpus_per_node: int | None) -> str:
+    def _check_steps(self) -> Assignment:
+        """Return the steps of the first capture, which are those of all.
+
+        Raises:
+            ParseError: they are not, or not as many as expected.
+        """
+        (name, first), *others = self._rules.items()
+        for source, found in others:
+            if found.steps != first.steps:
+                raise ParseError(
+                    f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
+                    f"{name} has {_numbers(first.steps)} by {first.rule}: the captures "
+                    "are not of one window; give those of one window only"
+                )
+            if not found.agrees(first):
+                self._warnings.append(
+                    f"{source}: its steps are found by rule {found.rule}, those of {name} by "
+                    f"{first.rule}: kernels at the edge of a step may stand in the one beside it"
+                )
+        steps = self._window.steps
+        if steps and first.rule is not StepRule.WHOLE and len(first.steps) != steps:
+            raise ParseError(
+                f"{name}: {len(first.steps)} steps found ({_numbers(first.steps)}, by "
+                f"{first.rule}), {steps} expected: check --steps and the profiler's window"
+            )
+        return first
+
+    def _check_devices(self) -> None:
+        """Refuse numbers of nodes and of devices of a node that the captures contradict.
+
+        Raises:
+            ParseError: all have another number, or no multiple of it, or a process has more.
+        """
+        nodes, of_node = self._window.nodes, self._window.gpus_per_node
+        devices = len(self._gpus) + self._copying
+        without = "; left out: " + "; ".join(self.excluded) if self.excluded else ""
+        if nodes and of_node and nodes * of_node != devices:
+            raise ParseError(
+                f"{devices} devices with kernels in {len(self._rules)} captures, "
+                f"{nodes} x {of_node} = {nodes * of_node} expected: a timestamp folder of the "
+                f"window is missing, or captures of another window are among them{without}"
+            )
+        most = max(Counter(gpu.source for gpu in self._gpus).values())
+        if of_node and (devices % of_node or most > of_node):
+            raise ParseError(
+                f"{counted(devices, 'device')} with kernels in "
+                f"{counted(len(self._rules), 'capture')}, {most} in one: this does not fit "
+                f"nodes of {of_node} (--gpus-per-node); a capture is missing, or the number "
+                f"is wrong{without}"
+            )
+
+    def _launcher(self) -> str:
         counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
         if len(counts) > 1:
             found = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
@@ -618,80 +623,67 @@ class _Work:
         (gpus,) = counts
         # a capture of the CPU backend was told as one of GPUs
         each = "GPU" if self._backends == {Backend.GPU} else "CPU device"
-        if gpus == 1 and (len(self._sources) > 1 or (gpus_per_node or 1) > 1):
+        if gpus == 1 and (len(self._rules) > 1 or (self._window.gpus_per_node or 1) > 1):
             return f"one process per {each}"
         if gpus == 1:
             return f"one process with one {each}"
         return f"one process per node, {gpus} {each}s each"
 
 
-def _median(values: Sequence[int]) -> float:
-    """Return the middle one, or the mean of the middle two; numpy's own loads masked arrays."""
-    ordered, half = sorted(values), len(values) // 2
-    return (ordered[half] + ordered[~half]) / 2
-
-
-def _main_stream(device: Device, kind: Ints) -> tuple[str, NDArray[np.bool_]]:
+def _main_stream(device: Device, kernels: Kernels) -> tuple[str, NDArray[np.bool_]]:
     """Return the stream that computes most, and which kernels are on it.
 
     On the CPU backend a device has no stream: its operations wander between threads.
     """
-    streams = device.streams
-    sizes = [len(each.events) for each in streams]
     if device.backend is Backend.CPU:
-        return "all threads", np.ones(sum(sizes), bool)
-    compute = [
-        int(each.events.duration_ps[kind[each.events.name] == _COMPUTE].sum()) for each in streams
+        return "all threads", np.ones(len(kernels), bool)
+    computing = kernels.duration_ps * (kernels.kind == COMPUTE)
+    spent = [
+        int(computing[kernels.stream == stream].sum()) for stream in range(len(device.streams))
     ]
-    main = compute.index(max(compute))
-    return streams[main].name, np.repeat(np.arange(len(streams)) == main, sizes)
+    main = spent.index(max(spent))
+    return device.streams[main], kernels.stream == main
 
 
-def _timelines(
-    events: Events, step: Ints, steps: int, kind: Ints
-) -> tuple[Ints, tuple[Timeline, ...], tuple[int, ...]]:
+def _timelines(kernels: Kernels, steps: int) -> tuple[Ints, tuple[Timeline, ...], tuple[int, ...]]:
     """Return each kernel's time alone, a timeline for every step and one for the rest, and starts.
 
     The starts are those of the steps' first kernels, 0 for a step without any.
     """
-    alone = np.zeros(len(events), np.int64)
+    alone = np.zeros(len(kernels), np.int64)
     found, begins = [], []
     for number in (*range(steps), ABSENT):
-        here = np.flatnonzero(step == number)
-        start_ps = events.start_ps[here]
-        line, alone[here] = timeline(start_ps, events.end_ps[here], kind[here])
+        here = np.flatnonzero(kernels.step == number)
+        start_ps = kernels.start_ps[here]
+        end_ps = start_ps + kernels.duration_ps[here]
+        line, alone[here] = timeline(start_ps, end_ps, kernels.kind[here])
         found.append(line)
-        begins.append(int(start_ps.min(initial=_LATE)) if here.size else 0)
+        begins.append(int(start_ps.min()) if here.size else 0)
     return alone, tuple(found), tuple(begins[:-1])
 
 
-def _observed(
-    trace: Trace,
-    device: Device,
-    events: Events,
-    kind: Ints,
-    assigned: tuple[tuple[int, ...], Ints],
-) -> Observed:
-    return Observed(
-        source=trace.source,
-        device=device.name,
-        backend=device.backend,
-        names=trace.names,
-        events=events,
-        kind=kind,
-        steps=assigned[0],
-        step=assigned[1],
-        launches=trace.launches,
-    )
-
-
-def _agree(one: Assignment, other: Assignment) -> bool:
-    """Tell whether two captures name their steps alike.
-
-    A launch and a run of the step's module put the same kernels into a step where both are even.
-    """
-    exact = {StepRule.LAUNCH, StepRule.EXECUTIONS}
-    return one.rule is other.rule or (one.even and other.even and {one.rule, other.rule} <= exact)
+def _ended_early(trace: Trace, devices: Sequence[Device], found: Assignment) -> Iterable[str]:
+    """Say of each device that ends inside a step, or long before the others of its process."""
+    if found.even and found.rule is not StepRule.WHOLE:
+        return
+    for device, step in zip(devices, found.of, strict=True):
+        lacking = lacking_at_the_end(device.kernels, step, found)
+        if lacking:
+            names = ", ".join(trace.names[each] for each in lacking[:2])
+            yield (
+                f"the last step of {device.name} lacks {counted(len(lacking), 'kernel')} that all "
+                f"steps before it have ({names}): the capture may end inside it, and its figures "
+                "are too small"
+            )
+    ends = np.array([int(device.kernels.end_ps.max()) for device in devices])
+    begin = min(int(device.kernels.start_ps.min()) for device in devices)
+    late = ends.max()
+    for device, end in zip(devices, ends.tolist(), strict=True):
+        if late - end > _APART * (late - begin):
+            yield (
+                f"{device.name} ends {(late - end) * 1e-9:.3f} ms before the last device of its "
+                "process: a part of its kernels is missing, and figures are too small"
+            )
 
 
 def _numbers(steps: Sequence[int]) -> str:

@@ -11,7 +11,6 @@ each operation, for `--xla_gpu_pgle_profile_file_or_directory_path`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -22,8 +21,6 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-
-import numpy as np
 
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.hlo import Program
@@ -116,21 +113,25 @@ def _forks() -> bool:
 def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Read captures in processes, a few ahead of who takes them in their order."""
     count = min(len(paths), _cores(), _MOST_PROCESSES)
-    ahead: deque[Future[tuple[Trace | ParseError, list[list[int]]]]] = deque()
+    ahead: deque[Future[Trace | ParseError]] = deque()
     with ProcessPoolExecutor(count, get_context("fork"), _end_with_parent) as pool:
         for place in range(len(paths)):
             try:
                 ahead += [
-                    pool.submit(_packed, each)
+                    pool.submit(_read_in_process, each)
                     for each in paths[place + len(ahead) : place + count + 1]
                 ]
-                found = _unpacked(*ahead.popleft().result())
+                found = ahead.popleft().result()
             except BrokenExecutor:  # a process was killed: where memory is short one reads alone
                 break
             yield found
         else:
             return
     yield from map(_read_one, paths[place:])
+
+
+def _read_in_process(path: str) -> Trace | ParseError:
+    return _read_one(path)
 
 
 def _end_with_parent() -> None:
@@ -142,42 +143,6 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _packed(path: str) -> tuple[Trace | ParseError, list[list[int]]]:
-    """Return a capture without the events of its streams, which a device has too, and their sizes.
-
-    Sent as they are, the views of one array would arrive as copies.
-    """
-    found = _read_one(path)
-    if isinstance(found, ParseError):
-        return found, []
-    sizes = [[len(each.events) for each in device.streams] for device in found.devices]
-    devices = (
-        dataclasses.replace(
-            device,
-            streams=tuple(
-                dataclasses.replace(each, events=device.events.part(0, 0))
-                for each in device.streams
-            ),
-        )
-        for device in found.devices
-    )
-    return dataclasses.replace(found, devices=tuple(devices)), sizes
-
-
-def _unpacked(found: Trace | ParseError, sizes: list[list[int]]) -> Trace | ParseError:
-    if isinstance(found, ParseError):
-        return found
-    devices = []
-    for device, each in zip(found.devices, sizes, strict=True):
-        ends = np.cumsum(each).tolist()
-        views = (
-            dataclasses.replace(stream, events=device.events.part(end - size, end))
-            for stream, size, end in zip(device.streams, each, ends, strict=True)
-        )
-        devices.append(dataclasses.replace(device, streams=tuple(views)))
-    return dataclasses.replace(found, devices=tuple(devices))
 
 
 def read_window(

@@ -18,10 +18,10 @@ input of a reduce-scatter, else of what one rank sends:
             algbw x (n - 1) / n        all-gather, reduce-scatter, all-to-all
             algbw                      send and receive, permute, broadcast
 
-The shares of a step that its parts take order the settings that are tried next. Kernels
-are told apart by the operation that launched them; where a trace names none, a library's
-kernel still says which collective it is, but for send and receive: those are of the one kind that
-the compiled program has, or of none that can be told.
+The shares of a step that its parts take order the settings that are tried next, and are the most
+that a setting of such a part can win. Kernels are told apart by the operation that launched them;
+where a trace names none, a library's kernel still says which collective it is, but for send and
+receive: those are of the one kind that the compiled program has, or of none that can be told.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -38,13 +38,11 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.hlo import KINDS as OF_PROGRAMS
 from pytest_xlatune.evidence.hlo import Collective, Program
-from pytest_xlatune.evidence.trace import ABSENT, KINDS, Backend, Ints, Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, Observed
+from pytest_xlatune.evidence.trace import ABSENT, COMMUNICATION, COMPUTE, Backend, Ints, Kind
+from pytest_xlatune.evidence.trace.breakdown import Drill, Observed, TimeSweep
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Shares
-
-_COMMUNICATION, _COMPUTE = KINDS.index(Kind.COMMUNICATION), KINDS.index(Kind.COMPUTE)
 
 
 class IdleCause(StrEnum):
@@ -103,16 +101,20 @@ class Communication(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+_WAITING = frozenset({"all-reduce", *_SHARED})
+_EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
+
+
 def bus_factor(kind: str, ranks: int | None) -> float | None:
     """Return busbw / algbw for a kind of collective among so many ranks."""
     if kind in {"collective-permute", "send", "recv", "collective-broadcast"}:
         return 1.0
-    if ranks is None or ranks < 1 or kind not in {"all-reduce", *_SHARED}:
+    if ranks is None or ranks < 1 or kind not in _WAITING:
         return None
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
-_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 # of whom:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
 _LISTED = re.compile(r"\{\{([\d,]*)\}")
 _IOTA = re.compile(r"\[(\d{1,9}),(\d{1,9})\]")
@@ -122,23 +124,28 @@ _GROUP = re.compile(r"\{(\d{1,9}(?:,\d{1,9})*)\}")
 #   in another order:  mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
 _MESH = re.compile(r"mesh\[([^]]*)\](?:, device_ids=\((.*)\))? ?\{([^}]*)\}$")
 _AXIS = re.compile(r"'([^']*)'=(\d{1,9})")
+_ALL = "{}"  # of groups: one of all devices
 
 
 def ranks_of(groups: str) -> int | None:
     """Return how many ranks a group has, from the groups as the program writes them."""
-    if (found := _MESH.match(groups)) is not None:
-        sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
-        axes = _axes(found[3])
-        return math.prod(sizes[each] for each in axes) if set(axes) <= sizes.keys() else None
     if (found := _LISTED.match(groups)) is not None:
         return found[1].count(",") + 1
-    found = _IOTA.match(groups)
-    return int(found[2]) if found is not None else None
+    if (found := _IOTA.match(groups)) is not None:
+        return int(found[2])
+    if (found := _MESH.match(groups)) is not None:
+        sizes, axes = _axes(found)
+        return math.prod(sizes[each] for each in axes) if set(axes) <= sizes.keys() else None
+    return None
 
 
-def _axes(said: str) -> list[str]:
-    """Return the axes that a group goes over; a part of one, 'a':(1)2, is none that is known."""
-    return [""] if ":" in said else re.findall(r"'([^']*)'", said)
+def _axes(mesh: re.Match[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the sizes of a mesh, and the axes that a group goes over.
+
+    A part of an axis, 'a':(1)2, is none that is known.
+    """
+    sizes = {name: int(size) for name, size in _AXIS.findall(mesh[1])}
+    return sizes, [""] if ":" in mesh[3] else re.findall(r"'([^']*)'", mesh[3])
 
 
 def groups_of(groups: str, devices: int) -> tuple[tuple[int, ...], ...] | None:
@@ -148,27 +155,28 @@ def groups_of(groups: str, devices: int) -> tuple[tuple[int, ...], ...] | None:
     """
     if groups == _ALL:
         return (tuple(range(devices)),)
-    table: list[list[int]] = []
-    if (found := _MESH.match(groups)) is not None:
-        sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
-        axes = _axes(found[3])
+    ids: Ints | None = None
+    width = ranks_of(groups)
+    if _LISTED.match(groups) is not None:
+        rows = [[int(each) for each in row.split(",")] for row in _GROUP.findall(groups)]
+        alike = {len(row) for row in rows} == {width}
+        ids = np.array([each for row in rows for each in row]) if alike else None
+    elif (found := _IOTA.match(groups)) is not None:
+        ids = _counted(groups[found.end() :], devices)
+    elif (found := _MESH.match(groups)) is not None:
+        sizes, axes = _axes(found)
         # collectives of a mesh in another order once counted as of all devices
         ids = _counted(found[2] or f"[{devices}]", devices)
-        if ids is not None and set(axes) <= sizes.keys() and math.prod(sizes.values()) == devices:
-            others = [each for each in sizes if each not in axes]
-            order = [list(sizes).index(each) for each in (*others, *axes)]
-            if len(order) == len(sizes):
-                width = math.prod(sizes[each] for each in axes)
-                ids = ids.reshape(list(sizes.values())).transpose(order)
-                table = ids.reshape(-1, width).tolist()
-    elif _LISTED.match(groups):
-        table = [[int(each) for each in row.split(",")] for row in _GROUP.findall(groups)]
-    elif (found := _IOTA.match(groups)) is not None:
-        ids, width = _counted(groups[found.end() :], devices), int(found[2])
-        if ids is not None and width and devices % width == 0:
-            table = ids.reshape(-1, width).tolist()
-    of_all = sorted(each for row in table for each in row) == [*range(devices)]
-    return tuple(map(tuple, table)) if of_all and len({len(row) for row in table}) == 1 else None
+        if ids is None or width is None or math.prod(sizes.values()) != devices:
+            return None
+        others = [each for each in sizes if each not in axes]
+        order = [[*sizes].index(each) for each in (*others, *axes)]
+        if len(order) != len(sizes):
+            return None
+        ids = ids.reshape([*sizes.values()]).transpose(order).ravel()
+    if ids is None or not width or devices % width or sorted(ids.tolist()) != [*range(devices)]:
+        return None
+    return tuple(map(tuple, ids.reshape(-1, width).tolist()))
 
 
 def _counted(order: str, devices: int) -> Ints | None:
@@ -182,9 +190,6 @@ def _counted(order: str, devices: int) -> Ints | None:
     return np.arange(devices).reshape(shape).transpose(places).ravel()
 
 
-_ALL = "{}"  # of groups: one of all devices
-
-
 def size_of(collective: Collective, ranks: int | None) -> int | None:
     """Return the bytes that nccl-tests counts for a collective of the program."""
     if collective.kind == "reduce-scatter":  # its result is one rank's part
@@ -195,15 +200,22 @@ def size_of(collective: Collective, ranks: int | None) -> int | None:
 _Place = tuple[str, int, str]  # of a device: its capture, its number there, its name
 
 
-@dataclass(slots=True)
-class _Operation:
-    """The kernels of one operation: an array a device, ordered by step and start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """The kernels of an operation on one device, ordered by step and start."""
 
-    durations: dict[_Place, Ints]
-    steps: dict[_Place, Ints]
-    starts: dict[_Place, Ints]
-    exposed: float = 0.0
-    kernel: str = ""
+    step: Ints
+    start_ps: Ints
+    duration_ps: Ints
+
+
+@dataclass(slots=True, kw_only=True)
+class _Operation:
+    """The kernels of one operation."""
+
+    kernel: str  # the name of one of them
+    runs: dict[_Place, _Runs] = field(default_factory=dict)
+    exposed_ps: float = 0.0
 
 
 class Watch:
@@ -215,50 +227,72 @@ class Watch:
 
     def __call__(self, found: Observed) -> None:
         """Take the kernels of a device."""
-        inside = np.flatnonzero(found.step != ABSENT)
-        exposed = _exposed(found, inside)
-        is_communication = found.kind[inside] == _COMMUNICATION
-        mine, own = inside[is_communication], exposed[is_communication]
-        op, name = found.events.op[mine], found.events.name[mine]
-        label = np.where(op == ABSENT, name, op)
-        device = found.source, int(found.device.rpartition(":")[2]), found.device
+        kernels = found.device.kernels
+        inside = np.flatnonzero(kernels.step != ABSENT)
+        is_communication = kernels.kind[inside] == COMMUNICATION
+        mine, exposed_ps = inside[is_communication], _exposed(found, inside)[is_communication]
+        label = np.where(kernels.op[mine] == ABSENT, kernels.name[mine], kernels.op[mine])
+        device = found.source, int(found.device.name.rpartition(":")[2]), found.device.name
         for each in np.unique(label):
             here = np.flatnonzero(label == each)
-            here = here[np.lexsort((found.events.start_ps[mine[here]], found.step[mine[here]]))]
-            key = _without_done(found.names[int(each)])
-            made = self._operations.setdefault(key, _Operation({}, {}, {}))
-            made.kernel = found.names[int(name[here[0]])]
-            made.durations[device] = found.events.duration_ps[mine[here]]
-            made.steps[device] = found.step[mine[here]]
-            made.starts[device] = found.events.start_ps[mine[here]]
-            made.exposed += float(own[here].sum())
-        if found.backend is Backend.GPU:
-            _idle(found, self._idle)
+            here = here[np.lexsort((kernels.start_ps[mine[here]], kernels.step[mine[here]]))]
+            rows = mine[here]
+            operation = self._operations.setdefault(
+                found.names[int(each)].replace("-done", "-start", 1), _Operation(kernel="")
+            )
+            operation.kernel = found.names[int(kernels.name[rows[0]])]
+            operation.runs[device] = _Runs(
+                step=kernels.step[rows],
+                start_ps=kernels.start_ps[rows],
+                duration_ps=kernels.duration_ps[rows],
+            )
+            operation.exposed_ps += float(exposed_ps[here].sum())
+        if found.device.backend is Backend.GPU:
+            self._add_idle(found)
+
+    def _add_idle(self, found: Observed) -> None:
+        """Add up the idle time inside each step of a device, by cause."""
+        kernels = found.device.kernels
+        for step in range(len(found.steps)):
+            here = np.flatnonzero(kernels.step == step)
+            here = here[np.argsort(kernels.start_ps[here], kind="stable")]
+            start_ps = kernels.start_ps[here]
+            until_ps = np.maximum.accumulate(start_ps + kernels.duration_ps[here])
+            before = np.flatnonzero(start_ps[1:] > until_ps[:-1])
+            begin_ps, end_ps = until_ps[before], start_ps[before + 1]
+            launched_ps = found.launches.times(kernels.launch[here[before + 1]])
+            known = launched_ps != ABSENT
+            late_ps = np.clip(launched_ps, begin_ps, end_ps)
+            for cause, spent in (
+                (IdleCause.HOST, (late_ps - begin_ps)[known]),
+                (IdleCause.STARTED_LATE, (end_ps - late_ps)[known]),
+                (IdleCause.UNKNOWN, (end_ps - begin_ps)[~known]),
+            ):
+                self._idle[cause] += int(spent.sum())
 
     def result(self, drilled: Drill, program: Program | None) -> Communication:
         """Join what was seen with the program, where there is one."""
         known = _known(program)
-        gpu_steps = max(1, drilled.gpu_steps)
-        devices = len(drilled.gpus)
+        gpu_steps, devices = max(1, drilled.gpu_steps), len(drilled.gpus)
         imposed: dict[str, int] = defaultdict(int)
         rows, unmatched, notes = [], [], set()
         for name, operation in self._operations.items():
             own = known.get(name)
             named = _kind_of_operation(name) or _kind_of_kernel(operation.kernel)
             kind = named if own is None else own.kind
-            ranks = None if own is None else _ranks(own.groups, devices)
+            groups = _ALL if own is None else own.groups
+            ranks = None if own is None else devices if groups == _ALL else ranks_of(groups)
             if own is None and program is not None:
                 unmatched.append(name)
-            durations = operation.durations
-            count = sum(len(each) for each in durations.values())
             transfer_s = None
             if kind in _WAITING and devices > 1:
-                groups = groups_of(_ALL if own is None else own.groups, devices)
-                transfer_s = _transfer(operation, devices, groups, imposed)
+                transfer_s = _transfer(operation, devices, groups_of(groups, devices), imposed)
                 if transfer_s is None:
                     notes.add("- in transfer and wait: a trace does not tell who waited for whom")
                 elif own is None:
                     notes.add("transfer and wait: as if each collective went over all devices")
+            durations = [each.duration_ps for each in operation.runs.values()]
+            count = sum(map(len, durations))
             rows.append(
                 CollectiveTime(
                     name=name,
@@ -266,76 +300,40 @@ class Watch:
                     size_bytes=None if own is None else size_of(own, ranks),
                     ranks=ranks,
                     executions=count / gpu_steps,
-                    duration_s=sum(int(each.sum()) for each in durations.values()) / count * 1e-12,
+                    duration_s=sum(int(each.sum()) for each in durations) / count * 1e-12,
                     transfer_s=transfer_s,
-                    exposed_s=operation.exposed / gpu_steps * 1e-12,
+                    exposed_s=operation.exposed_ps / gpu_steps * 1e-12,
                 )
             )
         return Communication(
             rows=tuple(sorted(rows, key=lambda row: (-row.duration_s * row.executions, row.name))),
             late=_late(imposed, drilled.divided_by),
             idle_s={
-                str(cause): self._idle[cause] / gpu_steps * 1e-12
+                str(cause): drilled.seconds(self._idle[cause])
                 for cause in IdleCause
-                if cause in self._idle
+                if self._idle[cause]
             },
             unmatched=tuple(sorted(unmatched)),
             notes=tuple(sorted(notes)),
         )
 
 
-_WAITING = frozenset({"all-reduce", *_SHARED})
-
-
-def _without_done(name: str) -> str:
-    """Name an operation by its start."""
-    return name.replace("-done", "-start", 1) if "-done" in name else name
-
-
 def _known(program: Program | None) -> Mapping[str, Collective]:
     found: dict[str, Collective] = {}
     for each in () if program is None else program.collectives:
-        found.setdefault(each.name, each)
-        if each.inner:
-            found.setdefault(each.inner, each)
+        for name in filter(None, (each.name, each.inner)):
+            found.setdefault(name, each)
     return found
-
-
-def _kind_of_operation(name: str) -> str:
-    """Return the kind of collective that an operation's name tells, or ""."""
-    match = _OPERATION.match(name)
-    return match[1] if match else ""
-
-
-def _kind_of_kernel(name: str) -> str:
-    """Return the kind of collective that a library's kernel tells; send stands for receive too."""
-    match = _KERNEL.search(name)
-    return _KERNELS.get(match[0].lower(), "send") if match else ""
 
 
 def _exposed(found: Observed, inside: Ints) -> NDArray[np.float64]:
     """Return how long nothing computed beside each kernel; those that run at once share it."""
-    kind = found.kind[inside]
-    start, end = found.events.start_ps[inside], found.events.end_ps[inside]
-    points = np.concatenate([start, end])
-    order = np.argsort(points, kind="stable")
-    change = np.repeat([1, -1], len(inside))[order]
-    both = np.tile(kind, 2)[order]
-    computing = np.cumsum(np.where(both == _COMPUTE, change, 0))
-    talking = np.cumsum(np.where(both == _COMMUNICATION, change, 0))
-    width = np.diff(points[order], append=points[order[-1:]])
-    is_exposed = (computing == 0) & (talking > 0)
-    share = np.where(is_exposed, width / np.maximum(talking, 1), 0.0)
-    until = np.concatenate([[0.0], np.cumsum(share)[:-1]])
-    place = np.empty(len(points), np.int64)
-    place[order] = np.arange(len(points))
-    size = len(inside)
-    alone: NDArray[np.float64] = until[place[size:]] - until[place[:size]]
-    return alone
-
-
-def _ranks(groups: str, devices: int) -> int | None:
-    return devices if groups == _ALL else ranks_of(groups)
+    kernels = found.device.kernels
+    start_ps = kernels.start_ps[inside]
+    sweep = TimeSweep(start_ps, start_ps + kernels.duration_ps[inside], kernels.kind[inside])
+    talking = sweep.running[COMMUNICATION]
+    is_exposed = (sweep.running[COMPUTE] == 0) & (talking > 0)
+    return sweep.during(np.where(is_exposed, sweep.width_ps / np.maximum(talking, 1), 0.0))
 
 
 def _transfer(
@@ -349,19 +347,19 @@ def _transfer(
     None where groups are not known, devices are missing, or those of a group are none: they ran it
     a different number of times in a step, or not at the same time.
     """
-    places = sorted(operation.durations)
+    places = sorted(operation.runs)
     if groups is None or len(places) != devices or not _told(groups, places):
         return None
     shortest = []
     waits: list[tuple[_Place, int]] = []
     for group in groups:
         members = [places[each] for each in group]
-        steps = [operation.steps[each] for each in members]
-        if any(len(each) != len(steps[0]) or (each != steps[0]).any() for each in steps):
+        runs = [operation.runs[each] for each in members]
+        if not all(np.array_equal(each.step, runs[0].step) for each in runs):
             return None
         if not _overlap(operation, members):
             return None
-        table = np.stack([operation.durations[each] for each in members])
+        table = np.stack([each.duration_ps for each in runs])
         shortest.append(table.min(axis=0))
         waited = (table - shortest[-1]).sum(axis=0)
         last = table.argmin(axis=0)
@@ -390,19 +388,19 @@ def _told(groups: tuple[tuple[int, ...], ...], places: Sequence[_Place]) -> bool
     return all(len(processes) == len(sources) for processes in of.values())
 
 
+_AT_ONCE = 0.9  # of the executions: the last began before the first ended
+_SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
+
+
 def _overlap(operation: _Operation, members: Sequence[_Place]) -> bool:
     """Tell whether kernels of a group that share a clock ran at once, nearly always."""
     for source in {source for source, _, _ in members}:
-        near = [each for each in members if each[0] == source]
-        starts = np.stack([operation.starts[each] for each in near])
-        ends = starts + np.stack([operation.durations[each] for each in near])
+        near = [operation.runs[each] for each in members if each[0] == source]
+        starts = np.stack([each.start_ps for each in near])
+        ends = starts + np.stack([each.duration_ps for each in near])
         if float((starts.max(axis=0) <= ends.min(axis=0) + _SKEW_PS).mean()) < _AT_ONCE:
             return False
     return True
-
-
-_AT_ONCE = 0.9  # of the executions: the last began before the first ended
-_SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
 
 
 def _late(imposed: Mapping[str, int], steps: int) -> Late | None:
@@ -414,36 +412,11 @@ def _late(imposed: Mapping[str, int], steps: int) -> Late | None:
     return Late(device=device, imposed_s=most / steps * 1e-12, of_all=most / total)
 
 
-def _idle(found: Observed, idle: dict[IdleCause, int]) -> None:
-    """Add up the idle time inside each step of a device, by cause."""
-    launched = dict(zip(found.launches.id.tolist(), found.launches.start_ps.tolist(), strict=True))
-    for step in range(len(found.steps)):
-        here = np.flatnonzero(found.step == step)
-        here = here[np.argsort(found.events.start_ps[here], kind="stable")]
-        if here.size < 2:  # noqa: PLR2004
-            continue
-        until = np.maximum.accumulate(found.events.end_ps[here])[:-1]
-        start = found.events.start_ps[here][1:]
-        for place in np.flatnonzero(start > until).tolist():
-            kernel = int(here[place + 1])
-            begin, end = int(until[place]), int(start[place])
-            launch = launched.get(int(found.events.launch[kernel]))
-            if launch is None:
-                idle[IdleCause.UNKNOWN] += end - begin
-                continue
-            late = min(max(launch, begin), end)
-            if late > begin:
-                idle[IdleCause.HOST] += late - begin
-            if end > late:
-                idle[IdleCause.STARTED_LATE] += end - late
-
-
 _AS = {
     "ragged-all-to-all": "all-to-all",
     "send": "collective-permute",
     "recv": "collective-permute",
 }
-_EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
 # an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
 _OPERATION = re.compile(rf"({'|'.join(OF_PROGRAMS)})\b")
 # a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
@@ -454,6 +427,18 @@ _KERNELS = {
     "allreduce": "all-reduce",
     "alltoall": "all-to-all",
 }
+
+
+def _kind_of_operation(name: str) -> str:
+    """Return the kind of collective that an operation's name tells, or ""."""
+    match = _OPERATION.match(name)
+    return match[1] if match else ""
+
+
+def _kind_of_kernel(name: str) -> str:
+    """Return the kind of collective that a library's kernel tells; send stands for receive too."""
+    match = _KERNEL.search(name)
+    return _KERNELS.get(match[0].lower(), "send") if match else ""
 
 
 def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
@@ -472,7 +457,25 @@ def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
             "idle": total.idle_ps / span,
         },
         kinds=kinds,
+        kernels={_CLASSES[kind]: names for kind in Kind if (names := _longest_alone(found, kind))},
     )
+
+
+_CLASSES = {
+    Kind.COMPUTE: "compute",
+    Kind.COMMUNICATION: "communication",
+    Kind.MEMORY: "copies",
+}
+_NAMED, _CHARACTERS = 3, 60
+
+
+def _longest_alone(found: Drill, kind: Kind) -> tuple[str, ...]:
+    """Return the names of the kernels of a class that most run with nothing beside them."""
+    rows = sorted(
+        (row for row in found.kernels if row.kind is kind and row.alone_ps),
+        key=lambda row: (-row.alone_ps, row.name),
+    )
+    return tuple(row.name[:_CHARACTERS] for row in rows[:_NAMED])
 
 
 def _kinds(program: Program) -> tuple[str, ...]:

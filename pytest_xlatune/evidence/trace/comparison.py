@@ -53,10 +53,10 @@ def parts(found: Drill) -> dict[str, float]:
     """Return the four parts of the span, in seconds per device per step."""
     total = found.total
     return {
-        "compute": seconds(found, total.compute_ps),
-        "exposed communication": seconds(found, total.exposed_communication_ps),
-        "exposed memory": seconds(found, total.exposed_memory_ps),
-        "idle": seconds(found, total.idle_ps),
+        "compute": found.seconds(total.compute_ps),
+        "exposed communication": found.seconds(total.exposed_communication_ps),
+        "exposed memory": found.seconds(total.exposed_memory_ps),
+        "idle": found.seconds(total.idle_ps),
     }
 
 
@@ -64,10 +64,10 @@ def totals(found: Drill) -> dict[str, float]:
     """Return what overlaps: sums over kernels, and what lies over what."""
     total = found.total
     figures = {
-        "total kernel": seconds(found, total.sum_ps),
-        "communication": seconds(found, total.communication_ps),
-        "overlap": seconds(found, total.overlap_ps),
-        "concurrency": seconds(found, total.concurrency_ps),
+        "total kernel": found.seconds(total.sum_ps),
+        "communication": found.seconds(total.communication_ps),
+        "overlap": found.seconds(total.overlap_ps),
+        "concurrency": found.seconds(total.concurrency_ps),
     }
     if (periods := found.periods_ps) is not None:
         period_ps, span_ps, count = periods
@@ -76,11 +76,6 @@ def totals(found: Drill) -> dict[str, float]:
     if found.step_s is not None:
         figures["step - total kernel"] = found.step_s - figures["total kernel"]
     return figures
-
-
-def seconds(found: Drill, ps: int) -> float:
-    """Return a sum over devices and steps as seconds per device per step."""
-    return ps / max(1, found.gpu_steps) * 1e-12
 
 
 def compare_windows(before: Drill, after: Drill) -> TraceComparison:
@@ -101,7 +96,7 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
                 f"the two variants cannot be compared: {what} is {old} in the first and {new} in "
                 "the second; profile both with the same launcher, window and nodes"
             )
-    old_s, new_s = (seconds(each, each.total.span_ps) for each in (before, after))
+    old_s, new_s = (each.seconds(each.total.span_ps) for each in (before, after))
     span = Part(name="span", before_s=old_s, after_s=new_s)
     families_of_both = (*before.families, *after.families)
     waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}
@@ -123,7 +118,7 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
 
 
 def _sums(found: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
-    return {row.name: seconds(found, row.sum_ps) for row in rows}
+    return {row.name: found.seconds(row.sum_ps) for row in rows}
 
 
 def by_path(found: Drill, paths: Mapping[str, str]) -> dict[str, float]:
@@ -136,7 +131,7 @@ def by_path(found: Drill, paths: Mapping[str, str]) -> dict[str, float]:
     for row in found.ops:
         # all-gather-start.3    fusion.17.remat2
         path = paths.get(row.name) or re.sub(r"\.(\d+|remat\d*|clone)(?=\.|$)", "", row.name)
-        sums[path] = sums.get(path, 0.0) + seconds(found, row.sum_ps)
+        sums[path] = sums.get(path, 0.0) + found.seconds(row.sum_ps)
     return sums
 
 

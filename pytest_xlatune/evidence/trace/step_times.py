@@ -20,9 +20,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.trace import ABSENT, Annotation, Events, Ints, Trace
+from pytest_xlatune.evidence.trace import ABSENT, Annotation, Ints, Kernels, Trace
 
-SPARSE = 4  # numbers of launches with wider gaps than so many are searched, not looked up
+FITTING = 0.9  # of the kernel time is of kernels that ran equally often in each step
+_LATE = np.iinfo(np.int64).max
 
 
 class StepRule(StrEnum):
@@ -44,8 +45,23 @@ class Assignment:
     even: bool  # every step of every device has as many kernels as any other
     cut: int | None = None  # the step in which the kernels end, after steps that are even
 
+    @property
+    def is_weak(self) -> bool:
+        """Whether it tells little, so that another capture of the window may tell more."""
+        return self.rule in (StepRule.WINDOWS, StepRule.WHOLE)
 
-def assign(trace: Trace, devices: Sequence[Events], *, steps: int | None = None) -> Assignment:
+    def agrees(self, other: Assignment) -> bool:
+        """Tell whether two captures name their steps alike.
+
+        A launch and a run of the step's module put the same kernels into a step where both are
+        even.
+        """
+        exact = {StepRule.LAUNCH, StepRule.EXECUTIONS}
+        is_alike = self.even and other.even and {self.rule, other.rule} <= exact
+        return self.rule is other.rule or is_alike
+
+
+def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None) -> Assignment:
     """Assign the kernels of each device to steps by the annotations and launches of its trace.
 
     `steps` says how many the window has, where the user knows.
@@ -59,82 +75,50 @@ def assign(trace: Trace, devices: Sequence[Events], *, steps: int | None = None)
     return first or Assignment(
         rule=StepRule.WHOLE,
         steps=(0,),
-        of=tuple(np.zeros(len(events), np.int64) for events in devices),
+        of=tuple(np.zeros(len(kernels), np.int32) for kernels in devices),
         even=True,
     )
 
 
-FITTING = 0.9  # of the kernel time is of kernels that ran equally often in each step
-
-
 def assign_by_names(
-    trace: Trace, devices: Sequence[Events], steps: tuple[int, ...]
+    trace: Trace, devices: Sequence[Kernels], steps: tuple[int, ...]
 ) -> Assignment | None:
     """Assign kernels that name no operation to steps that other captures of the window tell.
 
     A rank may run its step as a graph whose kernels bear no `hlo_op`. Then the runs of each kernel
     are counted by its name, as those of an operation are. None where they do not divide so.
     """
-    found = [_runs_of_names(events, len(steps)) for events in devices]
-    of = tuple(each for each in found if each is not None)
-    if len(of) < len(found):
-        return None
+    of = []
+    for kernels in devices:
+        everything = np.ones(len(kernels), bool)
+        runs = _runs(kernels, kernels.name, everything, len(steps), unfitting=1 - FITTING)
+        if runs is None:
+            return None
+        of.append(runs)
     own = tuple(each.step for each in trace.annotations)
     numbers = own if len(own) == len(steps) else steps
-    return Assignment(rule=StepRule.EXECUTIONS, steps=numbers, of=of, even=True)
+    return Assignment(rule=StepRule.EXECUTIONS, steps=numbers, of=tuple(of), even=True)
 
 
-def _runs_of_names(events: Events, steps: int) -> Ints | None:
-    """Number the runs of each kernel by its name; a kernel of another count is in the open run."""
-    order = np.argsort(events.start_ps, kind="stable")
-    ordered = events.take(order)
-    _, pair, count = np.unique(ordered.name, return_inverse=True, return_counts=True)
-    fits = (count % steps == 0)[pair]
-    spent = ordered.duration_ps
-    if steps < 2 or not (count == steps).any() or spent[fits].sum() < FITTING * spent.sum():  # noqa: PLR2004
-        return None
-    rank = np.empty(len(ordered), np.int64)
-    begins = np.concatenate([[0], np.cumsum(count)[:-1]])
-    by_name = np.argsort(pair, kind="stable")
-    rank[by_name] = np.arange(len(ordered)) - begins[pair[by_name]]
-    step = rank // np.maximum(count[pair] // steps, 1)
-    if (np.diff(step[fits]) < 0).any():
-        return None
-    opening = _begins([(ordered.start_ps[fits], step[fits])], steps)
-    step[~fits] = np.searchsorted(opening, ordered.start_ps[~fits], side="right") - 1
-    out = np.empty(len(events), np.int64)
-    out[order] = step
-    return out
-
-
-def _candidates(trace: Trace, devices: Sequence[Events], steps: int | None) -> Iterator[Assignment]:
+def _candidates(
+    trace: Trace, devices: Sequence[Kernels], steps: int | None
+) -> Iterator[Assignment]:
     """Yield assignments, the best rule first; each is work, and mostly the first will do."""
     marks = trace.annotations
     numbers = tuple(each.step for each in marks)
     main = _main_module(devices, len(trace.names))
     if marks and len(trace.launches.id):
-        of = tuple(_inside(marks, each) for each in _launch_times(trace, devices))
+        launched = (trace.launches.times(kernels.launch) for kernels in devices)
+        of = tuple(_inside(marks, time_ps) for time_ps in launched)
         yield _assignment(StepRule.LAUNCH, numbers, of, main, devices)
-    runs = {
-        place: _runs(events, main, steps or len(marks) or None)
-        for place, events in enumerate(devices)
-        if main != ABSENT and (events.module == main).any()
-    }
-    known = {place: each for place, each in runs.items() if each is not None}
+    runs = [_runs_of_module(kernels, main, steps or len(marks) or None) for kernels in devices]
+    known = [each for each in runs if each is not None]
     if known:
-        count = 1 + max(int(each.max(initial=0)) for each in known.values())
+        count = 1 + max(int(each.max(initial=0)) for each in known)
         own = numbers if len(numbers) == count else tuple(range(count))
-        # a device on which the step's module does not run follows the others
-        begins = _begins([(devices[place].start_ps, each) for place, each in known.items()], count)
-        of = tuple(
-            known[place]
-            if place in known
-            else np.searchsorted(begins, events.start_ps, side="right") - 1
-            for place, events in enumerate(devices)
-        )
-        yield _assignment(StepRule.EXECUTIONS, own, of, main, devices)
+        yield _assignment(StepRule.EXECUTIONS, own, _followed(devices, runs, count), main, devices)
     if marks:
-        of = tuple(_inside(marks, events.start_ps) for events in devices)
+        of = tuple(_inside(marks, kernels.start_ps) for kernels in devices)
         yield _assignment(StepRule.WINDOWS, numbers, of, main, devices)
 
 
@@ -143,7 +127,7 @@ def _assignment(
     numbers: tuple[int, ...],
     of: tuple[Ints, ...],
     main: int,
-    devices: Sequence[Events],
+    devices: Sequence[Kernels],
 ) -> Assignment:
     counts = np.array(
         [
@@ -161,26 +145,6 @@ def _assignment(
     )
 
 
-def _of_module(events: Events, main: int) -> NDArray[np.bool_]:
-    """Return which kernels are operations of a module; those that name none count as no part.
-
-    Where the device names no operation at all every kernel of the module is one.
-    """
-    mine: NDArray[np.bool_] = events.module == main
-    # two kernels of one process without an hlo_op had a real window of eight GPUs refused
-    named: NDArray[np.bool_] = mine & (events.op != ABSENT)
-    return named if main != ABSENT and named.any() else mine
-
-
-def _begins(found: Sequence[tuple[Ints, Ints]], steps: int) -> Ints:
-    """Return when each step begins on the first of several devices: start and step of kernels."""
-    begins = np.full(steps, np.iinfo(np.int64).max)
-    for start_ps, step in found:
-        known = step != ABSENT
-        np.minimum.at(begins, step[known], start_ps[known])
-    return np.minimum.accumulate(begins[::-1])[::-1]
-
-
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
     """Return the step in which the kernels of all devices end: none is in a later one.
 
@@ -196,30 +160,23 @@ def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
     return numbers[at] if ends and not counts[:, at + 1 :].any() else None
 
 
-def _main_module(devices: Sequence[Events], names: int) -> int:
+def _main_module(devices: Sequence[Kernels], names: int) -> int:
     """Return the module with the most time: the training step. ABSENT where none is known."""
     time = np.zeros(names + 1)
-    for events in devices:
-        time += np.bincount(events.module + 1, weights=events.duration_ps, minlength=names + 1)
+    for kernels in devices:
+        time += np.bincount(kernels.module + 1, weights=kernels.duration_ps, minlength=names + 1)
     return int(np.argmax(time[1:])) if time[1:].any() else ABSENT
 
 
-def _launch_times(trace: Trace, devices: Sequence[Events]) -> Iterator[Ints]:
-    """Yield when each kernel was launched, on the host's clock; ABSENT where it is not known."""
-    ids, start_ps = trace.launches.id, trace.launches.start_ps
-    span = int(ids[-1]) - int(ids[0]) + 1
-    if span > SPARSE * len(ids):
-        for events in devices:
-            place = np.minimum(np.searchsorted(ids, events.launch), len(ids) - 1)
-            yield np.where(ids[place] == events.launch, start_ps[place], ABSENT)
-        return
-    # most calls bear one id more than the call before: a table, with a last place for all others
-    table = np.full(span + 1, ABSENT, np.int64)
-    table[ids - ids[0]] = start_ps
-    for events in devices:
-        place = events.launch - ids[0]
-        place[(events.launch < ids[0]) | (events.launch > ids[-1])] = span
-        yield table.take(place)
+def _of_module(kernels: Kernels, main: int) -> NDArray[np.bool_]:
+    """Return which kernels are operations of a module; those that name none count as no part.
+
+    Where the device names no operation at all every kernel of the module is one.
+    """
+    mine: NDArray[np.bool_] = kernels.module == main
+    # two kernels of one process without an hlo_op had a real window of eight GPUs refused
+    named: NDArray[np.bool_] = mine & (kernels.op != ABSENT)
+    return named if main != ABSENT and named.any() else mine
 
 
 def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
@@ -231,34 +188,95 @@ def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
     return np.where(inside, place, ABSENT).astype("i4")
 
 
-def _runs(events: Events, main: int, steps: int | None) -> Ints | None:
-    """Number the runs of a module on one device.
+def _runs_of_module(kernels: Kernels, main: int, steps: int | None) -> Ints | None:
+    """Number the runs of a module on one device; None where it does not run, or not so."""
+    if main == ABSENT or not (kernels.module == main).any():
+        return None
+    keys = (kernels.op.astype(np.int64) << 32) + kernels.name
+    return _runs(kernels, keys, _of_module(kernels, main), steps)
 
-    An operation inside a loop of n rounds runs n times a step: the j-th of c runs in step
-    j // (c / steps). Where one does not divide so, or runs would interleave, the window cuts a step
-    or the program is no step: None. Kernels of other modules follow the operation that opens each
-    run.
+
+def _runs(
+    kernels: Kernels,
+    keys: Ints,
+    is_counted: NDArray[np.bool_],
+    steps: int | None,
+    *,
+    unfitting: float = 0.0,
+) -> Ints | None:
+    """Number the runs of a device's steps by counting kernels with equal keys.
+
+    A key in a loop of n rounds runs n times a step: the j-th of c runs in step j // (c / steps).
+    None where more of the kernel time than `unfitting` does not divide so, where no kernel runs
+    once a step, or where runs would interleave: the window cuts a step, or the program is no step.
+    Kernels that do not fit and those that are not counted follow the kernel that opens each run.
     """
-    order = np.argsort(events.start_ps, kind="stable")
-    ordered = events.take(order)
-    mine = np.flatnonzero(_of_module(ordered, main))
-    if main == ABSENT or not mine.size:
+    order = np.argsort(kernels.start_ps, kind="stable")
+    start_ps, mine = kernels.start_ps[order], np.flatnonzero(is_counted[order])
+    if not mine.size:
         return None
-    keys = (ordered.op[mine].astype(np.int64) << 32) + ordered.name[mine]
-    _, pair, count = np.unique(keys, return_inverse=True, return_counts=True)
+    _, key, count = np.unique(keys[order][mine], return_inverse=True, return_counts=True)
     runs = steps or math.gcd(*(int(each) for each in count))
-    once = np.flatnonzero(count[pair] == runs)
-    if runs < 2 or not once.size or (count % runs).any():  # noqa: PLR2004
+    fits = (count % runs == 0)[key]
+    spent = kernels.duration_ps[order][mine]
+    is_once = count[key] == runs
+    if runs < 2 or not is_once.any():  # noqa: PLR2004
         return None
-    opening = ordered.start_ps[mine[pair == pair[once[0]]]]
-    step = np.searchsorted(opening, ordered.start_ps, side="right") - 1
-    grouped = np.argsort(pair, kind="stable")
+    if not fits.all() and spent[~fits].sum() >= unfitting * spent.sum():
+        return None
     rank = np.empty(len(mine), np.int64)
     begins = np.concatenate([[0], np.cumsum(count)[:-1]])
-    rank[grouped] = np.arange(len(mine)) - begins[pair[grouped]]
-    step[mine] = rank // (count[pair] // runs)
-    if (np.diff(step[mine]) < 0).any():
+    by_key = np.argsort(key, kind="stable")
+    rank[by_key] = np.arange(len(mine)) - begins[key[by_key]]
+    step = (rank // np.maximum(count[key] // runs, 1))[fits]
+    if (np.diff(step) < 0).any():
         return None
-    out = np.empty(len(events), np.int64)
-    out[order] = step
+    # the steps of fitting kernels ascend in time, so each step's first is found by a search
+    fitting = mine[fits]
+    opening = start_ps[fitting[np.searchsorted(step, np.arange(runs))]]
+    found = np.searchsorted(opening, start_ps, side="right") - 1
+    found[fitting] = step
+    out: Ints = np.empty(len(kernels), np.int64)
+    out[order] = found
     return out
+
+
+def _followed(
+    devices: Sequence[Kernels], runs: Sequence[Ints | None], count: int
+) -> tuple[Ints, ...]:
+    """Return the runs of each device; one on which the module does not run follows the others."""
+    begins = np.full(count, _LATE)
+    if any(each is None for each in runs):
+        for kernels, step in zip(devices, runs, strict=True):
+            if step is not None:
+                np.minimum.at(begins, step[step != ABSENT], kernels.start_ps[step != ABSENT])
+        begins = np.minimum.accumulate(begins[::-1])[::-1]
+    return tuple(
+        np.searchsorted(begins, kernels.start_ps, side="right") - 1 if step is None else step
+        for kernels, step in zip(devices, runs, strict=True)
+    )
+
+
+def lacking_at_the_end(kernels: Kernels, step: Ints, found: Assignment) -> list[int]:
+    """Return the names of kernels that the last step lacks and all steps before it have.
+
+    Of a stretch without steps each run of its first kernel counts as one, if those before the last
+    have the same kernels.
+    """
+    order = np.argsort(kernels.start_ps, kind="stable")
+    name, of = kernels.name[order], step[order]
+    steps = len(found.steps)
+    if found.rule is StepRule.WHOLE:
+        of = np.cumsum(name == name[0]) - 1
+        steps = int(of[-1]) + 1
+    if not _FEWEST <= steps <= _MOST:
+        return []
+    width = int(name.max()) + 1
+    counts = np.stack([np.bincount(name[of == each], minlength=width) for each in range(steps)])
+    if found.rule is StepRule.WHOLE and (counts[:-1] != counts[0]).any():
+        return []
+    lacking: list[int] = np.flatnonzero((counts[:-1] > 0).all(axis=0) & (counts[-1] == 0)).tolist()
+    return lacking
+
+
+_FEWEST, _MOST = 3, 64  # steps of which the last is compared with the others

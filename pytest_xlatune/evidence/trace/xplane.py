@@ -10,13 +10,13 @@ Format: tsl/profiler/protobuf/xplane.proto; names of planes, lines and stats: xp
 
 from __future__ import annotations
 
+import io
 import mmap
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -36,14 +36,13 @@ from pytest_xlatune.evidence.trace import (
     Annotation,
     Backend,
     Device,
-    Events,
     Ints,
+    Kernels,
+    Launches,
     Names,
-    Stream,
     Trace,
     at_a_cap,
     joined,
-    launches,
     narrow,
     other_device,
     without_containers,
@@ -66,7 +65,11 @@ from pytest_xlatune.model.errors import ParseError
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
 TASK_PLANE = "Task Environment"
+METADATA_PLANE = "/host:metadata"
 STREAM_LINE = "Stream"
+
+# the tables of kernels and families once left the time of such a kernel out
+NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 
 # more than any profiler writes; a file beyond them is hostile or damaged
 MAX_PLANES = 4096
@@ -76,6 +79,19 @@ MAX_EVENTS = 1 << 24  # of a file; a collector keeps two million per GPU
 
 LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
 
+_HEAD = 1 << 12  # bytes in which the name of a plane or a line stands
+_AHEAD = 1 << 18  # bytes that are read at once where many small parts follow each other
+_HEADER = 32  # bytes, more than two tags and lengths
+_WINDOW = 1 << 23  # bytes of a line that are in memory at once
+_LONGEST = 1 << 15  # bytes, more than an event that is found without a look at each
+
+# fields of an XPlane, and of an XLine; of an entry of a table, of the metadata in it, of an XStat
+_NAME, _LINE, _EVENT_NAME, _STAT_NAME, _STAT = 2, 3, 4, 5, 6
+_STAMP, _EVENT = 3, 4
+_NAMED, _STATS, _BYTES = 2, 5, 6
+# of HloProto, HloModuleProto, HloComputationProto, HloInstructionProto
+_MODULE, _COMPUTATIONS, _INSTRUCTIONS, _INSTRUCTION_METADATA, _OP_NAME = 1, 3, 2, 7, 2
+
 Range = tuple[int, int]
 Read = TypeVar("Read")
 
@@ -84,17 +100,38 @@ Read = TypeVar("Read")
 class Plane:
     """An XPlane: where its parts lie; names only as far as asked for."""
 
-    name: str = ""
-    lines: list[Range] = field(default_factory=list)
+    name: str
+    lines: list[Range]
     event_names: Ints  # where each entry of a table begins and ends, a row each
     stat_names: Ints
-    stats: list[Range] = field(default_factory=list)
+    stats: list[Range]
 
 
-_LINE, _EVENT_NAME, _STAT_NAME, _STAT = 3, 4, 5, 6
+class Loader(Protocol):
+    """What brings the parts of one plane into memory, each to its place."""
+
+    def reach(self, at: int) -> int:
+        """Have all up to a position and some behind it; return how far that can be followed."""
+
+    def skip(self, at: int) -> None:
+        """Go on at a position: the bytes before it are not needed yet."""
 
 
-def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None) -> Plane:
+class _InMemory:
+    """A plane all of whose bytes are there."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def reach(self, at: int) -> int:
+        del at
+        return self._end
+
+    def skip(self, at: int) -> None:
+        pass
+
+
+def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) -> Plane:
     """Find the parts of the XPlane that lies from `start` to `end`.
 
     With a `loader` its lines are not in memory yet.
@@ -102,6 +139,7 @@ def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None)
     Raises:
         WireError: more lines or names than any profiler writes.
     """
+    loader = loader or _InMemory(end)
     name = ""
     lines: list[Range] = []
     stats: list[Range] = []
@@ -109,29 +147,25 @@ def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None)
     tables = {_EVENT_NAME: [none], _STAT_NAME: [none]}
     at, count = start, 0
     while at < end:
-        ready = end if loader is None else loader.reach(at)
+        ready = loader.reach(at)
         number = data[at] >> 3
+        tags = none
         if data[at] in TABLES:  # thousands of entries, one behind the other
             tags, at = follow(data, at, ready, data[at])
             tables[number].append(entries(data, tags))
             if at > end:
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")
-            count += tags.size
-            if count > MAX_NAMES:
-                raise WireError(f"more than {MAX_NAMES} parts in one plane")
-            if tags.size:
-                continue
-        number, kind, begin, stop = next(fields(data, at, end))
-        if loader is not None:
+        if not tags.size:
+            number, kind, begin, stop = next(fields(data, at, end))
             (loader.skip if (number, kind) == (_LINE, LENGTH) else loader.reach)(stop)
-        if kind == LENGTH and number == 2:  # noqa: PLR2004
-            name = text(data, begin, stop)
-        elif kind == LENGTH and number in tables:
-            tables[number].append(np.array([[begin, stop]], np.int64))
-        elif kind == LENGTH and number in {_LINE, _STAT}:
-            (lines if number == _LINE else stats).append((begin, stop))
-        at = stop
-        count += 1
+            if kind == LENGTH and number == _NAME:
+                name = text(data, begin, stop)
+            elif kind == LENGTH and number in tables:
+                tables[number].append(np.array([[begin, stop]], np.int64))
+            elif kind == LENGTH and number in {_LINE, _STAT}:
+                (lines if number == _LINE else stats).append((begin, stop))
+            at = stop
+        count += tags.size or 1
         if count > MAX_NAMES:
             raise WireError(f"more than {MAX_NAMES} parts in one plane")
     if len(lines) > MAX_LINES:
@@ -142,48 +176,6 @@ def read_plane(data: Bytes, start: int, end: int, loader: _Loader | None = None)
     )
 
 
-class _Loader(Protocol):
-    """What brings the parts of one plane into memory, each to its place."""
-
-    def reach(self, at: int) -> int:
-        """Have all up to a position and some behind it; return how far that can be followed."""
-
-    def skip(self, at: int) -> None:
-        """Go on at a position: the bytes before it are not needed yet."""
-
-    def load(self, begin: int, end: int) -> None:
-        """Have what lies between two positions."""
-
-    def forget(self, begin: int, end: int) -> None:
-        """Give the memory between two positions back."""
-
-
-class _Memory(Protocol):
-    """Where the bytes of a file are."""
-
-    size: int
-
-    def plane(self, begin: int, end: int) -> tuple[Bytes, _Loader | None]:
-        """Return where the bytes of a plane will be, and what loads them; None: they are there."""
-
-    def part(self, begin: int, end: int) -> Bytes:
-        """Return some of them; what was returned before is no more."""
-
-
-class _Whole:
-    """All bytes, there already."""
-
-    def __init__(self, data: Bytes) -> None:
-        self.size = len(data)
-        self._data = memoryview(data)
-
-    def part(self, begin: int, end: int) -> Bytes:
-        return self._data[begin:end]
-
-    def plane(self, begin: int, end: int) -> tuple[Bytes, None]:
-        return self.part(begin, end), None
-
-
 class _File:
     """A file of which a part is in memory, each in the place of the one before.
 
@@ -191,45 +183,48 @@ class _File:
     error, and no signal. Memory that was used before is in the cache, and costs no page fault.
     """
 
-    def __init__(self, file: int, size: int) -> None:
-        self.size = size
+    def __init__(self, file: io.RawIOBase | io.BytesIO) -> None:
         self._file = file
+        self.size = file.seek(0, io.SEEK_END)
         # as large as the file, but only as much of it takes memory as is loaded at once
-        self._map = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size else None
-        self._space = memoryview(b"" if self._map is None else self._map)
-        if self._map is not None and sys.platform == "linux":
+        self._map = mmap.mmap(-1, self.size or 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._space = memoryview(self._map)
+        if sys.platform == "linux":
             with suppress(OSError):  # a kernel without them
                 self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
 
     def part(self, begin: int, end: int) -> Bytes:
+        """Return some bytes; what was returned before is no more."""
         self.fill(0, begin, end - begin)
         return self._space[: end - begin]
 
-    def plane(self, begin: int, end: int) -> tuple[Bytes, _Loader]:
+    def plane(self, begin: int, end: int) -> tuple[Bytes, _PlaneLoader]:
+        """Return where the bytes of a plane will be, and what loads them."""
         self.give_back(0, self.size)
-        return self._space[: end - begin], _PlaneOfFile(self, begin, end - begin)
+        return self._space[: end - begin], _PlaneLoader(self, begin, end - begin)
 
     def fill(self, at: int, begin: int, size: int) -> None:
         """Read so many bytes of the file from `begin` on to a position of the memory."""
         view = self._space[at : at + size]
-        found = 0
-        while found < len(view):
-            more = os.preadv(self._file, [view[found:]], begin + found)
+        self._file.seek(begin)
+        done = 0
+        while done < len(view):
+            more = self._file.readinto(view[done:])
             if not more:
-                left = os.fstat(self._file).st_size
+                left = self._file.seek(0, io.SEEK_END)
                 raise WireError(f"it became shorter while it was read, {left} bytes are left")
-            found += more
+            done += more
 
     def give_back(self, at: int, end: int) -> None:
         """Give whole pages between two positions of the memory back to the system."""
         begin = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
         size = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
-        if self._map is not None and size > 0 and sys.platform == "linux":
+        if size > 0 and sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED, begin, size)
 
 
-class _PlaneOfFile:
-    """Loads a plane of a file."""
+class _PlaneLoader:
+    """Brings the parts of a plane of a file into memory."""
 
     def __init__(self, file: _File, begin: int, size: int) -> None:
         self._file, self._begin, self._size = file, begin, size
@@ -246,29 +241,21 @@ class _PlaneOfFile:
         self._loaded = max(self._loaded, min(at, self._size))
 
     def load(self, begin: int, end: int) -> None:
+        """Have what lies between two positions."""
         self._file.fill(begin, self._begin + begin, min(end, self._size) - begin)
 
     def forget(self, begin: int, end: int) -> None:
+        """Give the memory between two positions back."""
         self._file.give_back(begin, end)
 
 
-# the tables of kernels and families once left the time of such a kernel out
-NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
-_HEAD = 1 << 12  # bytes in which the name of a plane or a line stands
-_AHEAD = 1 << 18  # bytes that are read at once where many small parts follow each other
-_HEADER = 32  # bytes, more than two tags and lengths
-_WINDOW = 1 << 23  # bytes of a line that are in memory at once
-_LONGEST = 1 << 15  # bytes, more than an event that is found without a look at each
-_EVENT, _STAMP = 4, 3  # fields of an XLine
-
-
 def read_xplane(data: Bytes, source: str) -> Trace:
-    """Decode an XSpace: a whole file, never copied as a whole; `source` is its name.
+    """Decode an XSpace, a whole file; `source` is its name.
 
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
     """
-    return _read(_Whole(data), source)
+    return _XplaneReader(_File(io.BytesIO(data)), source).trace()
 
 
 def read_xplane_file(path: str) -> Trace:
@@ -279,16 +266,7 @@ def read_xplane_file(path: str) -> Trace:
         ParseError: it is empty, truncated, foreign or hostile.
     """
     with Path(path).open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        return _read(_File(file.fileno(), size), path)
-
-
-METADATA_PLANE = "/host:metadata"
-# fields: of an entry of a table, and of the metadata in it; of an XStat; of HloProto,
-# HloModuleProto, HloComputationProto, HloInstructionProto
-_NAMED, _STATS = 2, 5
-_BYTES = 6
-_MODULE, _COMPUTATIONS, _INSTRUCTIONS, _INSTRUCTION_METADATA, _OP_NAME = 1, 3, 2, 7, 2
+        return _XplaneReader(_File(file), path).trace()
 
 
 def read_paths(path: str) -> dict[str, str]:
@@ -302,13 +280,7 @@ def read_paths(path: str) -> dict[str, str]:
         ParseError: it is no capture.
     """
     with Path(path).open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
-            return {}
-        try:
-            return _XplaneReader(_File(file.fileno(), size), path).paths()
-        except WireError as error:
-            raise ParseError(f"{path}: no readable xplane.pb: {error}") from None
+        return _XplaneReader(_File(file), path).paths()
 
 
 def _each(data: Bytes, at: Range, field: int) -> Iterator[Range]:
@@ -320,40 +292,23 @@ def _each(data: Bytes, at: Range, field: int) -> Iterator[Range]:
 
 def _paths_of(data: Bytes, proto: Range) -> dict[str, str]:
     """Read an HloProto: the name of each instruction, and its `op_name`."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for module in _each(data, proto, _MODULE):
         for computation in _each(data, module, _COMPUTATIONS):
             for instruction in _each(data, computation, _INSTRUCTIONS):
-                name = metadata = None
-                for number, kind, begin, end in fields(data, *instruction):
-                    if (number, kind) == (1, LENGTH):
-                        name = begin, end
-                    elif (number, kind) == (_INSTRUCTION_METADATA, LENGTH):
-                        metadata = begin, end
-                if name is not None and metadata is not None:
+                name = next(_each(data, instruction, 1), None)
+                for metadata in _each(data, instruction, _INSTRUCTION_METADATA):
                     for at in _each(data, metadata, _OP_NAME):
-                        found[text(data, *name)] = text(data, *at)
-    return found
-
-
-def _read(memory: _Memory, source: str) -> Trace:
-    size = memory.size
-    if not size:
-        raise ParseError(f"{source}: the file is empty; expected an xplane.pb of the profiler")
-    try:
-        return _XplaneReader(memory, source).trace()
-    except WireError as error:
-        raise ParseError(
-            f"{source}: no readable xplane.pb: {error}; the file ({size} bytes) is truncated, "
-            "damaged or of another format: copy it again, or take the trace.json.gz beside it"
-        ) from None
+                        if name is not None:
+                            paths[text(data, *name)] = text(data, *at)
+    return paths
 
 
 class _XplaneReader:
-    def __init__(self, memory: _Memory, source: str) -> None:
-        self._memory = memory
+    def __init__(self, file: _File, source: str) -> None:
+        self._file = file
         self._data: Bytes = b""  # of the plane that is read: positions count from its begin
-        self._loader: _Loader | None = None  # of its lines; None where they are in memory
+        self._loader: _PlaneLoader  # of its lines
         self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
@@ -362,21 +317,50 @@ class _XplaneReader:
         self._launches: list[tuple[Ints, Ints]] = [(np.zeros(0, np.int8), np.zeros(0, np.int64))]
 
     def trace(self) -> Trace:
+        """Return what the file holds."""
+        with self._told():
+            return self._trace()
+
+    def paths(self) -> dict[str, str]:
+        """Return the paths of the operations of all modules that the capture holds."""
+        modules: list[tuple[int, dict[str, str]]] = []
+        with self._told():
+            planes, _, _ = self._space()
+            for name, at in planes:
+                if name == METADATA_PLANE:
+                    modules += self._with(at, self._modules)
+        modules.sort(key=lambda each: each[0])
+        return {operation: path for _, paths in modules for operation, path in paths.items()}
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say of bytes that are no capture which file they are."""
+        size = self._file.size
+        if not size:
+            raise ParseError(
+                f"{self._source}: the file is empty; expected an xplane.pb of the profiler"
+            )
+        try:
+            yield
+        except WireError as error:
+            raise ParseError(
+                f"{self._source}: no readable xplane.pb: {error}; the file ({size} bytes) is "
+                "truncated, damaged or of another format: copy it again, or take the "
+                "trace.json.gz beside it"
+            ) from None
+
+    def _trace(self) -> Trace:
         planes, warnings, hosts = self._space()
         if not planes:
             raise WireError("no plane in it")
-        devices: list[Device] = []
         gpus = [at for name, at in planes if name.startswith(GPU_PLANE)]
-        for at in gpus:
-            device = self._with(at, self._gpu)
-            devices += [device] if device is not None else []
+        devices = [device for at in gpus if (device := self._with(at, self._gpu)) is not None]
         on_gpu = bool(devices)
+        task: dict[str, int] = {}
         for name, at in planes:
             if name == HOST_PLANE:
                 devices += self._with(at, lambda plane: self._host(plane, on_gpu=on_gpu))
-        task: dict[str, int] = {}
-        for name, at in planes:
-            if name == TASK_PLANE:
+            elif name == TASK_PLANE:
                 task |= self._with(at, self._task)
         return Trace(
             source=self._source,
@@ -387,7 +371,7 @@ class _XplaneReader:
             devices=tuple(devices),
             planes_present=len(gpus),
             annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
-            launches=launches(*map(np.concatenate, zip(*self._launches, strict=True))),
+            launches=Launches.of(*map(np.concatenate, zip(*self._launches, strict=True))),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
             truncated=next(filter(_LOST.search, warnings), None) or _capped(devices),
@@ -395,52 +379,34 @@ class _XplaneReader:
             foreign=other_device(name for name, _ in planes),
         )
 
-    def paths(self) -> dict[str, str]:
-        """Return the paths of the operations of all modules that the capture holds."""
-        planes, _, _ = self._space()
-        found: list[tuple[int, dict[str, str]]] = []
-        for name, at in planes:
-            if name == METADATA_PLANE:
-                found += self._with(at, self._modules)
-        return {
-            operation: path
-            for _, paths in sorted(found, key=lambda each: each[0])
-            for operation, path in paths.items()
-        }
-
     def _modules(self, plane: Plane) -> list[tuple[int, dict[str, str]]]:
-        found = []
-        stats = (
-            stat
-            for begin, end in plane.event_names.tolist()
-            for named in _each(self._data, (begin, end), _NAMED)
-            for stat in _each(self._data, named, _STATS)
-        )
-        for stat in stats:
-            for proto in _each(self._data, stat, _BYTES):
-                with suppress(WireError):  # bytes of another kind
-                    found.append((proto[1] - proto[0], _paths_of(self._data, proto)))
-        return found
+        """Return the size and the paths of each module in the metadata of a plane."""
+        modules = []
+        for entry in plane.event_names.tolist():
+            for named in _each(self._data, entry, _NAMED):
+                for stat in _each(self._data, named, _STATS):
+                    for proto in _each(self._data, stat, _BYTES):
+                        with suppress(WireError):  # bytes of another kind
+                            modules.append((proto[1] - proto[0], _paths_of(self._data, proto)))
+        return modules
 
     def _with(self, at: Range, read: Callable[[Plane], Read]) -> Read:
         """Read a plane while it is in memory."""
         begin, end = at
-        self._data, self._loader = self._memory.plane(begin, end)
+        self._data, self._loader = self._file.plane(begin, end)
         try:
             return read(read_plane(self._data, 0, end - begin, self._loader))
         except WireError as error:
             raise error.behind(begin) from None
         finally:
-            self._data, self._loader = b"", None
+            self._data = b""
 
     @contextmanager
     def _loaded(self, begin: int, end: int) -> Iterator[None]:
         """Have a line of the plane in memory meanwhile."""
-        if self._loader is not None:
-            self._loader.load(begin, end)
+        self._loader.load(begin, end)
         yield
-        if self._loader is not None:
-            self._loader.forget(begin, end)
+        self._loader.forget(begin, end)
 
     def _space(self) -> tuple[list[tuple[str, Range]], list[str], list[str]]:
         """Return the planes by name and place, the profiler's errors and warnings, and hosts."""
@@ -448,9 +414,9 @@ class _XplaneReader:
         warnings: list[str] = []
         hosts: list[str] = []
         texts = {2: warnings, 3: warnings, 4: hosts}
-        at, size = 0, self._memory.size
+        at, size = 0, self._file.size
         while at < size:
-            head = self._memory.part(at, min(size, at + _HEAD))
+            head = self._file.part(at, min(size, at + _HEAD))
             try:
                 number, kind, begin, end = next(fields(head, 0, size - at))
             except WireError as error:
@@ -461,7 +427,7 @@ class _XplaneReader:
             if number == 1:
                 planes.append((self._plane_name(begin, end), (begin, end)))
             else:
-                texts[number].append(text(self._memory.part(begin, end), 0, end - begin))
+                texts[number].append(text(self._file.part(begin, end), 0, end - begin))
             if len(planes) + len(warnings) + len(hosts) > MAX_PLANES:
                 raise WireError(f"more than {MAX_PLANES} planes")
             at = end
@@ -469,25 +435,20 @@ class _XplaneReader:
 
     def _plane_name(self, begin: int, end: int) -> str:
         """Return a plane's name, which stands before its lines; else look everywhere in it."""
-        head = self._memory.part(begin, min(end, begin + _HEAD))
+        head = self._file.part(begin, min(end, begin + _HEAD))
         with suppress(WireError):  # a part longer than what was loaded
             for number, kind, start, stop in fields(head, 0, len(head)):
-                if kind == LENGTH and number == 2:  # noqa: PLR2004
+                if kind == LENGTH and number == _NAME:
                     return text(head, start, stop)
-                if number > 2:  # noqa: PLR2004
+                if number > _NAME:
                     break
         return self._with((begin, end), lambda plane: plane.name)
 
     def _task(self, plane: Plane) -> dict[str, int]:
-        found: dict[int, int] = {}
-        for begin, end in plane.stats:
-            ident, value = read_stat(self._data, begin, end)
-            if isinstance(value, int):
-                found[ident] = value
-        stats = read_table(self._data, plane.stat_names)
-        return {
-            name: found[ident] for name, ident in stats.ids_of(_TIMES).items() if ident in found
-        }
+        found = dict(read_stat(self._data, begin, end) for begin, end in plane.stats)
+        ids = read_table(self._data, plane.stat_names).ids_of(_TIMES)
+        numbers = ((name, found.get(ident)) for name, ident in ids.items())
+        return {name: value for name, value in numbers if isinstance(value, int)}
 
     def _gpu(self, plane: Plane) -> Device | None:
         names, texts = self._labels(plane.event_names), self._labels(plane.stat_names)
@@ -503,25 +464,20 @@ class _XplaneReader:
             )
             columns = Columns.joined([each for _, part in found for each in part])
             if len(columns.name):
-                events = self._events(found[0][0], columns, names, texts)
-                streams.append(Stream(name=name, events=events))
-        if not streams:
-            return None
-        return Device.of(plane.name, Backend.GPU, streams)
+                streams.append((name, self._kernels(found[0][0], columns, names, texts)))
+        return Device.of(plane.name, Backend.GPU, streams) if streams else None
 
     def _name_of(self, begin: int, end: int) -> str:
         """Return the name of a line, which stands before its events; else look everywhere in it."""
-        if self._loader is None or end - begin <= _HEAD:
-            with self._loaded(begin, end):
-                return name_of(self._data, begin, end)
-        self._loader.load(begin, begin + _HEAD)
-        for number, kind, start, stop in fields(self._data, begin, end):
-            if stop > begin + _HEAD - _HEADER and number < _EVENT:
-                break
-            if kind == LENGTH and number == 2:  # noqa: PLR2004
-                return text(self._data, start, stop)
-            if number >= _EVENT:
-                return ""
+        if end - begin > _HEAD:
+            self._loader.load(begin, begin + _HEAD)
+            for number, kind, start, stop in fields(self._data, begin, end):
+                if stop > begin + _HEAD - _HEADER and number < _EVENT:
+                    break
+                if kind == LENGTH and number == _NAME:
+                    return text(self._data, start, stop)
+                if number >= _EVENT:
+                    return ""
         with self._loaded(begin, end):
             return name_of(self._data, begin, end)
 
@@ -539,12 +495,13 @@ class _XplaneReader:
         if self._events_read > MAX_EVENTS:
             raise WireError(f"more than {MAX_EVENTS} events")
 
-    def _windows(self, loader: _Loader, begin: int, end: int) -> Iterator[TraceLine]:
+    def _windows(self, begin: int, end: int) -> Iterator[TraceLine]:
         """Yield a line in parts, each with some of its events, of which one is in memory.
 
         Raises:
             WireError: its time does not stand before its events, or an event does not end in it.
         """
+        loader = self._loader
         loader.load(begin, min(begin + _HEAD, end))
         at, stamp_ns = begin, 0
         for number, kind, start, stop in fields(self._data, begin, min(begin + _HEAD, end)):
@@ -577,26 +534,20 @@ class _XplaneReader:
     def _by_parts(self, begin: int, end: int, take: Callable[[TraceLine], Read]) -> list[Read]:
         """Take a line part by part, of which one is in memory, or as a whole."""
         kept = len(self._annotations), len(self._launches), self._events_read, self._origin_ns
-        if self._loader is not None and end - begin > _WINDOW:
+        if end - begin > _WINDOW:
             with suppress(WireError):
-                return [take(line) for line in self._windows(self._loader, begin, end)]
+                return [take(line) for line in self._windows(begin, end)]
             # read as a whole: the error then says where the fault lies
             annotations, calls, self._events_read, self._origin_ns = kept
             del self._annotations[annotations:], self._launches[calls:]
         with self._loaded(begin, end):
             return [take(self._line(begin, end))]
 
-    def _events(
-        self,
-        stamp_ns: int,
-        columns: Columns,
-        names: _Labels,
-        texts: _Labels,
-    ) -> Events:
+    def _kernels(self, stamp_ns: int, columns: Columns, names: _Labels, texts: _Labels) -> Kernels:
         name = names.index(columns.name)
         if (unnamed := name == ABSENT).any():
             name[unnamed] = self._names[NO_NAME]
-        return Events(
+        return Kernels(
             start_ps=columns.offset_ps + self._base_ps(stamp_ns),
             duration_ps=columns.duration_ps,
             name=name,
@@ -622,14 +573,14 @@ class _XplaneReader:
         wanted = texts.wanted(step="step_num", launch=by, **more)
         if not ("step" in wanted or "ordinal" in wanted):
             return []
-        # beside a GPU no event of the host is a kernel, and no name of one is read
-        names = self._labels(plane.event_names[:0] if on_gpu else plane.event_names)
-        kernels: dict[int, list[Stream]] = {}
-        for begin, end in plane.lines:
-            if on_gpu:
+        if on_gpu:  # no event of the host is a kernel, and no name of one is read
+            for begin, end in plane.lines:
                 self._by_parts(begin, end, lambda line: self._calls(line, wanted, texts))
-                continue
-            found: dict[int, list[Events]] = {}
+            return []
+        names = self._labels(plane.event_names)
+        streams: dict[int, list[tuple[str, Kernels]]] = {}
+        for begin, end in plane.lines:
+            found: dict[int, list[Kernels]] = {}
             with self._loaded(begin, end):
                 line = self._line(begin, end)
                 for columns in decode(line, wanted, texts.intern):
@@ -637,14 +588,14 @@ class _XplaneReader:
                     ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
                     for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
                         mine = columns.where((ordinal == device) & operation)
-                        events = self._events(line.timestamp_ns, mine, names, texts)
-                        found.setdefault(int(device), []).append(events)
+                        kernels = self._kernels(line.timestamp_ns, mine, names, texts)
+                        found.setdefault(int(device), []).append(kernels)
             for device, parts in found.items():
-                events = without_containers(joined(parts))
-                kernels.setdefault(device, []).append(Stream(name=line.name, events=events))
+                kernels = without_containers(joined(parts))
+                streams.setdefault(device, []).append((line.name, kernels))
         return [
-            Device.of(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams)
-            for ordinal, streams in sorted(kernels.items())
+            Device.of(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams[ordinal])
+            for ordinal in sorted(streams)
         ]
 
     def _calls(self, line: TraceLine, wanted: dict[str, int], texts: _Labels) -> None:
@@ -680,7 +631,7 @@ _LOST = re.compile(
 
 def _capped(devices: Sequence[Device]) -> str | None:
     """Say of a collector that stopped in silence, by the number of its kernels; ROCm's does."""
-    gpus = [len(each.events) for each in devices if each.backend is Backend.GPU]
+    gpus = [len(each.kernels) for each in devices if each.backend is Backend.GPU]
     for count in (*gpus, sum(gpus)):
         if at_a_cap(count):
             return (

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -24,7 +25,6 @@ from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
     Change,
-    ProgramDifference,
     difference,
     size,
 )
@@ -49,6 +49,8 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import EvidenceFact, Explanation
 from pytest_xlatune.secure_files import write_bytes
+
+_Read = TypeVar("_Read")
 
 FAMILIES = 5  # of the kernel families that moved most
 # fields that do not make another profile
@@ -212,41 +214,65 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
     return tuple(found)
 
 
+@dataclass(slots=True)
+class _Reading:
+    """What is read below a ledger's folder; what cannot be read is a sentence, and no error."""
+
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+
+    def tried(self, read: Callable[[], _Read]) -> _Read | None:
+        """Return what can be read; None, and a sentence, where it cannot."""
+        try:
+            return read()
+        except (XlatuneError, OSError) as error:
+            self.problems.append(str(error))
+            return None
+
+    def stays(self, path: Path, attempt: str) -> bool:
+        """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
+        stays = path.resolve().is_relative_to((self.folder / attempt).resolve())
+        if not stays:
+            self.problems.append(f"{path} leads out of its attempt")
+        return stays
+
+    def told(self) -> tuple[str, ...]:
+        """Return the sentences, with paths relative to the work directory as others read them."""
+        return tuple(each.replace(f"{self.folder.parent.parent}/", "") for each in self.problems)
+
+
 def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
-    facts: list[str] = []
-    problems: list[str] = []
-    program: Program | None = None
-    drilled: Drill | None = None
+    reading = _Reading(folder)
     dump = f"{attempt}/{DUMP_FOLDER}"
-    try:
-        if not _stays_below(folder / dump, folder / attempt):
-            raise ParseError(f"{folder / dump} leads out of its attempt")
-        program = read_program(folder / dump)
-        facts.append(program_fact(program))
-    except XlatuneError as error:
-        problems.append(str(error))
-        dump = ""
-    captures: tuple[Path, ...] = ()
-    try:
-        below = captures_below(folder / attempt)
-        captures = tuple(each for each in below if _stays_below(each, folder / attempt))
-        problems += [f"{each} leads out of its attempt" for each in below if each not in captures]
-        facts += [fact for each in readers().values() for fact in each.facts(captures)]
-        drilled, left_out = read_window(captures, CaptureWindow())
+    program = None
+    if reading.stays(folder / dump, attempt):
+        program = reading.tried(lambda: read_program(folder / dump))
+    below = reading.tried(lambda: captures_below(folder / attempt)) or ()
+    captures = tuple(each for each in below if reading.stays(each, attempt))
+    facts = [] if program is None else [program_fact(program)]
+    window = None
+    if captures:
+        facts += reading.tried(lambda: _facts_by_others(captures)) or ()
+        window = reading.tried(lambda: read_window(captures, CaptureWindow()))
+    drilled = None
+    if window is not None:
+        drilled, left_out = window
         facts.append(drill_fact(drilled))
-        problems += left_out
-    except XlatuneError as error:
-        problems.append(str(error))
+        reading.problems += left_out
     return EvidenceRecorded(
         trial_id=trial_id,
-        dump=dump,
+        dump="" if program is None else dump,
         captures=tuple(str(each.relative_to(folder)) for each in captures),
         facts=tuple(facts),
-        problems=tuple(each.replace(f"{folder}/", "") for each in problems),
+        problems=tuple(each.replace(f"{folder}/", "") for each in reading.problems),
         shares=shares_of(drilled, program),
         pgle=_write_pgle(drilled, program, folder / attempt),
     )
+
+
+def _facts_by_others(captures: Sequence[Path]) -> list[str]:
+    return [fact for each in readers().values() for fact in each.facts(captures)]
 
 
 def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -> str:
@@ -259,11 +285,6 @@ def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -
     path = attempt.absolute() / f"pgle{PGLE_SUFFIX}"
     write_bytes(path, pgle_profile(drilled, program).encode())
     return str(path)
-
-
-def _stays_below(path: Path, folder: Path) -> bool:
-    """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 def program_fact(program: Program) -> str:
@@ -300,8 +321,26 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         (event, progress.result) for event, progress in (latest[BASELINE_ID], latest[winner])
     )
     jobs = (*old.job_ids[-1:], *new.job_ids[-1:])
-    problems: list[str] = []
-    program = _program(folder, before, after, problems)
+    reading = _Reading(folder)
+    program = traces = None
+    if before.dump and after.dump:
+        program = reading.tried(
+            lambda: difference(
+                read_program(folder / before.dump), read_program(folder / after.dump)
+            )
+        )
+    else:
+        reading.problems.append("the ledger names no HLO dump of both sides")
+    sides = [[folder / each for each in side.captures] for side in (before, after)]
+    if all(sides):
+        steps = old.trial.protocol.profiler_steps or None
+        traces = reading.tried(
+            lambda: compare_windows(*(_window_of(each, steps, reading) for each in sides))
+        )
+    else:
+        reading.problems.append("the ledger names no trace of both sides")
+    of_traces = [] if traces is None else list(_trace_facts(traces))
+    of_traces += reading.tried(lambda: _changes_by_others(*sides)) or ()
     where = Path(folder.parent.name, folder.name)
     facts = []
     if program is not None:
@@ -310,81 +349,39 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
             EvidenceFact(kind="HLO", text=text, artifacts=dumps, jobs=jobs)
             for text in program.sentences
         ]
-    steps = old.trial.protocol.profiler_steps or None
-    traces = _traces(folder, before, after, problems, steps=steps)
-    told = [] if traces is None else list(_trace_facts(traces))
-    told += _facts_of_others(folder, before, after, problems)
-    if told:
+    if of_traces:
         # the folder that holds all captures of a side
         captures = tuple(
             str(where / os.path.commonpath([Path(capture).parent for capture in each.captures]))
             for each in (before, after)
         )
-        facts += [replace(each, artifacts=captures, jobs=jobs) for each in told]
+        facts += [replace(each, artifacts=captures, jobs=jobs) for each in of_traces]
     span = traces.span if traces else None
     return Explanation(
         profile=winner if facts else "",
         facts=tuple(facts),
         is_identical=None if program is None else program.change is Change.IDENTICAL,
         moved=span.change_s / span.before_s if span and span.before_s > 0 else None,
-        problems=tuple(problems),
+        problems=reading.told(),
     )
 
 
-def _program(
-    folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
-) -> ProgramDifference | None:
-    if not (before.dump and after.dump):
-        problems.append("the ledger names no HLO dump of both sides")
-        return None
+def _window_of(captures: Sequence[Path], steps: int | None, reading: _Reading) -> Drill:
     try:
-        return difference(read_program(folder / before.dump), read_program(folder / after.dump))
-    except XlatuneError as error:
-        problems.append(_below(str(error), folder))
-        return None
+        drilled, left_out = read_window(captures, CaptureWindow(steps=steps))
+    except ParseError:  # another number of steps than was asked for
+        drilled, left_out = read_window(captures, CaptureWindow())
+    reading.problems += left_out
+    return drilled
 
 
-def _traces(
-    folder: Path,
-    before: EvidenceRecorded,
-    after: EvidenceRecorded,
-    problems: list[str],
-    *,
-    steps: int | None,
-) -> TraceComparison | None:
-    if not (before.captures and after.captures):
-        problems.append("the ledger names no trace of both sides")
-        return None
-    try:
-        drills = []
-        for side in (before, after):
-            captures = [folder / each for each in side.captures]
-            try:
-                drilled, left_out = read_window(captures, CaptureWindow(steps=steps))
-            except ParseError:  # another number of steps than was asked for
-                drilled, left_out = read_window(captures, CaptureWindow())
-            problems += [_below(each, folder) for each in left_out]
-            drills.append(drilled)
-        return compare_windows(*drills)
-    except XlatuneError as error:
-        problems.append(_below(str(error), folder))
-        return None
-
-
-def _facts_of_others(
-    folder: Path, before: EvidenceRecorded, after: EvidenceRecorded, problems: list[str]
-) -> list[EvidenceFact]:
+def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[EvidenceFact]:
     """Return what moved by the readers of other distributions."""
-    old, new = ([folder / each for each in side.captures] for side in (before, after))
-    try:
-        return [
-            EvidenceFact(kind=name, text=text)
-            for name, each in readers().items()
-            for text in each.changes(old, new)
-        ]
-    except (XlatuneError, OSError) as error:
-        problems.append(_below(str(error), folder))
-        return []
+    return [
+        EvidenceFact(kind=name, text=text)
+        for name, each in readers().items()
+        for text in each.changes(before, after)
+    ]
 
 
 def _trace_facts(found: TraceComparison) -> Iterator[EvidenceFact]:
@@ -409,8 +406,3 @@ def _moved(kind: str, part: Part) -> EvidenceFact:
         before_ms=before,
         after_ms=after,
     )
-
-
-def _below(text: str, folder: Path) -> str:
-    """Make paths relative to the work directory: other machines read the document too."""
-    return text.replace(f"{folder.parent.parent}/", "")

@@ -210,25 +210,6 @@ def test_ranks_that_name_no_steps_at_all_stay_one_stretch() -> None:
     assert drill(traces).rule is StepRule.WHOLE
 
 
-def test_a_device_that_lost_a_kernel_has_its_steps_from_the_others_and_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    space = Space()
-    for step in range(5):
-        for place in range(8):
-            for gpu in range(8):
-                if (step, place, gpu) != (2, 3, 5):
-                    at = step * 1_000 + place * 100
-                    space.kernel(gpu, "Stream #1", f"gemm_{place}", at, 50, op=f"dot.{place}")
-    found = drill([space.trace()])
-    assert (found.rule, found.steps) == (StepRule.EXECUTIONS, (0, 1, 2, 3, 4))
-    assert [step.kernels for step in found.gpus[5].steps] == [8, 8, 7, 8, 8]
-    (tmp_path / "n.xplane.pb").write_bytes(space.data())
-    assert main(["drill", str(tmp_path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "/device:GPU:5 has 7 in step 2, where most steps have 8" in said
-
-
 def test_force_shows_a_capture_that_lost_events_under_a_warning() -> None:
     space = node()
     space.extra = msg(3, b"12 events dropped because the buffer was full")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 
 import pytest
 
@@ -38,27 +40,8 @@ def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
     assert found.blockers[0].alone_ps == 250 * 6
 
 
-@pytest.mark.parametrize(
-    ("space", "rule"),
-    [
-        pytest.param(
-            node(late=950), StepRule.LAUNCH, id="work behind its annotation, by its launch"
-        ),
-        pytest.param(
-            node(late=950, launches=False), StepRule.EXECUTIONS, id="no launches, by counting runs"
-        ),
-    ],
-)
-def test_work_that_runs_late_stays_in_the_step_that_dispatched_it(
-    space: Space, rule: StepRule
-) -> None:
-    found = drill([space.trace()])
-    assert (found.rule, found.steps) == (rule, (5, 6, 7))
-    assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
-
-
-@pytest.mark.parametrize("apart", [1, 1_000_000], ids=["looked up", "searched"])
-def test_a_kernel_whose_launch_is_not_known_belongs_to_no_step(apart: int) -> None:
+def launched(apart: int) -> Space:
+    """Two steps of one kernel each, and three kernels whose launch is not known."""
     space = Space()
     for step in range(2):
         space.host("train", step * 1000, 900, "step_num", step)
@@ -66,48 +49,117 @@ def test_a_kernel_whose_launch_is_not_known_belongs_to_no_step(apart: int) -> No
         space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50, correlation=10 + step * apart)
     for i, unknown in enumerate((8, 11 + apart, 10 + apart // 2 + 2)):
         space.kernel(0, "Stream #1", "fusion", 300 + i * 10, 1 + i, correlation=unknown)
-    found = drill([space.trace()])
-    assert (found.rule, found.steps) == (StepRule.LAUNCH, (0, 1))
-    assert [step.sum_ps for step in found.gpus[0].steps] == [50, 50]
-    assert found.gpus[0].outside.sum_ps == 1 + 2 + 3
+    return space
 
 
-def test_kernels_without_attribution_fall_back_to_windows() -> None:
+def unattributed(marks: int) -> Space:
+    """Three kernels in two steps, and one between them, that name nothing."""
     space = Space()
-    for step in range(2):
+    for step in range(marks):
         space.host("train", step * 1000, 900, "step_num", step)
-        space.kernel(0, "Stream #1", "fusion", step * 1000 + 10, 50)
-    space.kernel(0, "Stream #1", "fusion", 950, 5)
-    found = drill([space.trace()])
-    assert (found.rule, found.steps) == (StepRule.WINDOWS, (0, 1))
-    assert found.gpus[0].outside.sum_ps == 5
-    assert found.attributed_ps == 0
+    for at, size in ((10, 50), (1010, 50), (950, 5)):
+        space.kernel(0, "Stream #1", "fusion", at, size)
+    return space
 
 
-def test_without_any_marker_the_capture_is_one_stretch_over_the_given_steps() -> None:
+def beside() -> Space:
+    """A reduction of another program, on a device of its own."""
+    space = node(gpus=1, launches=False)
+    for step in range(3):
+        space.kernel(1, "Stream #1", "loop_add_fusion", step * 1000 + 100, 10)
+    return space
+
+
+def nameless() -> Space:
+    """Two kernels of the step's module, in its first step, without hlo_op."""
+    space = node(gpus=1)
+    for at in (10, 20):
+        line = space.lines["/device:GPU:0"]["Stream #2(Compute)"]
+        module = msg(4, num(1, 3), num(7, space.id(space.stats, "jit_f")))
+        launch = msg(4, num(1, 1), num(3, 1))
+        line.append(msg(4, num(1, 1), num(2, at), num(3, 1), launch, module))
+    return space
+
+
+def lost() -> Space:
+    """Five steps of eight kernels on eight GPUs, one of which lost a kernel."""
     space = Space()
-    for i in range(6):
-        space.kernel(0, "Stream #1", f"fusion_{i % 2}", i * 100, 50)
-    found = drill([space.trace()], CaptureWindow(steps=3))
-    assert (found.rule, found.gpu_steps) == (StepRule.WHOLE, 3)
+    for step, place, gpu in itertools.product(range(5), range(8), range(8)):
+        if (step, place, gpu) != (2, 3, 5):
+            at = step * 1_000 + place * 100
+            space.kernel(gpu, "Stream #1", f"gemm_{place}", at, 50, op=f"dot.{place}")
+    return space
+
+
+NAMED, COUNTED = (5, 6, 7), (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("space", "rule", "steps", "kernels", "outside_ps"),
+    [
+        pytest.param(
+            node(late=950), StepRule.LAUNCH, NAMED, [4, 4, 4], 0,
+            id="work behind its annotation is of the step that launched it",
+        ),
+        pytest.param(
+            node(late=950, launches=False), StepRule.EXECUTIONS, NAMED, [4, 4, 4], 0,
+            id="without launches the runs are counted",
+        ),
+        pytest.param(
+            launched(1), StepRule.LAUNCH, (0, 1), [1, 1], 6,
+            id="a kernel whose launch is not known, among launches one by one, is of no step",
+        ),
+        pytest.param(
+            launched(1_000_000), StepRule.LAUNCH, (0, 1), [1, 1], 6,
+            id="a kernel whose launch is not known, among launches far apart, is of no step",
+        ),
+        pytest.param(
+            unattributed(2), StepRule.WINDOWS, (0, 1), [1, 1], 5,
+            id="kernels that name nothing are of the annotation that is open",
+        ),
+        pytest.param(
+            unattributed(0), StepRule.WHOLE, (0,), [3], 0,
+            id="without any marker the capture is one stretch",
+        ),
+        pytest.param(
+            beside(), StepRule.EXECUTIONS, NAMED, [1, 1, 1], 0,
+            id="a device on which the step does not run follows the others",
+        ),
+        pytest.param(
+            nameless(), StepRule.LAUNCH, NAMED, [6, 4, 4], 0,
+            id="kernels of a run that name no operation do not cut a step",
+        ),
+        pytest.param(
+            lost(), StepRule.EXECUTIONS, COUNTED, [8] * 5, 0,
+            id="one kernel that one of eight GPUs lost leaves five steps",
+        ),
+    ],
+)  # fmt: skip
+def test_each_kernel_is_of_its_step(
+    space: Space, rule: StepRule, steps: tuple[int, ...], kernels: list[int], outside_ps: int
+) -> None:
+    found = drill([space.trace()])
     reconciles(found)
+    assert (found.rule, found.steps) == (rule, steps)
+    assert [step.kernels for step in found.gpus[-1].steps] == kernels
+    assert found.gpus[-1].outside.sum_ps == outside_ps
 
 
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        pytest.param(
-            4, "100% of the kernel time belongs to kernels whose number is no multiple", id="4"
-        ),
-        pytest.param(7, "no multiple of the 7", id="7"),
+        pytest.param(3, "", id="three are taken"),
+        pytest.param(4, "100% of the kernel time belongs to kernels whose", id="four are refused"),
+        pytest.param(7, "no multiple of the 7", id="seven are refused"),
     ],
 )
-def test_a_number_of_steps_that_the_kernels_contradict_is_refused(steps: int, says: str) -> None:
+def test_a_number_of_steps_is_held_against_the_kernels_of_a_stretch(steps: int, says: str) -> None:
     space = Space()
     for i in range(6):
         space.kernel(0, "Stream #1", f"fusion_{i % 2}", i * 100, 50)
-    with pytest.raises(ParseError, match=says):
-        drill([space.trace()], CaptureWindow(steps=steps))
+    with pytest.raises(ParseError, match=says) if says else contextlib.nullcontext():
+        found = drill([space.trace()], CaptureWindow(steps=steps))
+        assert (found.rule, found.gpu_steps) == (StepRule.WHOLE, steps)
 
 
 def test_the_period_holds_what_lies_between_two_steps() -> None:
@@ -132,28 +184,6 @@ def test_a_device_that_only_copies_is_in_no_figure() -> None:
     )
 
 
-def test_a_device_on_which_the_step_does_not_run_follows_the_others() -> None:
-    space = node(gpus=1, launches=False)
-    for step in range(3):  # a reduction of another program, on a device of its own
-        space.kernel(1, "Stream #1", "loop_add_fusion", step * 1000 + 100, 10)
-    found = drill([space.trace()])
-    assert found.rule is StepRule.EXECUTIONS
-    assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 4]
-    assert [step.sum_ps for step in found.gpus[1].steps] == [10, 10, 10]
-
-
-def test_kernels_of_a_run_that_name_no_operation_do_not_cut_a_step() -> None:
-    space = node(gpus=1)
-    for at in (10, 20):  # two of the step's module, in its first step, without hlo_op
-        line = space.lines["/device:GPU:0"]["Stream #2(Compute)"]
-        module = msg(4, num(1, 3), num(7, space.id(space.stats, "jit_f")))
-        launch = msg(4, num(1, 1), num(3, 1))
-        line.append(msg(4, num(1, 1), num(2, at), num(3, 1), launch, module))
-    found = drill([space.trace()])
-    assert (found.rule, found.even) == (StepRule.LAUNCH, True)
-    assert [step.kernels for step in found.gpus[0].steps] == [6, 4, 4]
-
-
 def test_only_stream_lines_of_device_planes_are_kernels() -> None:
     space = node(gpus=1)
     space.kernel(0, "XLA Ops", "fusion.1", 0, 10_000)
@@ -167,14 +197,6 @@ def test_aggregated_events_are_no_timeline() -> None:
     line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
     line.append(msg(4, num(1, 1), num(5, 12), num(3, 10_000)))
     assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
-
-
-def test_a_window_that_cuts_a_step_is_said() -> None:
-    space = node()
-    space.kernel(0, "Stream #1(Compute)", "nvjet_gemm", 2_800, 5, op="nvjet_gemm", correlation=1)
-    found = drill([space.trace()])
-    assert not found.even
-    assert any("cuts a step" in line for line in terminal(drill_document(Drilled(drills=(found,)))))
 
 
 def test_the_straggler_is_the_device_that_computes_longest() -> None:

@@ -24,6 +24,12 @@ def without(space: Space, gpu: int, last: int) -> Space:
     return space
 
 
+def more_than_a_step() -> Space:
+    space = node()
+    space.kernel(0, STREAM, "nvjet_gemm", 2_800, 5, op="nvjet_gemm", correlation=1)
+    return space
+
+
 def stretch(kernels: list[int]) -> Trace:
     """Devices without steps that ran so many kernels: three names in turn."""
     lines = {
@@ -62,6 +68,11 @@ ENDS = "steps before it have"
             lambda: stretch([3 * 4 + 1]),
             f"the last step of /device:GPU:0 lacks 2 kernels that all {ENDS} (b, c)",
             id="a stretch without steps that ends inside a run says so too",
+        ),
+        pytest.param(
+            lambda: more_than_a_step().trace(),
+            "the window cuts a step",
+            id="a window that holds more than its steps says so",
         ),
         pytest.param(
             lambda: stretch([12, 12, 6]),

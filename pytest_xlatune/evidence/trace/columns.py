@@ -194,54 +194,16 @@ def decode(
     Raises:
         WireError: an event is no message, or its time is out of range.
     """
+    ids = tuple(wanted.values())
+    slots = _slots(ids)
     for begin in range(0, len(line.tags), BLOCK):
-        part = _Rows(len(wanted), min(BLOCK, len(line.tags) - begin))
-        _fill(part, line, begin, tuple(wanted.values()), intern, first=first)
-        yield part.columns(wanted)
-
-
-class _Rows:
-    """Columns under way."""
-
-    __slots__ = ("duration_ps", "name", "offset_ps", "stats", "timed")
-
-    def __init__(self, wanted: int, size: int) -> None:
-        self.name = np.zeros(size, np.int64)
-        self.offset_ps = np.zeros(size, np.int64)
-        self.duration_ps = np.zeros(size, np.int64)
-        self.timed = np.ones(size, bool)
-        self.stats = np.full((wanted, size), ABSENT, np.int64)
-
-    def columns(self, wanted: Mapping[str, int]) -> Columns:
-        found = Columns(
-            name=self.name,
-            offset_ps=self.offset_ps,
-            duration_ps=self.duration_ps,
-            stats={each: self.stats[row] for row, each in enumerate(wanted)},
-        )
-        return found if self.timed.all() else found.where(self.timed)
-
-
-def _fill(
-    rows: _Rows,
-    line: TraceLine,
-    begin: int,
-    wanted: tuple[int, ...],
-    intern: Callable[[str], int],
-    *,
-    first: bool,
-) -> None:
-    """Decode the events from the one numbered `begin` on into as many rows as there are."""
-    tags, stop = line.tags, begin + len(rows.name)
-    at = tags[begin:stop]
-    octets = Octets(line.data, int(at[0]), int(tags[stop]) if stop < len(tags) else line.end)
-    block = _Block(octets, at - octets.start, rows, first=first)
-    slots = _slots(wanted)
-    odd = np.arange(len(at)) if slots is None else block.lockstep(slots)
-    block.take_strings(odd, intern)
-    for row in odd:
-        block.one_by_one(row, wanted, intern)
-    block.check_times()
+        block = _Block(line, begin, len(ids), first=first)
+        odd = np.arange(len(block.name)) if slots is None else block.lockstep(slots)
+        block.take_strings(odd, intern)
+        for row in odd:
+            block.one_by_one(row, ids, intern)
+        block.check_times()
+        yield block.columns(wanted)
 
 
 def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
@@ -259,15 +221,30 @@ def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
 class _Block:
     """Some events of a line on their way into columns."""
 
-    def __init__(self, octets: Octets, tags: Ints, rows: _Rows, *, first: bool) -> None:
-        self._octets = octets
-        length, width = octets.varints(tags + 1)
-        self._begins = tags + 1 + width
+    def __init__(self, line: TraceLine, begin: int, wanted: int, *, first: bool) -> None:
+        tags = line.tags[begin : begin + BLOCK]
+        stop, size = begin + len(tags), len(tags)
+        until = int(line.tags[stop]) if stop < len(line.tags) else line.end
+        self._octets = octets = Octets(line.data, int(tags[0]), until)
+        at = tags - octets.start + 1
+        length, width = octets.varints(at)
+        self._begins = at + width
         self._ends = self._begins + length
         self._first = first
-        self.name, self.offset_ps, self.duration_ps = rows.name, rows.offset_ps, rows.duration_ps
-        self.timed, self.stats = rows.timed, rows.stats
+        self.name, self.offset_ps, self.duration_ps = (np.zeros(size, np.int64) for _ in range(3))
+        self.timed = np.ones(size, bool)
+        self.stats = np.full((wanted, size), ABSENT, np.int64)
         self._strings: list[tuple[int, int]] = []  # where each begins and ends
+
+    def columns(self, wanted: Iterable[str]) -> Columns:
+        """Return what was read, without aggregates."""
+        found = Columns(
+            name=self.name,
+            offset_ps=self.offset_ps,
+            duration_ps=self.duration_ps,
+            stats={each: self.stats[row] for row, each in enumerate(wanted)},
+        )
+        return found if self.timed.all() else found.where(self.timed)
 
     def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
         """Enter the strings that events bear in full; `odd` ones are read again."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.cli.show import complain, show
+from pytest_xlatune.report.lines import in_columns
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks import new_session_id
@@ -42,7 +43,7 @@ def ticks(
         is_news = False
         for landed in feed.landed():
             is_news = True
-            show([landed.line] if landed.line else [])
+            show([in_columns(landed.line)] if landed.line else [])
             if tell is not None:
                 for message in landed.messages:
                     tell(message)

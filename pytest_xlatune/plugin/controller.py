@@ -37,7 +37,7 @@ from pytest_xlatune.plugin.hooks import (
     root_of,
 )
 from pytest_xlatune.report.leaderboard import state_line
-from pytest_xlatune.report.lines import summary_message
+from pytest_xlatune.report.lines import in_columns, summary_message
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
@@ -511,7 +511,7 @@ class Controller:
                 for landed in self._feeds[folder].landed():
                     is_news = True
                     if landed.line and not (landed.is_passing and self._status.is_on):
-                        yield landed.line
+                        yield in_columns(landed.line)
                     for message in landed.messages:
                         self._tell(message)
                     if landed.result is not None:

@@ -8,6 +8,7 @@ night. This module sends nothing and must not know its readers.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -248,6 +249,30 @@ def _turned(result: TrialResult, rotation: RotationResult) -> str:
     best = max(arms, key=lambda each: each.change, default=None)
     shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
     return f"{counted(len(found.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
+
+
+_COLUMNS = 80  # of a terminal, and of the log of a pipeline
+
+
+def in_columns(line: str) -> str:
+    """Return a live line in so many columns: where the sweep stands follows on a line of its own.
+
+    A word, such as a path or a flag, is never cut.
+    """
+    if len(line) <= _COLUMNS:
+        return line
+    came, bar, progress = line.rpartition(" | ")
+    parts = [came, f"  {progress}"] if bar else [line]
+    return "\n".join(
+        textwrap.fill(
+            part,
+            _COLUMNS,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in parts
+    )
 
 
 _MOST_CHARS = 160  # of a reason in a line: the report, or the test that failed, has all of it

@@ -23,22 +23,12 @@ from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spe
 from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import Reply
-from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.machine import SLEEP, Machine
 from tests.helpers.payloads import PATH, Start
 from tests.helpers.played import ARGUMENTS, Scripted, row
 from tests.helpers.waiting import LIMIT_S, until
-
-FAKE = Path(__file__).parents[1] / "data" / "slurm" / "fake_slurm.py"
-SUBMIT = """
-import sys
-from pathlib import Path
-from pytest_xlatune.executors.slurm import SlurmExecutor
-from pytest_xlatune.executors.slurm._commands import Reply
-from tests.executors.test_submitted_twice import submit
-submit(SlurmExecutor(round_s=0), Path(sys.argv[1]))
-"""
 
 
 class InBackground:
@@ -145,67 +135,16 @@ def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
 # -- Slurm ----------------------------------------------------------------------------------------
 
 
-def submit(executor: SlurmExecutor, root: Path) -> Submission:
-    request = Request(folder=root / "t1" / "1", **ARGUMENTS)
-    job_id = executor.submit(LaunchSpec(argv=("true",), inherit=("PATH",)), request)
-    return Submission(trial_id="t1", attempt=1, executor="slurm", job_id=job_id, folder="t1/1")
-
-
-def is_free(lock: Path) -> bool:
-    with lock.open("a") as file, contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands on PATH, with an sbatch that waits for the file `go`; the fake's state."""
-    real, front, state = (tmp_path / name for name in ("real", "front", "slurm"))
-    for folder in (real, front, state):
-        folder.mkdir()
-    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel"):
-        text = FAKE.read_text(encoding="utf-8")
-        (real / name).write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
-        (real / name).chmod(0o755)
-    (front / "sbatch").write_text(
-        f"#!/bin/bash\ntouch {tmp_path}/asked\n"
-        f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n"
-        f'exec {real}/sbatch "$@"\n',
-        encoding="utf-8",
-    )
-    (front / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{front}:{real}:{os.environ['PATH']}")
-    return state
-
-
-def test_an_sbatch_that_outlives_its_session_is_waited_for(fake: Path, tmp_path: Path) -> None:
-    first = subprocess.Popen([sys.executable, "-c", SUBMIT, str(tmp_path / "work")])
-    try:
-        until((tmp_path / "asked").exists)
-    finally:
-        first.kill()  # the session alone: its sbatch still asks
-        first.wait()
-    waits: list[float] = []
-
-    def sleep(wait_s: float) -> None:
-        waits.append(wait_s)
-        (tmp_path / "go").touch()
-        until(lambda: is_free(tmp_path / "work" / "t1" / "1" / "submitit" / "sbatch.lock"))
-
-    second = submit(SlurmExecutor(round_s=0, sleep=sleep), tmp_path / "work")
-    assert waits, "it did not wait for the first"
-    assert [path.stem for path in fake.glob("*.json")] == [second.job_id]
-
-
-def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(fake: Path, tmp_path: Path) -> None:
+def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(tmp_path: Path) -> None:
     scripts = tmp_path / "work" / "t1" / "1" / "submitit"
     scripts.mkdir(parents=True)
     with (scripts / "sbatch.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(SchedulerDown, match="of another session"):
-            submit(SlurmExecutor(sleep=lambda _: None), tmp_path / "work")
-    assert not list(fake.glob("*.json"))
+            SlurmExecutor(sleep=lambda _: None).submit(
+                LaunchSpec(argv=("true",)), Request(folder=scripts.parent, **ARGUMENTS)
+            )
+    assert not list(scripts.glob("*submission*"))
 
 
 def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:

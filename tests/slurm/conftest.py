@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -244,9 +245,9 @@ class Project:
 
     @property
     def said(self) -> str:
-        """What the last session printed."""
+        """What the last session printed, each live line as one line."""
         path = self.path / f"session.{len(self._started) - 1}.txt"
-        return path.read_text(encoding="utf-8", errors="replace")
+        return re.sub(r"\n  (?=\S)", " ", path.read_text(encoding="utf-8", errors="replace"))
 
     def end(self) -> None:
         for process in self._started:

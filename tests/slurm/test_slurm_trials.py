@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,7 +192,10 @@ def test_scancel_from_outside_is_known_at_the_next_poll(
     assert not any("sleep" in command(pid) for pid in lab.processes())
 
 
-def test_our_own_cancel_ends_a_running_and_a_waiting_job(trials: Trials) -> None:
+def test_our_own_cancel_ends_a_running_and_a_waiting_job(
+    trials: Trials, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="pytest_xlatune.executors")
     running, waiting = (trials.submit(name, "sleep 300") for name in ("run", "wait"))
     trials.running(running)
     assert trials.poll(waiting).state is State.PENDING
@@ -199,6 +203,16 @@ def test_our_own_cancel_ends_a_running_and_a_waiting_job(trials: Trials) -> None
     assert trials.end(running).state is State.CANCELLED
     assert trials.end(waiting).state is State.CANCELLED
     assert not list(trials.folder(waiting).glob("log.*"))
+    done = [each.getMessage() for each in caplog.records if each.levelname == "INFO"]
+    assert done == [
+        f"xl-run is job {running.job_id} on node[001-002]",
+        f"xl-wait is job {waiting.job_id} on node[001-002]",
+        f"Slurm is asked to cancel {running.job_id}, {waiting.job_id}",
+    ]
+    asked = [each.getMessage() for each in caplog.records if each.levelname == "DEBUG"]
+    assert any(re.match(r"Slurm was asked 'scancel' in \d+\.\d\d s: answered; ", each)
+               for each in asked)  # fmt: skip
+    assert re.search(r"; scontrol has run [1-9]\d* times$", asked[-1])
     trials.executor.cancel([running, waiting], root=trials.root)  # once more does no harm
 
 
@@ -312,11 +326,48 @@ def test_jobs_that_slurm_has_forgotten_are_still_over(
     assert states == [State.PENDING] * (ALL_EMPTY_ROUNDS - 1) + [State.LOST]
 
 
+# what an sbatch does that is a site's own: {real} is Slurm's, which takes the job
 WRAPPER = {
-    "the answer is lost": 'echo "sbatch: error: Batch job submission failed: Socket timed out on '
-    'send/recv operation" >&2; exit 1',
-    "the submitter dies": "kill -9 $(ps -o ppid= -p $PPID)",
+    "the answer is lost": '{real} "$@" >/dev/null; echo "sbatch: error: Batch job submission '
+    'failed: Socket timed out on send/recv operation" >&2; exit 1',
+    "the submitter dies": '{real} "$@" >/dev/null; kill -9 $(ps -o ppid= -p $PPID)',
+    "it says nothing": '{real} "$@" >/dev/null',
+    "garbage": '{real} "$@" >/dev/null; printf "\\001\\377 job 9 \\n"',
+    "a bare number": '{real} "$@" >/dev/null; echo 4711',
+    "an error of its own": '{real} "$@" >/dev/null; echo "line 3: quota?" >&2; exit 1',
+    "it is killed": '{real} "$@" >/dev/null; kill -9 $$',
+    "it hangs": '{real} "$@" >/dev/null; sleep 1000',
+    "it hangs once it has said it": '{real} "$@"; sleep 1000',
 }
+# the session is over, and says nothing of a job
+ENDS = {"the submitter dies": -signal.SIGKILL, "it hangs": 1}
+
+
+def wrapped(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an sbatch before Slurm's own on PATH."""
+    wrapper = tmp_path / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text("#!/bin/bash\n" + text.format(real=shutil.which("sbatch")) + "\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+
+
+def session_that_submits(trials: Trials, name: str) -> list[str]:
+    """Return the command of another session, which submits a trial and prints its job."""
+    arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
+    code = f"""\
+        from pathlib import Path
+        from pytest_xlatune.model.trial import LaunchSpec
+        from pytest_xlatune.model.resources import Patience, Resources
+        from pytest_xlatune.executors import Request
+        from pytest_xlatune.executors.slurm import SlurmExecutor, _script
+        _script.COMMAND_TIMEOUT_S = 5
+        print(SlurmExecutor().submit(
+            LaunchSpec(argv=("sleep", "2")),
+            Request(**{arguments!r} | dict(folder=Path({arguments["folder"]!r}))),
+        ))
+        """
+    return [sys.executable, "-c", textwrap.dedent(code)]
 
 
 @pytest.mark.parametrize("accident", WRAPPER)
@@ -328,40 +379,50 @@ def test_nothing_is_submitted_twice(
     accident: str,
 ) -> None:
     name = f"twice-{tmp_path.name}"
-    real = subprocess.run(["which", "sbatch"], capture_output=True, text=True, check=True).stdout
-    wrapper = tmp_path / "bin" / "sbatch"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/bash\n{real.strip()} "$@" >/dev/null\n{WRAPPER[accident]}\n')
-    wrapper.chmod(0o755)
     with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
-        arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
-        code = f"""\
-            from pathlib import Path
-            from pytest_xlatune.model.trial import LaunchSpec
-            from pytest_xlatune.model.resources import Patience, Resources
-            from pytest_xlatune.executors import Request
-            from pytest_xlatune.executors.slurm import SlurmExecutor
-            print(SlurmExecutor().submit(
-                LaunchSpec(argv=("sleep", "2")),
-                Request(**{arguments!r} | dict(folder=Path({arguments["folder"]!r}))),
-            ))
-            """
+        wrapped(tmp_path, WRAPPER[accident], patch)
         first = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            check=False,
+            session_that_submits(trials, name), capture_output=True, text=True, check=False
         )
-    died = accident == "the submitter dies"
-    assert first.returncode == (-signal.SIGKILL if died else 0), first.stderr
+    ends = ENDS.get(accident, 0)
+    assert first.returncode == ends, first.stderr
     # the next session submits what was intended and finds it running
     done = trials.submit(name, ("sleep", "2"))
     assert jobs_named(slurm, f"xl-{name}") == [done.job_id]
-    assert died or first.stdout.strip() == done.job_id
+    assert ends or first.stdout.strip() == done.job_id
     outcome = trials.end(done)
     assert outcome.state is State.COMPLETED, outcome
     assert trials.submit(name, ("sleep", "2")) == done, "and so it does when it is over"
+
+
+def test_an_sbatch_that_outlives_its_session_is_waited_for(
+    trials: Trials,
+    slurm: Callable[..., str],
+    wait_until: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, go = tmp_path / "asked", tmp_path / "go"
+    waits = f'touch {asked}; while [ ! -e {go} ]; do sleep 0.05; done; exec {{real}} "$@"'
+    wrapped(tmp_path, waits, monkeypatch)
+    first = subprocess.Popen(session_that_submits(trials, "outlived"))
+    try:
+        wait_until(asked.exists)
+    finally:
+        first.kill()  # the session alone: its sbatch still asks
+        first.wait()
+    waited_s: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        waited_s.append(wait_s)
+        go.touch()
+        time.sleep(wait_s)
+
+    trials.executor = trials.new_executor(sleep=sleep)
+    done = trials.submit("outlived", ("sleep", "2"))
+    assert waited_s, "it did not wait for the first"
+    assert jobs_named(slurm, "xl-outlived") == [done.job_id]
+    assert trials.end(done).state is State.COMPLETED
 
 
 @pytest.mark.jax

@@ -76,7 +76,7 @@ def write_spec(folder: Path, spec: LaunchSpec) -> str:
     last text is random, so that the digest, which a process list shows, tells nothing of the
     others. An equal spec that lies there already keeps its digest: its job may be accepted.
     """
-    payload.make_folder(folder)
+    secure_files.make_folder(folder)
     plain, secrets = _apart(spec)
     text, kept = json.dumps(plain).encode("ascii"), b""
     with secure_files.Folder(folder) as opened:

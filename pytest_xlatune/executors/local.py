@@ -198,8 +198,7 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
 
 
 def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
-    words = (str(lock.absolute()), digest, comment)
-    argv = payload.payload_argv(folder.absolute(), *words, does="submit_here")
+    argv = payload.payload_argv(folder.absolute(), digest, str(lock.absolute()), comment)
     notes = folder / _NOTES
     with os.fdopen(
         secure_files.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
@@ -217,7 +216,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
-    payload.close_files(folder)
+    secure_files.close_files(folder)
     if done.returncode:
         said = secure_files.read_text(notes).strip()
         raise SubmissionError(

@@ -45,11 +45,6 @@ else:  # a script, on a node that can import nothing of ours
 
 Folder = secure_files.Folder
 NotOursError = secure_files.NotOursError
-make_folder, close_files, write_json = (
-    secure_files.make_folder,
-    secure_files.close_files,
-    secure_files.write_json,
-)
 SPEC = "spec.json"
 # what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
 # HF_TOKEN and WANDB_API_KEY once stood in clear in each spec, which others could read
@@ -258,12 +253,12 @@ class _Stop:
 def _run(
     folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
 ) -> dict[str, Any]:
-    close_files(folder.path / "submitit")  # what the scheduler wrote before us
+    secure_files.close_files(folder.path / "submitit")  # what the scheduler wrote before us
     spec = _read_spec(folder, digest)
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
-        make_folder(Path(name), folder.mode)
+        secure_files.make_folder(Path(name), folder.mode)
     with contextlib.suppress(OSError):  # a trial runs without it
         _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
     with _machine(machine_lock, stop, folder) as held:
@@ -779,39 +774,30 @@ def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
     folder.write(name, json.dumps(data).encode("ascii"))
 
 
-def payload_argv(folder: Path, *digest: str, does: str = "main") -> list[str]:
-    """Return the words that run this rank's share: as an imported module it is compiled already."""
-    start = f"sys.path.append({str(Path(__file__).parent)!r}); import payload; payload.{does}()"
-    return [sys.executable, "-I", "-S", "-B", "-c", f"import sys; {start}", str(folder), *digest]
+def payload_argv(folder: Path, *words: str) -> list[str]:
+    """Return the command that runs `main`: isolated, for it needs the standard library only."""
+    return [sys.executable, "-I", "-S", "-B", __file__, str(folder), *words]
 
 
 def main() -> None:
-    """Run the share of the attempt whose folder and spec's digest are the arguments."""
-    folder, *digest = sys.argv[1:]
-    _run_share(folder, "", *digest)
+    """Run this rank's share of the attempt whose folder and spec's digest are the arguments.
 
-
-def _run_share(folder: str, *how: str) -> None:
-    try:
-        run(folder, *how)
-    except OSError as error:
-        sys.stderr.write(f"the trial was not started: {error}\n")
-        sys.exit(1)
-    os._exit(0)  # nothing is left to close, and the next trial waits for our end
-
-
-def submit_here() -> None:
-    """Start the attempt in a process of its own on this machine, write its job down, and end.
-
-    The arguments are its folder, the machine's lock, the spec's digest and its comment. The job
-    has a session of its own and no parent that would have to reap it.
+    With a lock of the machine and a comment behind them the attempt is submitted on this machine:
+    its job gets a process and a session of its own, and is written down, before it runs.
 
     Raises:
         OSError: the job could not be written down; then nothing runs.
     """
-    folder, lock, digest, comment = sys.argv[1:]
-    if _is_to_run(Path(folder), comment):
-        _run_share(folder, lock, digest)
+    folder, *words = sys.argv[1:]
+    digest, lock, comment = (*words, "", "", "")[:3]
+    if comment and not _is_to_run(Path(folder), comment):
+        return
+    try:
+        run(folder, lock, digest)
+    except OSError as error:
+        sys.stderr.write(f"the trial was not started: {error}\n")
+        sys.exit(1)
+    os._exit(0)  # nothing is left to close, and the next trial waits for our end
 
 
 def _is_to_run(folder: Path, comment: str) -> bool:
@@ -828,7 +814,7 @@ def _is_to_run(folder: Path, comment: str) -> bool:
         its_end, kept = os.pipe()
         child = os.fork()
         if child:
-            write_json(folder / JOB, {"job_id": _job_id(child), "comment": comment})
+            secure_files.write_json(folder / JOB, {"job_id": _job_id(child), "comment": comment})
             return False
         os.setsid()
         os.close(kept)

@@ -22,6 +22,7 @@ from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.plugin import controller
+from pytest_xlatune.report.lines import in_columns
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
@@ -246,6 +247,22 @@ def test_nothing_reaches_people_with_the_password_of_an_address(
     for text in (capsys.readouterr().out, console.getvalue(), known.stop_reason, known.stopped):
         assert f"cannot reach http://{HIDDEN}@proxy:3128" in text
         assert "hunter2" not in text
+
+
+LONG = "/work/" + "x" * 90
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        pytest.param("fast (job 1) 1,000 TGS | 1/2", "fast (job 1) 1,000 TGS | 1/2", id="short"),
+        pytest.param(f"{'a ' * 38}| 1/2 b", f"{'a ' * 37}a\n  1/2 b", id="where the sweep stands"),
+        pytest.param("note: " + "abcd " * 16, f"note:{' abcd' * 15}\n  abcd", id="a sentence"),
+        pytest.param(f"note: {LONG}", f"note:\n  {LONG}", id="a path stays whole"),
+    ],
+)
+def test_a_live_line_fits_80_columns(line: str, shown: str) -> None:
+    assert in_columns(line) == shown
 
 
 def test_no_time_left_is_said_that_is_over_before_the_trial_is(seen: Seen) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_started
 from pytest_xlatune.model.result import State, Submission
@@ -131,7 +132,7 @@ def test_a_payload_is_known_by_more_than_its_process_id(
     process = {"host": host, "boot_id": boot_id, "pid": os.getpid(), "start_ticks": ticks}
     (tmp_path / "a").mkdir()
     for name in (payload.name_of("claimed"), payload.name_of("started")):
-        payload.write_json(tmp_path / "a" / name, {**process, "at_s": 1.0, **change})
+        secure_files.write_json(tmp_path / "a" / name, {**process, "at_s": 1.0, **change})
     found = Machine(tmp_path).poll(
         Submission(trial_id="t", attempt=1, executor="local", job_id="1.1", folder="a")
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import LOCK_VARIABLE, Executor, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.local import LocalExecutor
@@ -188,7 +189,7 @@ def test_who_has_the_machine_and_for_how_long_is_told(
         folder.mkdir(parents=True)
         (folder / payload.SPEC).write_text("{}", encoding="utf-8")
         claim = {**payload.identity(os.getpid()), "at_s": now_s - ago_s}
-        payload.write_json(folder / payload.name_of("claimed"), claim)
+        secure_files.write_json(folder / payload.name_of("claimed"), claim)
     lock.write_text(str(holder), encoding="utf-8")
 
     def said() -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,68 +80,6 @@ def request(run: Path, name: str = "t", **changed: Any) -> Request:
 def submission(run: Path, job_id: str, name: str = "t") -> Submission:
     return Submission(trial_id=name, attempt=1, executor="allocation", job_id=job_id,
                       folder=f"{run.name}/{name}.1")  # fmt: skip
-
-
-@pytest.fixture
-def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Plays srun by a script; the login sets what would steer it."""
-
-    def play(text: str) -> None:
-        path = tmp_path / "bin" / "srun"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-    login = tmp_path / "login.sh"
-    login.write_text("export SRUN_PARTITION=other SLURM_TIMELIMIT=1 SLURM_JWT=t PROFILE=yes\n")
-    monkeypatch.setattr(allocation, "LOGIN", login)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    monkeypatch.setenv("SLURM_CONF", "/etc/lab/slurm.conf")
-    monkeypatch.setenv("HF_TOKEN", "planted")
-    return play
-
-
-def ended(run: Path, name: str = "t") -> dict[str, Any]:
-    path = run / f"{name}.1" / allocation.ENDED
-    until_s = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
-    return dict(json.loads(path.read_text()))
-
-
-def test_a_step_gets_the_environment_of_a_login_and_leaves_how_srun_ended(
-    tmp_path: Path, srun: Callable[[str], None]
-) -> None:
-    srun('env >seen.txt; echo "$@" >words.txt; exit 41')
-    run = tmp_path / "run"
-    made = executor()
-    assert made.submit(LaunchSpec(argv=("true",), env={"API_KEY": "hidden"}), request(run)) == (
-        "step-1"
-    )
-    end = ended(run)
-    assert end["code"] == 41
-    assert abs(end["end_s"] - time.time()) < 60
-    seen = (run / "t.1" / "seen.txt").read_text().splitlines()
-    assert {"SLURM_CONF=/etc/lab/slurm.conf", "PROFILE=yes"} <= {*seen}
-    assert not any(each.startswith(("SRUN_", "SLURM_TIME", "SLURM_JWT", "HF_")) for each in seen)
-    words = (run / "t.1" / "words.txt").read_text()
-    assert "--jobid=31 --nodes=1 " in words
-    assert "--nodelist=node002" in words
-    assert "hidden" not in words + (run / "t.1" / allocation.SCRIPT).read_text()
-
-
-def test_an_attempt_that_is_submitted_again_has_one_step(
-    tmp_path: Path, srun: Callable[[str], None]
-) -> None:
-    srun("echo once >>begun.txt")
-    run = tmp_path / "run"
-    spec = LaunchSpec(argv=("true",))
-    said = [executor().submit(spec, request(run)) for _ in range(2)]
-    assert said == ["step-1", "step-1"], "of another process too"
-    assert executor().submit(spec, request(run, "u")) == "step-2"
-    ended(run)
-    assert (run / "t.1" / "begun.txt").read_text() == "once\n"
 
 
 @pytest.mark.parametrize(

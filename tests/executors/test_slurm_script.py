@@ -51,7 +51,9 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
     assert lines.index(f". {LOGIN}") < lines.index("unset SLURM_JWT")
     srun = next(line for line in lines if line.startswith("srun "))
     assert " --export=ALL --kill-on-bad-exit=1 " in srun
-    assert srun.endswith(f" /opt/venv/bin/python -I -S {payload.__file__} {folder} {SHOWN_DIGEST}")
+    assert srun.endswith(
+        f" /opt/venv/bin/python -I -S -B {payload.__file__} {folder} {SHOWN_DIGEST}"
+    )
     assert "USR2" not in script
     assert not list(folder.iterdir()), "a dry run writes nothing"
 

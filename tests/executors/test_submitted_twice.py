@@ -20,11 +20,11 @@ import pytest
 
 from pytest_xlatune.executors import Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
-from pytest_xlatune.executors.payload import write_json
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.secure_files import write_json
 from tests.helpers.machine import SLEEP, Machine
 from tests.helpers.payloads import PATH, Start
 from tests.helpers.played import ARGUMENTS, Scripted, row
@@ -62,8 +62,8 @@ def test_a_folder_that_another_process_submits_is_not_submitted_again(machine: M
 
 def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
     folder = machine.root / "one"
-    words = (str(machine.root / "lock"), write_spec(folder, SLEEP), "one")
-    argv = payload.payload_argv(folder, *words, does="submit_here")
+    words = (write_spec(folder, SLEEP), str(machine.root / "lock"), "one")
+    argv = payload.payload_argv(folder, *words)
     both = [subprocess.Popen(argv) for _ in range(2)]
     assert [each.wait(LIMIT_S) for each in both] == [0, 0]
     submission = machine.submit("one", SLEEP)
@@ -74,14 +74,15 @@ def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
 
 KILLED = """
 import os, signal
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
-write = payload.write_json
+write = secure_files.write_json
 def killed(*said):
     if {is_written}:
         write(*said)
     os.kill(os.getpid(), signal.SIGKILL)
-payload.write_json = killed
-payload.submit_here()
+secure_files.write_json = killed
+payload.main()
 """
 
 
@@ -91,7 +92,7 @@ def test_a_submission_that_is_killed_as_it_writes_its_job_down_starts_it_once_or
 ) -> None:
     folder = machine.root / "one"
     spec = LaunchSpec(argv=("sh", "-c", "echo ran >> runs; exec sleep 300"), env=PATH)
-    words = (str(folder), str(machine.root / "lock"), write_spec(folder, spec), "one")
+    words = (str(folder), write_spec(folder, spec), str(machine.root / "lock"), "one")
     argv = [sys.executable, "-c", KILLED.format(is_written=is_written), *words]
     assert subprocess.run(argv, timeout=LIMIT_S, check=False).returncode == -signal.SIGKILL
     before = payload.read_job(folder)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.local import LocalExecutor
@@ -49,10 +50,10 @@ class QuickExecutor(LocalExecutor):
         if (known := payload.read_job(folder)) is None:
             write_spec(folder, spec)
             known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
-            payload.write_json(folder / payload.JOB, known)
-            payload.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
+            secure_files.write_json(folder / payload.JOB, known)
+            secure_files.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
             payload.forget_secrets(folder)
-            payload.close_files(folder)
+            secure_files.close_files(folder)
         elif known["comment"] != request.comment:
             raise SubmissionError(f"{folder} already holds the attempt {known['comment']!r}")
         return known["job_id"]
@@ -64,7 +65,7 @@ def _run(folder: Path) -> dict[str, Any]:
         for name, text in spec.get("files", {}).items():
             payload._write_file(opened, name, text)
         for name in spec.get("folders", ()):
-            payload.make_folder(Path(name), opened.mode)
+            secure_files.make_folder(Path(name), opened.mode)
 
     def fill(text: str) -> bytes:
         return payload.filled(text, folder, 0)
@@ -73,14 +74,14 @@ def _run(folder: Path) -> dict[str, Any]:
     environment = payload._environment(spec, fill, 0)
     start_s = time.time()
     started = {**payload.identity(os.getpid()), "at_s": start_s}
-    payload.write_json(folder / payload.name_of("claimed"), started)
+    secure_files.write_json(folder / payload.name_of("claimed"), started)
     run = _run_here if _is_plain(argv) else _run_apart
     try:
         code, said = run(argv, environment, Path(spec.get("cwd") or folder), spec["deadline_s"])
     except OSError as error:
         reason = f"{argv[0]} could not be started: {payload._why(error, argv[0])}"
         return payload._outcome("failed", start_s=start_s, reason=reason, is_started=False)
-    payload.write_json(folder / payload.name_of("started"), started)
+    secure_files.write_json(folder / payload.name_of("started"), started)
     with (folder / payload.log_name()).open("ab") as log:
         log.write(said)
     if code is None:
@@ -94,7 +95,7 @@ def _run(folder: Path) -> dict[str, Any]:
             "problems": [],
             **_environment(spec, folder, environment),
         }
-        payload.write_json(folder / payload.name_of("environment"), told)
+        secure_files.write_json(folder / payload.name_of("environment"), told)
     ended = {"exit_code": code} if code >= 0 else {"signal": -code}
     return payload._outcome("failed" if code else "completed", start_s=start_s, **ended)
 
@@ -195,7 +196,7 @@ def _ask_node(argv: list[str], folder: Path) -> None:
     lines = [each.strip() for each in said.decode("utf-8", "replace").splitlines()]
     told = {"name": payload._node(), "lines": [each for each in lines if each]}
     told["problem"] = f"exit {code}" if code else ""
-    payload.write_json(folder / payload.name_of("health"), told)
+    secure_files.write_json(folder / payload.name_of("health"), told)
 
 
 def _environment(

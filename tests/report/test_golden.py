@@ -18,7 +18,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, Verdi
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
-from pytest_xlatune.report.lines import live_line, paragraph, standing, words
+from pytest_xlatune.report.lines import in_columns, live_line, paragraph, standing, words
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import (
@@ -64,7 +64,7 @@ def live_lines() -> str:
             )
         elif result.trial.block < BLOCKS:
             verdict = None
-        lines.append(live_line(result, verdict=verdict, progress=progress))
+        lines.append(in_columns(live_line(result, verdict=verdict, progress=progress)))
     return "\n".join(lines) + "\n"
 
 

@@ -162,7 +162,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("limit held by other jobs", "waited out"),
     f"{_C}files_away.py::test_a_work_directory_that_is_away_is_waited_for":
         ("work directory away", "waited for"),
-    f"{_E}submitted_twice.py::test_an_sbatch_that_outlives_its_session_is_waited_for":
+    f"{_S}trials.py::test_an_sbatch_that_outlives_its_session_is_waited_for":
         ("sbatch outlives its session", "waited for"),
     f"{_E}cancelled_after_the_end.py::test_who_cancels_too_late_ends_nothing":
         ("cancelled after its end", "its result stands"),

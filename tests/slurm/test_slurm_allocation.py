@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import AllocationOver, Request
+from pytest_xlatune.executors.slurm import allocation
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
@@ -44,12 +45,13 @@ class Steps:
         name: str,
         command: str,
         nodelist: tuple[str, ...] = PAIR,
+        inherit: tuple[str, ...] = ("PATH", "SLURM*"),
         **resources: Any,
     ) -> Submission:
         said = self.trials.arguments(name, nodelist, **resources)
         said |= {"folder": self.root / "run" / f"{name}.1", "job_name": f"xlt-{name}"}
         job_id = self.executor.submit(
-            LaunchSpec(argv=("bash", "-c", command), inherit=("PATH", "SLURM*")), Request(**said)
+            LaunchSpec(argv=("bash", "-c", command), inherit=inherit), Request(**said)
         )
         folder = f"run/{name}.1"
         return Submission(
@@ -131,6 +133,24 @@ def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
     assert {*slurm("squeue", "-h", "-t", "all", "-o", "%i").split()} <= {*before}
     failed = steps.submit("bad", "exit 41")
     assert (steps.end(failed).state, steps.end(failed).exit_code) == (State.FAILED, 41)
+
+
+def test_a_step_gets_the_environment_of_a_login_and_nothing_that_steers_srun(
+    steps: Steps, own: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = tmp_path / "login.sh"
+    login.write_text("export SRUN_PARTITION=other SLURM_TIMELIMIT=1 SLURM_JWT=t PROFILE=yes\n")
+    monkeypatch.setattr(allocation, "LOGIN", login)
+    monkeypatch.setenv("HF_TOKEN", "planted")
+    steps.new(environ=own)
+    done = steps.submit("env", "env", inherit=("*",))
+    assert steps.end(done).state is State.COMPLETED
+    seen = (steps.root / done.folder / "log.0.txt").read_text().splitlines()
+    assert {"PROFILE=yes", f"SLURM_CONF={os.environ['SLURM_CONF']}"} <= {*seen}
+    steers = ("SRUN_PARTITION", "SLURM_TIMELIMIT", "SLURM_JWT", "HF_")
+    assert [each for each in seen if each.startswith(steers)] == []
+    steps.new(environ=own)  # of another process too
+    assert steps.submit("env", "env") == done, "the same attempt again is the same step"
 
 
 def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str, str]) -> None:

@@ -203,11 +203,11 @@ class SlurmExecutor(OnSlurm):
             if found := self.find(request):
                 return found
         digest = write_spec(folder, spec)
-        payload.make_folder(folder / SCRIPTS)
+        secure_files.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
         waits = iter(RETRY_AFTER_S)
         while (
-            reply := script.submit(folder, arguments, payload.__file__, digest=digest)
+            reply := script.submit(folder, arguments, digest=digest)
         ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are told, and the next call looks for the job first
@@ -224,7 +224,7 @@ class SlurmExecutor(OnSlurm):
                 return found
             if wait_s is None:
                 break
-        payload.close_files(folder / SCRIPTS)
+        secure_files.close_files(folder / SCRIPTS)
         if reply.trouble is Trouble.NONE:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out

@@ -37,31 +37,20 @@ HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session th
 SLURM_LOGS_IN = "NONE"
 
 
-def render(
-    folder: Path,
-    parameters: Mapping[str, Any],
-    program: str = payload.__file__,
-    *,
-    digest: str = "",
-) -> str:
+def render(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> str:
     """Return the script of the attempt in a folder; starts nothing and writes nothing.
 
-    `parameters` are submitit's; their `additional_parameters` have `export`. `program` is the file
-    that an isolated interpreter runs, with the folder and the `digest` of what it reads there as
-    its arguments; without a digest with the folder alone.
+    `parameters` are submitit's; their `additional_parameters` have `export`. `digest` is that of
+    the spec which the payload finds in the folder.
     """
-    executor = _executor(folder, parameters, program, digest)
+    executor = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0)
+    executor.digest = digest
+    executor.update_parameters(**parameters)
     command = executor._submitit_command_str  # noqa: SLF001
     return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
 
 
-def submit(
-    folder: Path,
-    parameters: Mapping[str, Any],
-    program: str = payload.__file__,
-    *,
-    digest: str = "",
-) -> Reply:
+def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply:
     """Call sbatch once; return the job id as what it printed, or why there is none.
 
     Whatever else it says and however it ends: once it names a job, there is one. Where it neither
@@ -69,7 +58,7 @@ def submit(
     """
     scripts = folder / SCRIPTS
     path = scripts / f".submission_file_{uuid.uuid4().hex}.sh"
-    text = render(folder, parameters, program, digest=digest)
+    text = render(folder, parameters, digest=digest)
     secure_files.write_bytes(path, text.encode())
     logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
     names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
@@ -133,26 +122,20 @@ def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
         return "", ""
 
 
-def _executor(folder: Path, parameters: Mapping[str, Any], program: str, digest: str) -> Any:
-    made = _script_executor(program, digest)(folder=folder / SCRIPTS, max_num_timeout=0)
-    made.update_parameters(**parameters)
-    return made
-
-
-@functools.lru_cache(maxsize=8)
-def _script_executor(program: str, digest: str) -> Any:
-    """Return submitit's executor, which runs a program of ours as a script."""
+@functools.cache
+def _script_executor() -> Any:
+    """Return submitit's executor, which runs the payload as a script."""
     from submitit import SlurmExecutor
 
     class ScriptExecutor(SlurmExecutor):
+        digest = ""
+
         @classmethod
         def affinity(cls) -> int:
             return 2  # a script can be rendered where there is no srun
 
         @property
         def _submitit_command_str(self) -> str:
-            # isolated and without site: it needs the standard library only
-            words = (program, str(Path(self.folder).parent), *([digest] if digest else []))
-            return f"{self.python} -I -S {shlex.join(words)}"
+            return shlex.join(payload.payload_argv(Path(self.folder).parent, self.digest))
 
     return ScriptExecutor

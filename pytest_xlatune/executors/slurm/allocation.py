@@ -168,7 +168,7 @@ class AllocationExecutor(OnSlurm):
         step_words(request)  # raises where an option, or the name, cannot be
         self._refuse_over(request)
         words = step_words(request, self._own, digest=write_spec(folder, spec))
-        payload.make_folder(folder / SCRIPTS)
+        secure_files.make_folder(folder / SCRIPTS)
         step = SrunStep(
             job_id=f"step-{1 + len(list(folder.parent.glob(f'*/{STEP}')))}",
             allocation=self._own,
@@ -176,7 +176,7 @@ class AllocationExecutor(OnSlurm):
             nodes=request.nodelist,
             process=_start(folder, words, self._own),
         )
-        payload.write_json(folder / STEP, step.to_json())
+        secure_files.write_json(folder / STEP, step.to_json())
         _log.info("%s is %s, in allocation %s", request.job_name, step.job_id, self._own)
         return step.job_id
 

@@ -27,4 +27,4 @@ unset SLURM_JWT
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output /shared/t1/1/submitit/%j_%t_log.out --error /shared/t1/1/submitit/%j_%t_log.err --export=ALL --kill-on-bad-exit=1 /opt/venv/bin/python -I -S /package/executors/payload.py /shared/t1/1 DIGEST-OF-ITS-SPEC
+srun --unbuffered --output /shared/t1/1/submitit/%j_%t_log.out --error /shared/t1/1/submitit/%j_%t_log.err --export=ALL --kill-on-bad-exit=1 /opt/venv/bin/python -I -S -B /package/executors/payload.py /shared/t1/1 DIGEST-OF-ITS-SPEC

@@ -23,7 +23,7 @@ from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.document import Block, Code, Text
-from pytest_xlatune.report.guards import Conflict, conflicts, guard_of_recipe, guard_of_tags
+from pytest_xlatune.report.guards import Conflict, conflicts, guard_against
 from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.lines import effect_words
 from pytest_xlatune.report.recipes import recipe_remarks
@@ -117,11 +117,10 @@ def _why_not(
     say: Translator,
 ) -> str:
     """Return why no file that others read too can deploy a recipe; "" where one can."""
-    harmed = [each.config_tag for each in cell.elsewhere if each.is_harmful]
     if any(not each.guard and not each.is_open for each in against):
         return say("no variable tells the conflicting cells apart")
     # a guard can keep lines of a shell from a configuration, and no key of the trainer
-    if harmed and (recipe.overrides or not guard_of_tags(cell)[0]):
+    if harmed := [each.where for each in against if each.other is None and each.is_of_keys]:
         return say(
             "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
         )
@@ -184,9 +183,9 @@ def recipe_lines(recipe: Profile) -> str:
     return shell_exports(recipe.flags, shown) + "".join(secret)
 
 
-def guarded_lines(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict] = ()) -> str:
+def guarded_lines(recipe: Profile, against: Sequence[Conflict]) -> str:
     """Return the shell lines that a recipe appends, which apply where it may go."""
-    lines, guard = recipe_lines(recipe), guard_of_recipe(cell, against)
+    lines, guard = recipe_lines(recipe), guard_against(against)
     return f"if [[ {guard} ]]; then\n{lines}fi\n" if guard and lines else lines
 
 
@@ -238,8 +237,8 @@ def _deployed(
     in_place: bool,
 ) -> str:
     """Return the env file with a recipe in it, and above it where it was not verified."""
-    if guard_of_recipe(cell, against) or not in_place:
-        lines = guarded_lines(cell, recipe, against)
+    if guard_against(against) or not in_place:
+        lines = guarded_lines(recipe, against)
         return _appended(text, _said(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # the contrary at the end of the file left the bad line standing, with its comment
@@ -265,13 +264,6 @@ def _said(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *mor
         said.append(f"its settings in every trial: {effect_words(cell.best)}")
     said += more
     said += [each.remark for each in against]
-    said += [
-        f"NOT for {each.config_tag}: a gate found it harmful there"
-        if each.is_harmful
-        else f"NOT verified on {each.config_tag}: a gate measured it there and cannot tell"
-        for each in cell.elsewhere
-        if not each.holds
-    ]
     return "".join(f"# {each}\n" for each in said)
 
 

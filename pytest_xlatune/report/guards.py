@@ -48,10 +48,11 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """What keeps a recipe from another cell of the model.
+    """What keeps a recipe from another cell of the model, or from another configuration of its own.
 
     Attributes:
-        other: the cell that must not get it.
+        where: the cell that must not get it, or the tag of the configuration, in a few words.
+        other: the cell; None of a configuration, of which a gate told it.
         doubt: why not.
         settings: the names of the recipe's settings that the doubt is about.
         is_of_keys: whether a configuration file that both read would hold a part of the recipe.
@@ -61,9 +62,10 @@ class Conflict:
         variables: the variables that the condition reads.
     """
 
-    other: MeasuredCell
+    where: str
+    other: MeasuredCell | None = None
     doubt: Doubt
-    settings: tuple[str, ...]
+    settings: tuple[str, ...] = ()
     is_of_keys: bool = False
     verdict: Verdict | None = None
     guard: str
@@ -78,8 +80,12 @@ class Conflict:
     def remark(self) -> str:
         """What the patch says of it, in one line without a line feed."""
         named = ", ".join(self.settings)
-        label = self.other.label
+        label = self.where
         match self.doubt:
+            case Doubt.HARMFUL if self.other is None:
+                return f"NOT for {label}: a gate found it harmful there"
+            case _ if self.other is None:
+                return f"NOT verified on {label}: a gate measured it there and cannot tell"
             case Doubt.HARMFUL:
                 return f"NOT for {label}: {named}: {_short(self.verdict)}"
             case Doubt.CONTRARY:
@@ -96,10 +102,11 @@ class Conflict:
 
 
 def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflict]:
-    """Return the cells that must not get the recipe of one without a guard, and why.
+    """Return what must not get the recipe of a cell without a guard, and why.
 
-    A cell gets the unguarded recipes of all others beside its own. So each recipe is judged
-    together with those before it in `cells` that need no guard.
+    Other cells of the model first, then configurations of this one where wave 6 measured it, and
+    found a loss or cannot tell. A cell gets the unguarded recipes of all others beside its own. So
+    each recipe is judged together with those before it in `cells` that need no guard.
     """
     if cell.recipe is None:
         return []
@@ -112,11 +119,24 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
             guard, variables = guard_of(cell, other)
             found.append(
                 Conflict(
+                    where=other.label,
                     other=other,
                     doubt=doubt.kind,
                     settings=doubt.settings,
                     is_of_keys=any(kind == _OVERRIDE for kind, _ in _added(cell, other)),
                     verdict=doubt.verdict,
+                    guard=guard,
+                    variables=variables,
+                )
+            )
+    for gate in cell.elsewhere:
+        if not gate.holds:
+            guard, variables = _guard_of_tag(cell.cell.config_tag, gate.config_tag)
+            found.append(
+                Conflict(
+                    where=gate.config_tag,
+                    doubt=Doubt.HARMFUL if gate.is_harmful else Doubt.UNTOLD,
+                    is_of_keys=gate.is_harmful and bool(cell.recipe.overrides),
                     guard=guard,
                     variables=variables,
                 )
@@ -317,32 +337,22 @@ def guard_of(cell: MeasuredCell, other: MeasuredCell) -> tuple[str, tuple[str, .
     degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
     differing = [each for each in degrees if each[1] != each[2]]
     if not differing:
-        return _guard_of_tags(cell.cell.config_tag, [other.cell.config_tag])
+        return _guard_of_tag(cell.cell.config_tag, other.cell.config_tag)
     axis, own, others = next((each for each in differing if 1 in each), differing[0])
     variable = axis_variable(axis)
     test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
     return f'"${{{variable}:-1}}" {test}', (variable,)
 
 
-def _guard_of_tags(own: str, others: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    if all(each == own for each in others):
+def _guard_of_tag(own: str, other: str) -> tuple[str, tuple[str, ...]]:
+    if own == other:
         return "", ()
     return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(own)}', (CONFIG_TAG_VARIABLE,)
 
 
-def guard_of_tags(cell: MeasuredCell) -> tuple[str, tuple[str, ...]]:
-    """Return the condition that keeps a recipe from configurations where no gate cleared it.
-
-    There wave 6 measured it, and found a loss or cannot tell.
-    """
-    tags = [each.config_tag for each in cell.elsewhere if not each.holds]
-    return _guard_of_tags(cell.cell.config_tag, tags)
-
-
-def guard_of_recipe(cell: MeasuredCell, against: Sequence[Conflict]) -> str:
+def guard_against(against: Sequence[Conflict]) -> str:
     """Return the condition of bash under which a recipe's lines apply; "" is always."""
-    guards = (*(conflict.guard for conflict in against), guard_of_tags(cell)[0])
-    return " && ".join(dict.fromkeys(filter(None, guards)))
+    return " && ".join(dict.fromkeys(each.guard for each in against if each.guard))
 
 
 def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, ...] | None:

@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report.covered import MeasuredCell, names
-from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, recipe_lines
+from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines
 from pytest_xlatune.report.document import (
     Block,
     Bullets,
@@ -42,7 +42,7 @@ from pytest_xlatune.report.document import (
     literal,
     plain,
 )
-from pytest_xlatune.report.guards import measured_on_several
+from pytest_xlatune.report.guards import conflicts, measured_on_several
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.page_plots import (
@@ -365,7 +365,7 @@ def _deploy(subject: Subject, covered: MeasuredCell | None) -> Iterator[Block]:
     if recipe is None or found is None:
         return
     head = Text(text=f"In the environment of the job, for {literal(found.id)}:")
-    lines = guarded_lines(covered, found) if covered is not None else recipe_lines(found)
+    lines = guarded_lines(found, conflicts(covered, (covered,)) if covered is not None else ())
     yield from deployed_by_hand(found, lines, head)
 
 

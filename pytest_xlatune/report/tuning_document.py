@@ -41,7 +41,6 @@ from pytest_xlatune.report.guards import (
     Conflict,
     Doubt,
     conflicts,
-    guard_of_tags,
     sign_flips,
 )
 from pytest_xlatune.report.language import N_, Language, Translator, plainly
@@ -460,7 +459,7 @@ def _deployment(
         yield Code(text=patch.text, language="diff")
     called = names(cells)
     for name, each in _named(cells):
-        best = each.best
+        best, against = each.best, conflicts(each, cells)
         if len(cells) > 1:
             yield Heading(text=name)
         if best is None:
@@ -472,14 +471,15 @@ def _deployment(
             )
         elif each.cell_digest in patch.missing:
             why = patch.missing[each.cell_digest]
-            yield from _by_hand(each, each.recipe, conflicts(each, cells), why, say)
+            yield from _by_hand(each, each.recipe, against, why, say)
         yield from recipe_blocks(each.conclusion, say)
-        for conflict in conflicts(each, cells):
-            other = called.get(conflict.other.cell_digest, conflict.other.label)
-            yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
+        for conflict in against:
+            if conflict.other is not None:
+                other = called.get(conflict.other.cell_digest, conflict.where)
+                yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
         yield from _deployed_since(each, name, say)
         if best is not None:
-            yield from _shown_for(each, say)
+            yield from _shown_for(each, against, say)
 
 
 def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
@@ -495,7 +495,9 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> 
     )
 
 
-def _shown_for(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
+def _shown_for(
+    covered: MeasuredCell, against: Sequence[Conflict], say: Translator
+) -> Iterator[Block]:
     """Name the configurations that the recipe is proved for, and those that it harms."""
     cell = literal(covered.cell.label)
     if not covered.elsewhere:
@@ -515,8 +517,10 @@ def _shown_for(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
             tags = literals([each.config_tag for each in found])
             files = literals([f"{each.sweep}/gate.md" for each in found])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
-    guard, variables = guard_of_tags(covered)
-    if guard and covered.recipe and (covered.recipe.flags or covered.recipe.env):
+    variables = dict.fromkeys(
+        name for each in against if each.other is None for name in each.variables
+    )
+    if variables and covered.recipe and (covered.recipe.flags or covered.recipe.env):
         yield say.text(_GUARDED, variables=literals(variables))
     yield say.text("Its effect may have the opposite sign on another parallelism.")
 
@@ -539,7 +543,7 @@ def _by_hand(
             "`env_files=(FILE,)` records that file, and the next report has the patch of it:"
         )
     )
-    yield from deployed_by_hand(recipe, guarded_lines(covered, recipe, against), head, say)
+    yield from deployed_by_hand(recipe, guarded_lines(recipe, against), head, say)
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:

@@ -1,6 +1,6 @@
 """A report in the formats of other programs: github-action-benchmark and CSV.
 
-    text of the JSON report -> exported() -> Exported -> texts()
+    text of the JSON report -> exported() -> Exported -> Export.texts()
 
 They are made from the JSON report and from nothing else, so every figure is one of its figures, and
 what it hides is hidden here. Any study has them: they take the verdicts and the trials, which all
@@ -22,7 +22,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -90,16 +90,16 @@ def formats(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in names:
-        if each not in FILES and each not in EXPORTS:
-            raise ConfigError.unknown("format", each, valid=(*FILES, *EXPORTS), where="the list")
+        if each not in FORMATS and each not in EXPORTS:
+            raise ConfigError.unknown("format", each, valid=(*FORMATS, *EXPORTS), where="the list")
     return names
 
 
 class Export(ABC):
-    """A format that another distribution brings; a subclass is made without arguments.
+    """A format; a subclass is made without arguments.
 
-    The formats of `FILES` are written from a report alone. One of these may need a program or a
-    server, so that it is asked before anything is measured whether it can be written.
+    One may need a program or a server, so that it is asked before anything is measured whether it
+    can be written.
     """
 
     def check(self) -> None:  # noqa: B027 - most formats always can be
@@ -187,15 +187,14 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def export_of(name: str) -> Export | None:
-    """Return a format that another distribution brings; None of one of `FILES`.
+def export_of(name: str) -> Export:
+    """Return a format, ours or one that another distribution brings.
 
     Raises:
         ConfigError: there is no such format, or it cannot be loaded.
     """
-    if name in FILES:
-        return None
-    made: Export = EXPORTS.load(name, where="--xlatune-export")()
+    cls = FORMATS.get(name) or EXPORTS.load(name, where="--xlatune-export")
+    made: Export = cls()
     return made
 
 
@@ -210,9 +209,7 @@ def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
     kept, problems = [], []
     for each in formats:
         try:
-            export = export_of(each)
-            if export is not None:
-                export.check()
+            export_of(each).check()
         except ConfigError as error:
             problems.append(str(error))
         else:
@@ -242,14 +239,6 @@ def exported(text: str, *, sweep: str, study: str) -> Exported:
             for each in data["trials"]
         ),
     )
-
-
-def texts(report: Exported, formats: Iterable[str]) -> dict[str, str]:
-    """Return suffix of a file -> its text, for the formats that are files."""
-    found: dict[str, str] = {}
-    for each in formats:
-        found |= FILES[each](report) if each in FILES else {}
-    return found
 
 
 def figure_of(scored: Verdict | Score) -> Figure | None:
@@ -287,46 +276,49 @@ def _unit(metric: Metric) -> str:
     return _TGS_UNIT if metric == TGS else metric.unit
 
 
-def _name(report: Exported, arm: str) -> str:
-    """Name an arm over sweeps, images and commits: by its cell, not by what was measured when."""
-    return f"{report.cell.label}: {arm}"
+class GithubExport(Export):
+    """The format `github-benchmark`: an entry for each arm; where less is better, its inverse."""
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - a file
+        """Return the entries of the arms."""
+        entries = [entry for each in report.arms if (entry := _entry(report, each)) is not None]
+        return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
 
 
-def _github(report: Exported) -> dict[str, str]:
-    """Return one entry for each arm; where less is better its figure is inverted."""
-    entries = []
-    for each in report.arms:
-        own = figure_of(each)
-        if own is None:
-            continue
-        unit, value = _unit(own.metric), own.value
-        if own.metric.is_lower_better:
-            unit, value = f"1 / {unit or own.metric.title}", 1 / value if value else math.inf
-        if not 0 < value < math.inf:  # the action takes a ratio to the figure before
-            continue
-        said = [f"{each.kind} {percent(each.delta)}"]
-        if report.is_reference(each.arm):
-            said = ["reference"]
-        elif each.ci95 is not None:
-            said.append(f"95 % {interval(each.ci95)}")
-        entries.append(
-            {
-                "name": _name(report, each.arm),
-                "unit": unit,
-                "value": value,
-                "extra": ", ".join((*said, f"n = {each.n}")),
-            }
-        )
-    return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
-
-
-def _csv(report: Exported) -> dict[str, str]:
-    """Return two tables: a row for each arm, and a row for each trial."""
-    common = study_row(report)
+def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
+    """Return the entry of an arm; None of one without a figure of which a ratio can be taken."""
+    own = figure_of(verdict)
+    if own is None:
+        return None
+    unit, value = _unit(own.metric), own.value
+    if own.metric.is_lower_better:
+        unit, value = f"1 / {unit or own.metric.title}", 1 / value if value else math.inf
+    if not 0 < value < math.inf:  # the action takes a ratio to the figure before
+        return None
+    said = [f"{verdict.kind} {percent(verdict.delta)}"]
+    if report.is_reference(verdict.arm):
+        said = ["reference"]
+    elif verdict.ci95 is not None:
+        said.append(f"95 % {interval(verdict.ci95)}")
     return {
-        ".arms.csv": _table([{**common, **arm_row(report, each)} for each in report.arms]),
-        ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
+        # named over sweeps, images and commits: by its cell, not by what was measured when
+        "name": f"{report.cell.label}: {verdict.arm}",
+        "unit": unit,
+        "value": value,
+        "extra": ", ".join((*said, f"n = {verdict.n}")),
     }
+
+
+class CsvExport(Export):
+    """The format `csv`, two tables: a row for each arm, and a row for each trial."""
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - files
+        """Return the two tables."""
+        common = study_row(report)
+        return {
+            ".arms.csv": _table([{**common, **arm_row(report, each)} for each in report.arms]),
+            ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
+        }
 
 
 def study_row(report: Exported) -> dict[str, str]:
@@ -407,7 +399,4 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
     return printable(file.getvalue())
 
 
-FILES: Mapping[str, Callable[[Exported], dict[str, str]]] = {
-    "github-benchmark": _github,
-    "csv": _csv,
-}
+FORMATS: Mapping[str, type[Export]] = {"github-benchmark": GithubExport, "csv": CsvExport}

@@ -50,6 +50,7 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
 )
+from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.model.text import counted
@@ -59,7 +60,6 @@ from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, rea
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section
 from pytest_xlatune.report.exports import Exported, export_of, exported
-from pytest_xlatune.report.exports import texts as export_texts
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, thinned
 from pytest_xlatune.report.lines import stop_message
@@ -755,18 +755,6 @@ def publish(
             patch.unlink(missing_ok=True)  # of another recommendation
         write_all(texts)
         written = tuple(texts)
-        if exports:
-            report = exported(
-                texts[stem.with_name(f"{stem.name}.json")],
-                sweep=known.sweep,
-                study=known.study.name.partition("-")[0],
-            )
-            more = {
-                stem.with_name(stem.name + suffix): text
-                for suffix, text in export_texts(report, exports).items()
-            }
-            write_all(more)
-            written += tuple(more)
         covered = measured_cell_of(known) if known.study.traits.is_deployed else None
         if covered is not None:
             made = with_recipes(known.state.files, covered)
@@ -781,20 +769,28 @@ def publish(
             )
             write_all({path: page})
             written += (path, write_index(reports) if index else reports / INDEX)
-    return written + _given(known, folder, stem, report, exports) if exports else written
+    if not exports:
+        return written
+    # a program or a server is given what the file says, which hides what is secret
+    report = exported(
+        hide_kept(texts[stem.with_name(f"{stem.name}.json")]),
+        sweep=known.sweep,
+        study=known.study.name.partition("-")[0],
+    )
+    return written + _given(known, folder, stem, report, exports)
 
 
 def _given(
     known: CellReport, folder: Path, stem: Path, report: Exported, exports: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Give a report to the servers among the formats; return what each left beside it.
+    """Write a report in other formats, or give it to servers; return what each left beside it.
 
     Raises:
         LedgerError: one does not take it, or a file cannot be written.
     """
     written: tuple[Path, ...] = ()
     problems = []
-    for export in filter(None, map(export_of, exports)):
+    for export in map(export_of, exports):
         # a server may take its time: sessions of other ledgers write meanwhile; two of this one
         # that find no run of a study would both make one
         try:

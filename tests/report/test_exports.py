@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from pytest_xlatune.model.metric import TGS, Figure, Metric
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report import Subject
-from pytest_xlatune.report.exports import FILES, Exported, check_exports, exported, texts
+from pytest_xlatune.report.exports import FORMATS, Exported, check_exports, export_of, exported
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
@@ -40,6 +40,14 @@ def report_of(subject: Subject, **changes: Any) -> Exported:
     return dataclasses.replace(
         exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes
     )
+
+
+def texts(report: Exported, names: Iterable[str]) -> dict[str, str]:
+    return {
+        suffix: text
+        for name in names
+        for suffix, text in export_of(name).texts(report, key="k").items()
+    }
 
 
 def made(subject: Subject, name: str) -> str:
@@ -184,7 +192,7 @@ def test_names_and_texts_may_hold_any_character(
         cell=replace(CELL, config_tag=text),
         conclusion=Conclusion(verdicts=verdicts),
     )
-    found = texts(report, FILES)
+    found = texts(report, FORMATS)
     for written in found.values():
         written.encode()
     rows = list(csv.DictReader(io.StringIO(found[".arms.csv"], newline="")))
@@ -219,7 +227,7 @@ def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set
 
 
 def test_no_export_shows_a_secret() -> None:
-    for text in texts(report_of(FINISHED), FILES).values():
+    for text in texts(report_of(FINISHED), FORMATS).values():
         assert "do-not-print-me" not in text
 
 
@@ -294,7 +302,7 @@ def test_formats_are_a_list_and_a_wrong_one_is_named() -> None:
     names = ("csv", "github-benchmark")
     assert options("csv, github-benchmark,csv").export == names
     assert options("").export == ()
-    assert not {*FILES} ^ {*options("github-benchmark,csv").export}
+    assert not {*FORMATS} ^ {*options("github-benchmark,csv").export}
     with pytest.raises(
         Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
     ):

@@ -14,13 +14,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points
-from pytest_xlatune.report import slot_numbers
+from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, whole
+from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
-from pytest_xlatune.report.bubble import TITLE, bubbles
+from pytest_xlatune.report.bubble import TITLE, bubbles, config_of
 from pytest_xlatune.report.covered import Explanation, MeasuredCell, OtherCell, names
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
@@ -173,6 +175,8 @@ _HISTORY = columns(
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
+# a batch size of a yml:  8    0.5
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.FASTER: N_(
@@ -289,7 +293,7 @@ def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
     """Yield the bullets: those that cells share once, the others once for each cell."""
     of_cell = [
-        (*header(each.subject, digest=each.cell_digest, say=say), *_origins(each, say))
+        (*header(_with_load(each), digest=each.cell_digest, say=say), *_origins(each, say))
         for each in cells
     ]
     shared = set.intersection(*map(set, of_cell))
@@ -298,6 +302,18 @@ def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
         yield from (
             say("{text} ({cell})", text=bullet, cell=name) for bullet in own if bullet not in shared
         )
+
+
+def _with_load(covered: MeasuredCell) -> Subject:
+    """Return a cell with the load that the sweep leaves to the trainer's configuration."""
+    config, cell = config_of(covered.files), covered.cell
+    batch = config.get("per_device_batch_size", "")
+    length = whole(config.get("max_target_length", ""))
+    if cell.per_device_batch_size is None and _NUMBER.fullmatch(batch):
+        cell = replace(cell, per_device_batch_size=float(batch))
+    if cell.max_target_length is None:
+        cell = replace(cell, max_target_length=length)
+    return dataclasses.replace(covered.subject, cells=(cell,))
 
 
 def _before(cells: Sequence[MeasuredCell], beside: str, say: Translator) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
@@ -134,6 +135,17 @@ def test_overrides_of_the_winner_are_for_the_trainer() -> None:
     deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
     assert "Give these keys to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
     assert "export" not in deployment
+
+
+def test_a_load_that_only_the_yml_knows_stands_in_the_header() -> None:
+    text = "per_device_batch_size: 8.0\nmax_target_length: 8192\n"
+    yml = DeployedFile(path="m.yml", text=text, is_shell=False)
+    bare = replace(COVERED.cell, per_device_batch_size=None, max_target_length=None)
+    covered = replace(COVERED, cell=bare, files=(yml,))
+    assert "* Load: 8 sequences per device and step, 8192 tokens each" in markdown(
+        tuning([covered])
+    )
+    assert "8192" not in markdown(tuning([COVERED]))
 
 
 def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:

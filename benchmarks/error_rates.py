@@ -67,8 +67,6 @@ COLUMNS = (
     "any winner",
     "coverage",
     "bias, points",
-    "window moved",
-    "warm-ups differ",
 )
 
 
@@ -302,8 +300,6 @@ def worlds(tallies: dict[str, Tally]) -> list[str]:
             _rate(tally.any_rate, tally.sweeps),
             _rate(tally.coverage, tally.confirmed),
             "-" if math.isnan(tally.mean_bias) else f"{100 * tally.mean_bias:+.2f}",
-            f"{100 * tally.moved / tally.sweeps:.1f}",
-            f"{100 * tally.flagged / tally.sweeps:.1f}",
         ]
         lines.append(f"| {world.name} | {tally.sweeps} | {' | '.join(cells)} |")
     return lines

@@ -32,8 +32,6 @@ class Tally:
     slower: int = 0
     false_slower: int = 0
     wordless: int = 0
-    moved: int = 0
-    flagged: int = 0
 
     def add(self, other: Tally) -> None:
         """Add the counts of another part of the same world."""
@@ -109,15 +107,6 @@ def measure(world: World, seeds: range) -> Tally:
         tally.false_slower += harmless > 0
         tally.found += found
         tally.any_found += found > 0
-        tally.moved += conclusion.first_step is not None
-        tally.flagged += any(
-            note.text
-            == (
-                "profiles differ in warm-up from the baseline: {arms}; the window of all trials "
-                "starts at step {step}"
-            )
-            for note in conclusion.notes
-        )
         tally.stopped += any(
             note.text
             == (

@@ -15,6 +15,7 @@ import enum
 import importlib
 import inspect
 import io
+import itertools
 import os
 import re
 import sys
@@ -44,6 +45,7 @@ from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import Blame, FailureClass  # noqa: E402
+from pytest_xlatune.model.message import Message  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
@@ -167,18 +169,27 @@ def _arguments(parser: argparse.ArgumentParser) -> Lines:
             continue
         is_of_sweep = action.dest.startswith("xlatune_") and action.nargs != 0
         if is_of_sweep and any(each.key == action.dest for each in OPTIONS):
-            of_sweeps.append(f"`{action.option_strings[0]}`")
+            of_sweeps.append(action.option_strings[0].removeprefix("--"))
             continue
         if action.help == argparse.SUPPRESS:
             continue
         value = "" if action.nargs == 0 else f" {_metavar(action)}"
         word = ", ".join(action.option_strings) + value if action.option_strings else value.strip()
-        rows.append(_row(f"`{word}`", (action.help or "").replace("%%", "%")))
+        # the page says once what --json prints
+        text = (action.help or "").replace("%%", "%").removeprefix("one JSON document")
+        rows.append(_row(f"`{word}`", text))
     if of_sweeps:
-        said = f"as in [settings](settings.md), without `xlatune-`: {', '.join(of_sweeps)}"
-        rows.append(_row("settings", said))
+        rows.append(_row("[settings](settings.md)", _named_settings(of_sweeps)))
     if rows:
         yield from (*_head("argument", "meaning"), *rows, "")
+
+
+def _named_settings(named: Sequence[str]) -> str:
+    """Say which settings a command takes; those that a sweep file states too in one word."""
+    of_sweep = [each.name for each in OPTIONS if each.group is not RunSettings]
+    whole = set(of_sweep) <= set(named)
+    others = [f"`--{name}`" for name in named if not (whole and name in of_sweep)]
+    return ", ".join([*(["all of a sweep"] if whole else []), *others])
 
 
 def _metavar(action: argparse.Action) -> str:
@@ -215,30 +226,9 @@ def _said(rule: RetryRule) -> str:
     times = {1: "once more", 2: "twice more"}.get(rule.retries, f"{rule.retries} times more")
     first = [f"{rule.backoff_s:g} s later"] if rule.backoff_s else []
     first += [_BEFORE[rule.before]] if rule.before in _BEFORE else []
-    return f"tried {times}{', '.join(['', *first])}; then {then}"
-
-
-_OF_THE_SITE = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID, FailureClass.NODE_UNASKED)
-_OF_SLURM = (
-    *(FailureClass.NODE_DRAIN, FailureClass.QUEUE_LIMIT, FailureClass.NEVER_STARTS),
-    FailureClass.LOST,
-)
-_OF_SETTINGS = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.FLAGS_UNVERIFIED)
-
-
-def _source_of(cls: FailureClass) -> str:
-    """Return what tells a class that no single line of a log shows."""
-    told = (
-        (cls.is_of_digests, "libtpu, a whole hang digest"),
-        (cls in _OF_THE_SITE, "the site's own command"),
-        (cls in _OF_SLURM, "Slurm's squeue, sinfo and sacct"),
-        (cls in _OF_SETTINGS, "what programs say of their settings: environment, HLO, NCCL_DEBUG"),
-        (cls == FailureClass.IMAGE_MISSING, "the launcher, before the job"),
-        (cls == FailureClass.CHECKOUT_FAIL, "git, before the job"),
-        (cls in signatures.table().told, "log and end of the job together"),
-        (cls == FailureClass.UNFINISHED, "log and end of the job together"),
-    )
-    return next((source for is_so, source in told if is_so), "the sweep itself")
+    tried = f"tried {times}{', '.join(['', *first])}"
+    # the page says once that a sweep goes on without a trial that could not be measured
+    return tried if rule.then is Next.GIVE_UP else f"{tried}; then {then}"
 
 
 def failures() -> Lines:
@@ -249,19 +239,14 @@ def failures() -> Lines:
         asked.setdefault(each.cls, set()).add(each.action)
     for cls in map(FailureClass, known.told):
         asked.setdefault(cls, set()).add(cls.action or Action.RETRY)
-    sources: dict[str, dict[str, None]] = {}
-    for each in known.signatures:
-        sources.setdefault(each.cls, {}).setdefault(each.source)
-    head = ("class", "means", "what a sweep does", "what you do", "whose trouble", "source")
+    head = ("class", "means", "what a sweep does", "what you do")
     yield from _head(*head)
     for cls in FailureClass:
         is_ruled = cls in CLASS_RULES or cls.is_blamed_on(Blame.UNKNOWN)
         actions = sorted(asked.get(cls, {Action.RETRY} if is_ruled else set()))
         done = [_follows(cls, action) for action in actions]
-        whose = "the site's" if cls.is_blamed_on(Blame.SITE) else ""
-        done_by_us = "; or ".join(dict.fromkeys(done))
-        source = "; ".join(sources.get(cls, {})) or _source_of(cls)
-        yield _row(f"`{cls}`", cls.meaning, done_by_us, cls.advice, whose, source)
+        whose = " (trouble of the site)" if cls.is_blamed_on(Blame.SITE) else ""
+        yield _row(f"`{cls}`", cls.meaning + whose, "; or ".join(dict.fromkeys(done)), cls.advice)
 
 
 def _follows(cls: FailureClass, action: Action) -> str:
@@ -356,13 +341,13 @@ def records() -> Lines:
     for each in top:
         _reach(each, found)
     for name, each in sorted(found.items()):
-        if issubclass(each, ledger.Event):
+        if issubclass(each, (ledger.Event, Message)):  # a message has a section of its own
             continue
         yield from ("", f"### `{name}`", "", _first(each), "")
         if issubclass(each, enum.Enum):
             yield f"One of {', '.join(f'`{member.value}`' for member in each)}."
         else:
-            yield from _fields(each)
+            yield from _fields(each, found)
 
 
 def _reach(kind: Any, found: dict[str, type[Any]]) -> None:
@@ -383,15 +368,41 @@ def _first(kind: type[Any]) -> str:
     return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
 
 
-def _fields(kind: type[Any]) -> Lines:
+# what a field is where there is nothing; the page says it once
+_ABSENT = re.compile(
+    r"; (?:None|\"\") (?:is none|likewise|otherwise|without \w+(?: \w+)?"
+    r"|(?:if|is|where) unknown|where (?:there (?:is|was) none|that is not known|none \w+"
+    r"|(?:no|the) \w+ (?:tells them|(?:does|did) not(?: say)?)))(?=\.?$)"
+)
+
+
+def _fields(
+    kind: type[Any], documented: Mapping[str, type[Any]] = types.MappingProxyType({})
+) -> Lines:
+    """Yield the fields of a record; those of a documented one that it extends are named there."""
+    bases = [base for base in kind.__mro__[1:] if documented.get(base.__name__) is base]
+    inherited = {name for base in bases for name in base.__struct_fields__}
+    names = [name for name in kind.__struct_fields__ if name not in inherited]
+    of_base = f"the fields of `{bases[0].__name__}`" if inherited else ""
     told = dict(_told(kind))
-    if not kind.__struct_fields__:
-        yield "No field."
-        return
-    yield from _head("field", "type", "meaning")
-    types = {name: said for base in kind.__mro__[::-1] for name, said in _annotated(base).items()}
-    for name in kind.__struct_fields__:
-        yield _row(f"`{name}`", f"`{types[name]}`", told.get(name, ""))
+    types_of = {
+        name: said for base in kind.__mro__[::-1] for name, said in _annotated(base).items()
+    }
+    # a name that says all by itself stands in one line with the others of its kind
+    plain = [f"`{name}: {types_of[name]}`" for name in names if not told.get(name)]
+    has = ", ".join(filter(None, (of_base, *plain)))
+    if has or not names:
+        yield f"It has {has or 'no field'}."
+    explained = [
+        (name, (types_of[name], _ABSENT.sub("", told[name]))) for name in names if told.get(name)
+    ]
+    rows = itertools.groupby(explained, lambda field: field[1])
+    lines = [
+        f"* `{', '.join(name for name, _ in alike)}: {said}`: {meaning}"
+        for (said, meaning), alike in rows
+    ]
+    yield from ([""] if has and lines else [])
+    yield from lines
 
 
 # an annotation that checks more than the type -> the type
@@ -406,7 +417,10 @@ _CHECKED = re.compile(rf"\b({'|'.join(_IS)})\b")
 
 def _annotated(kind: type[Any]) -> dict[str, str]:
     said: dict[str, str] = vars(kind).get("__annotations__", {})
-    return {name: _CHECKED.sub(lambda found: _IS[found[0]], text) for name, text in said.items()}
+    plain = {name: _CHECKED.sub(lambda found: _IS[found[0]], text) for name, text in said.items()}
+    return {
+        name: re.sub(r"^([\w.]+(?:\[.*\])?) \| None$", r"\1?", to) for name, to in plain.items()
+    }
 
 
 def _told(kind: type[Any]) -> Iterator[tuple[str, str]]:
@@ -448,12 +462,18 @@ def facts() -> Lines:
 
 
 def catalog() -> Lines:
-    """Yield the catalog as tables, one for each axis; an entry of several axes stands in each."""
+    """Yield the catalog as tables, one for each axis; the first axis of an entry has its row."""
     entries = load().entries
     of_gpus = [each for each in entries if not (each.channel or each.is_key)]
-    yield from _settings_table("Any axis", [each for each in of_gpus if "any" in each.axes])
-    for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP):
-        yield from _settings_table(axis.name, [each for each in of_gpus if axis.name in each.axes])
+    said: list[CatalogEntry] = []
+    for axis in ("any", *(axis.name for axis in (Axis.FSDP, Axis.PP, Axis.TP, Axis.DP, Axis.EP))):
+        of_axis = [each for each in of_gpus if axis in each.axes]
+        title = "Any axis" if axis == "any" else axis
+        yield from _settings_table(title, [each for each in of_axis if each not in said])
+        above = dict.fromkeys(f"`{each.name}`" for each in of_axis if each in said)
+        if above:
+            yield from (f"And above: {', '.join(above)}.", "")
+        said += of_axis
     for variable, channel in CHANNELS.items():
         own = [each for each in entries if each.channel == variable]
         if own:

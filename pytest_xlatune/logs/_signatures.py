@@ -223,14 +223,14 @@ def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
 
 def markdown() -> Iterator[str]:
     """Yield the lines of the table of `docs/reference/failures.md`."""
-    yield "| class | phase | action | fatal | the line |"
-    yield "|---|---|---|---|---|"
+    yield "| class | action | the line |"
+    yield "|---|---|---|"
     for each in table().signatures:
         seen = each.sample.replace("|", "\\|")
-        fatal = "yes" if each.is_fatal else ""
-        yield f"| {each.cls} | {each.phase} | {each.action} | {fatal} | `{seen}` |"
+        fatal = ", fatal" if each.is_fatal else ""
+        yield f"| {each.cls} | {each.action}{fatal} | `{seen}` |"
     for cls in map(FailureClass, table().told):
         is_digest = cls.is_of_digests
-        phase, fatal = ("train", "yes") if is_digest else ("after the end", "")
+        fatal = ", fatal" if is_digest else ""
         shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
-        yield f"| {cls} | {phase} | {cls.action} | {fatal} | {shown} |"
+        yield f"| {cls} | {cls.action}{fatal} | {shown} |"

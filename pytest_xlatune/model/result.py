@@ -359,7 +359,7 @@ MIN_TRIALS = 2  # of an arm, below which nothing is shown of it
 
 
 class VerdictKind(StrEnum):
-    """Section 2 of the design says what each means."""
+    """What a study says of an arm; docs/reference/glossary.md has the meaning of each."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "waves.md"
 
 
 def test_the_example_is_a_sweep(tmp_path: Path) -> None:
-    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     module: dict[str, Any] = {}
     exec(code, module)
     sweep = module["SWEEP"]

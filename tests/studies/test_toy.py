@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from datetime import UTC, datetime
 
 import pytest
@@ -53,28 +52,6 @@ def run(trial: Trial) -> TrialResult:
         score=Score(value=math.log(tgs), tgs=tgs, step_s=1.0, n_steps=10, window=(5, 14)),
         job_ids=(trial.id[-4:],),
     )
-
-
-def test_it_proposes_rounds_of_equal_trials_each_in_its_own_cell() -> None:
-    trials = study().decide(()).due
-    assert [(each.block, each.arm) for each in trials] == [
-        (number, arm) for number in (1, 2) for arm in TGS
-    ]
-    by_digest = {cell.digest: cell.config_tag for cell in study().cells}
-    assert [by_digest[each.cell_digest] for each in trials] == [each.arm for each in trials]
-    assert len({each.id for each in trials}) == len(trials)
-    assert not any(each.is_baseline or each.is_screened for each in trials)
-
-
-def test_it_proposes_and_concludes_the_same_whatever_the_order_of_the_history() -> None:
-    sweep, done = study(), [run(trial) for trial in study().decide(()).due]
-    for seed in range(5):
-        mixed = [*done[:4]]
-        random.Random(seed).shuffle(mixed)
-        assert sweep.decide(mixed).due == tuple(each.trial for each in done[4:])
-        verdicts = {each.arm: each.tgs for each in sweep.decide(mixed).conclusion.verdicts}
-        assert verdicts == pytest.approx(TGS)
-    assert sweep.decide(done).due == ()
 
 
 def test_its_conclusion_has_no_reference_and_a_record_of_its_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,11 +171,6 @@ def folder(
     made = Folder(pytester)
     made.write()
     return made
-
-
-@pytest.fixture
-def python() -> str:
-    return sys.executable
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
     TRIAL,
@@ -31,15 +30,11 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
 
 def _hlo(arguments: argparse.Namespace) -> Output:
     named = filter(None, [arguments.dump, arguments.other])
-    programs, problems = read_programs([_dump(each, arguments) for each in named])
+    programs, problems = read_programs(
+        [dump_of(each, lambda: options_of(arguments).workdir) for each in named]
+    )
     return Output(
         documents=(program_document(*programs, shows_all=arguments.all),),
         json=lambda: programs_json(*programs),
         problems=problems,
     )
-
-
-def _dump(said: str, arguments: argparse.Namespace) -> Path:
-    if "/" in said or Path(said).exists():  # no name of recorded evidence: no ledger is read
-        return Path(said)
-    return dump_of(said, options_of(arguments).workdir)

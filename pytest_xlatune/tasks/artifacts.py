@@ -106,8 +106,10 @@ def as_recorded(
     )
 
 
-def find_recorded(said: str, workdir: Path) -> Recorded | None:
+def find_recorded(said: str, workdir: Callable[[], Path]) -> Recorded | None:
     """Return the evidence that a name means; None where it is a path, or no such name.
+
+    `workdir` is asked for only where it is no path: no ledger is read for one.
 
     Raises:
         ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
@@ -119,7 +121,8 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
     sweep, profile_id = match.groups() if match else ("", "")
     found: list[Recorded] = []
     known: list[str] = []
-    for folder in find_ledgers(workdir):
+    ledgers = list(find_ledgers(workdir()))
+    for folder in ledgers:
         if sweep and folder.parent.name != sweep:
             continue
         state = replay(Ledger(folder / LEDGER).refresh())
@@ -134,10 +137,10 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
                 "profile with `xlatune evidence SWEEP_FILE PROFILE`"
             )
     if not match and ".py:" in said:
-        names = sorted({folder.parent.name for folder in find_ledgers(workdir)})
+        names = sorted({folder.parent.name for folder in ledgers})
         raise ConfigError(
             f"{said}: expected the name of a sweep before the colon, not its file; measured below "
-            f"{workdir} are {', '.join(names) or 'none'}"
+            f"{workdir()} are {', '.join(names) or 'none'}"
         )
     if len(found) > 1:
         raise ConfigError(
@@ -146,7 +149,7 @@ def find_recorded(said: str, workdir: Path) -> Recorded | None:
         )
     if match and not found:
         raise ConfigError(
-            f"{said}: no evidence of it below {workdir}"
+            f"{said}: no evidence of it below {workdir()}"
             + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
             + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
         )
@@ -158,7 +161,7 @@ def _left_none(said: str, found: Recorded, what: str) -> ConfigError:
     return ConfigError(f"{said}: trial {found.trial_id} left no {what}{why}")
 
 
-def dump_of(said: str, workdir: Path) -> Path:
+def dump_of(said: str, workdir: Callable[[], Path]) -> Path:
     """Return the dump that a path or a name of recorded evidence means.
 
     Raises:
@@ -172,7 +175,7 @@ def dump_of(said: str, workdir: Path) -> Path:
     return found.dump
 
 
-def captures_of(said: str, workdir: Path) -> tuple[Sequence[Path], float | None]:
+def captures_of(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], float | None]:
     """Return the captures that a path or a name of recorded evidence means.
 
     With the seconds of a step without profiler, where they are known.

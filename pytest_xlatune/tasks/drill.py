@@ -105,7 +105,7 @@ def drill_variants(
     variants: list[Sequence[Path]] = []
     known_s: list[float] = []
     for each in named:
-        found = [_captures(name, workdir) for name in each]
+        found = [captures_of(name, workdir) for name in each]
         variants.append([path for paths, _ in found for path in paths])
         # of trials of the same profile that ran without profiler
         known_s += [step_s for _, step_s in found if step_s is not None]
@@ -117,7 +117,8 @@ def drill_variants(
             "it once for each, in their order, or not at all"
         )
     asked.check(len(variants))
-    programs, watches = _watches(asked, len(variants))
+    programs = [read_program(each) for each in asked.programs]
+    watches = [Watch() for _ in variants if asked.collectives or programs]
     drills: list[Drill] = []
     problems: list[str] = []
     left_out: list[str] = []
@@ -139,7 +140,8 @@ def drill_variants(
         found_all,
         talking=tuple(
             watch.result(found, program)
-            for watch, found, program in zip(watches, drills, programs, strict=False)
+            for watch, found, program in zip_longest(watches, drills, programs)
+            if watch is not None
         ),
         paths=tuple(
             by_path(found, operation_paths(paths))
@@ -148,20 +150,6 @@ def drill_variants(
         ),
         files=tuple(_files(asked, drills[0], next(iter(programs), None))),
     )
-
-
-def _captures(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], float | None]:
-    if "/" in said or Path(said).exists():  # no name of recorded evidence: no ledger is read
-        return [Path(said)], None
-    return captures_of(said, workdir())
-
-
-def _watches(asked: DrillOptions, variants: int) -> tuple[Sequence[Program | None], list[Watch]]:
-    """Return the program of each variant, where one is named, and what looks at its collectives."""
-    if not (asked.collectives or asked.programs):
-        return (), []
-    programs = [read_program(each) for each in asked.programs]
-    return programs or [None] * variants, [Watch() for _ in range(variants)]
 
 
 def _files(asked: DrillOptions, found: Drill, program: Program | None) -> Iterator[str]:

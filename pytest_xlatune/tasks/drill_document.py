@@ -16,7 +16,7 @@ from pytest_xlatune.evidence.trace.comparison import (
     Part,
     compare_windows,
     milliseconds,
-    paired_paths,
+    moved,
     parts,
     totals,
 )
@@ -346,8 +346,8 @@ def _paths(found: Drilled, top: int, width: int | None) -> Iterator[Table]:
         yield _table(("path", "ms"), [(_short(path, width), _ms(value)) for path, value in most])
     names = _names(len(found.paths))
     for name, other in zip(names[1:], found.paths[1:], strict=True):
-        moved = paired_paths(found.paths[0], other)[:top]
-        yield _changes("path", (names[0], name), moved, width)
+        rows = moved(found.paths[0], other)[:top]
+        yield _changes("path", (names[0], name), rows, width)
 
 
 def drill_json(found: Drill, *others: Drill) -> Json:

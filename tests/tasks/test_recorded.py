@@ -71,11 +71,11 @@ def recorded(axes: str, each: Profile, number: int = 0) -> list[Event]:
 def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: Path) -> None:
     events = [*recorded("PP=8", BASELINE), *recorded("PP=8", BASELINE, 1), *recorded("PP=8", ONE)]
     folder = write(tmp_path, sweep="pp8", axes="PP=8", events=events)
-    assert dump_of("pp8:baseline-deployed", tmp_path) == folder / "run/1/xla_dump"
+    assert dump_of("pp8:baseline-deployed", lambda: tmp_path) == folder / "run/1/xla_dump"
     first = events[2]
     assert isinstance(first, EvidenceRecorded)
-    assert dump_of(first.trial_id, tmp_path) == folder / "run/0/xla_dump"
-    paths, step_s = captures_of("pp8:overlap-2", tmp_path)
+    assert dump_of(first.trial_id, lambda: tmp_path) == folder / "run/0/xla_dump"
+    paths, step_s = captures_of("pp8:overlap-2", lambda: tmp_path)
     assert list(paths) == [folder / "run/0/a.xplane.pb"]
     assert step_s is None
 
@@ -107,32 +107,32 @@ def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:
     reworded = msgspec.structs.replace(ONE, note="again", wave="wave4")
     events: list[Event] = [TrialEnded(result=each) for each in results]
     write(tmp_path, sweep="pp8", axes="PP=8", events=[*events, *recorded("PP=8", reworded)])
-    assert captures_of("pp8:overlap-2", tmp_path)[1] == 0.5
+    assert captures_of("pp8:overlap-2", lambda: tmp_path)[1] == 0.5
 
 
 def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, sweep="pp8", axes="PP=8", events=recorded("PP=8", ONE))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pp8:overlap-2").mkdir()
-    assert dump_of("pp8:overlap-2", tmp_path) == Path("pp8:overlap-2")
-    assert dump_of("gone/xla_dump", tmp_path) == Path("gone/xla_dump")
-    assert captures_of("gone", tmp_path) == ([Path("gone")], None)
+    assert dump_of("pp8:overlap-2", lambda: tmp_path) == Path("pp8:overlap-2")
+    assert dump_of("gone/xla_dump", lambda: tmp_path) == Path("gone/xla_dump")
+    assert captures_of("gone", lambda: tmp_path) == ([Path("gone")], None)
 
 
 def test_what_a_name_does_not_say_is_asked_for(tmp_path: Path) -> None:
-    assert find_recorded("pp8", tmp_path) is None
+    assert find_recorded("pp8", lambda: tmp_path) is None
     with pytest.raises(ConfigError, match="no evidence of it below"):
-        find_recorded("pp8:overlap-2", tmp_path)
+        find_recorded("pp8:overlap-2", lambda: tmp_path)
     for axes in ("PP=8", "FSDP=8"):
         write(tmp_path, sweep="pp8", axes=axes, events=recorded(axes, ONE))
     with pytest.raises(ConfigError, match="recorded in 2 cells; name the trial: overlap-2-e"):
-        find_recorded("pp8:overlap-2", tmp_path)
+        find_recorded("pp8:overlap-2", lambda: tmp_path)
     with pytest.raises(ConfigError, match=r"recorded are overlap-2\. Record it"):
-        find_recorded("pp8:baseline-deployed", tmp_path)
+        find_recorded("pp8:baseline-deployed", lambda: tmp_path)
 
 
 def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
     result = measured(cell("PP=8"), ONE, 0.5)
     write(tmp_path, sweep="pp8", axes="PP=8", events=[TrialEnded(result=result)])
     with pytest.raises(ConfigError, match="left no dump and no capture; record its profile"):
-        find_recorded(result.trial.id, tmp_path)
+        find_recorded(result.trial.id, lambda: tmp_path)

@@ -171,7 +171,6 @@ class Trace:
 
     source: str
     format: str  # xplane | trace.json
-    host: str | None = None
     names: tuple[str, ...]
     devices: tuple[Device, ...]
     has_all: bool  # its format keeps all events, or says that it dropped some

@@ -103,8 +103,8 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
     found = _paired(parts(before), parts(after))
     both = {part.name: part for part in _paired(totals(before), totals(after))}
     has_periods = before.periods_ps is not None and after.periods_ps is not None
-    families = _moved(_paired(_sums(before, before.families), _sums(after, after.families)))
-    kernels = _moved(_paired(_sums(before, before.kernels), _sums(after, after.kernels)))
+    families = moved(_sums(before, before.families), _sums(after, after.families))
+    kernels = moved(_sums(before, before.kernels), _sums(after, after.kernels))
     return TraceComparison(
         span=span,
         parts=found,
@@ -135,9 +135,9 @@ def by_path(found: Drill, paths: Mapping[str, str]) -> dict[str, float]:
     return sums
 
 
-def paired_paths(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
-    """Return the paths of two variants side by side, most moved first."""
-    return _moved(_paired(before, after))
+def moved(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
+    """Return the figures of two variants side by side, most moved first."""
+    return _most_first(_paired(before, after))
 
 
 def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
@@ -148,7 +148,7 @@ def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ..
     )
 
 
-def _moved(found: tuple[Part, ...]) -> tuple[Part, ...]:
+def _most_first(found: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(sorted(found, key=lambda part: (-abs(part.change_s), part.name)))
 
 
@@ -172,16 +172,16 @@ def _sentence(
     enough = NOTEWORTHY * whole.before_s
     if whole.before_s <= 0 or abs(whole.change_s) < enough:
         return f"{what[0]} did not change by more than {NOTEWORTHY:.1%}"
-    named = [part for part in _moved(found) if abs(part.change_s) >= enough]
+    named = [part for part in _most_first(found) if abs(part.change_s) >= enough]
     shown = ", ".join(f"{part.name} {milliseconds(part.change_s):+.3f} ms" for part in named)
     text = (
         f"{what[1]} {milliseconds(abs(whole.change_s)):.3f} ms "
         f"{'less' if whole.change_s < 0 else 'more'} "
         f"({whole.change_s / whole.before_s:+.1%}): {shown}"
     )
-    moved = [part for part in families if abs(part.change_s) >= enough]
-    own = [part for part in moved if part.name not in waits]
-    for part in (own or moved)[:1]:
+    noteworthy = [part for part in families if abs(part.change_s) >= enough]
+    own = [part for part in noteworthy if part.name not in waits]
+    for part in (own or noteworthy)[:1]:
         text += (
             f"; the family that moved most{'' if part.name in waits else ' beside communication'} "
             f"is {part.name}, {milliseconds(part.change_s):+.3f} ms of kernel time"

@@ -85,6 +85,7 @@ _HEADER = 32  # bytes, more than two tags and lengths
 _WINDOW = 1 << 23  # bytes of a line that are in memory at once
 _LONGEST = 1 << 15  # bytes, more than an event that is found without a look at each
 
+_LAST_OF_SPACE = 4  # the fields of an XSpace: planes, errors, warnings, names of hosts
 # fields of an XPlane, and of an XLine; of an entry of a table, of the metadata in it, of an XStat
 _NAME, _LINE, _EVENT_NAME, _STAT_NAME, _STAT = 2, 3, 4, 5, 6
 _STAMP, _EVENT = 3, 4
@@ -325,7 +326,7 @@ class _XplaneReader:
         """Return the paths of the operations of all modules that the capture holds."""
         modules: list[tuple[int, dict[str, str]]] = []
         with self._told():
-            planes, _, _ = self._space()
+            planes, _ = self._space()
             for name, at in planes:
                 if name == METADATA_PLANE:
                     modules += self._with(at, self._modules)
@@ -350,7 +351,7 @@ class _XplaneReader:
             ) from None
 
     def _trace(self) -> Trace:
-        planes, warnings, hosts = self._space()
+        planes, warnings = self._space()
         if not planes:
             raise WireError("no plane in it")
         gpus = [at for name, at in planes if name.startswith(GPU_PLANE)]
@@ -366,7 +367,6 @@ class _XplaneReader:
             source=self._source,
             format="xplane",
             has_all=True,
-            host=hosts[0] if hosts else None,
             names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),
@@ -408,12 +408,10 @@ class _XplaneReader:
         yield
         self._loader.forget(begin, end)
 
-    def _space(self) -> tuple[list[tuple[str, Range]], list[str], list[str]]:
-        """Return the planes by name and place, the profiler's errors and warnings, and hosts."""
+    def _space(self) -> tuple[list[tuple[str, Range]], list[str]]:
+        """Return the planes by name and place, and the profiler's errors and warnings."""
         planes: list[tuple[str, Range]] = []
         warnings: list[str] = []
-        hosts: list[str] = []
-        texts = {2: warnings, 3: warnings, 4: hosts}
         at, size = 0, self._file.size
         while at < size:
             head = self._file.part(at, min(size, at + _HEAD))
@@ -421,17 +419,17 @@ class _XplaneReader:
                 number, kind, begin, end = next(fields(head, 0, size - at))
             except WireError as error:
                 raise error.behind(at) from None
-            if kind != LENGTH or number not in {1, *texts}:
+            if kind != LENGTH or not 1 <= number <= _LAST_OF_SPACE:
                 raise WireError(f"field {number} of an XSpace")
             begin, end = at + begin, at + end
             if number == 1:
                 planes.append((self._plane_name(begin, end), (begin, end)))
-            else:
-                texts[number].append(text(self._file.part(begin, end), 0, end - begin))
-            if len(planes) + len(warnings) + len(hosts) > MAX_PLANES:
+            elif number < _LAST_OF_SPACE:  # errors and warnings; the names of hosts are behind
+                warnings.append(text(self._file.part(begin, end), 0, end - begin))
+            if len(planes) + len(warnings) > MAX_PLANES:
                 raise WireError(f"more than {MAX_PLANES} planes")
             at = end
-        return planes, warnings, hosts
+        return planes, warnings
 
     def _plane_name(self, begin: int, end: int) -> str:
         """Return a plane's name, which stands before its lines; else look everywhere in it."""

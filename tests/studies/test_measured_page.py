@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.recipes import MEASURED
 from tests.helpers.benchmarks import load
 
 simcluster, simworlds, tallies = map(load, ("simcluster", "simworlds", "tallies"))
@@ -105,23 +104,6 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str
         assert first(useless) <= 8
         assert first(harmful) <= 2
         assert first(gain) >= 90
-
-
-def test_a_report_promises_of_a_recipe_what_the_page_measured() -> None:
-    """The figures that stand in report/recipes.py are those of the page's table."""
-    table = recipes.pages.part(PAGE, recipes.BY_NOISE).splitlines()[3:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    assert [(float(each[0]), each[2]) for each in rows] == [
-        (noise, world.name) for noise in recipes.NOISES for world in recipes.HELPING
-    ]
-    figures = [[float(each[at].partition(" ")[0]) for at in (1, 5, 6, 7)] for each in rows]
-    worlds = (figures[at::3] for at in range(3))  # one, three and six profiles help
-    for shown, one, three, six in zip(MEASURED, *worlds, strict=True):
-        noise, _, useless, misled = map(max, zip(one, three, six, strict=True))
-        found = [shown.sigma, *shown.whole, shown.useless, shown.misled]
-        wanted = [noise, min(one[1], three[1]), max(one[1], three[1]), useless, misled]
-        assert [100 * each for each in found] == pytest.approx(wanted)
-        assert six[1] == 0, "a recipe held six settings"
 
 
 def test_slots_stand_on_the_page_with_the_jobs_of_one_slot_and_with_more() -> None:

@@ -16,13 +16,11 @@ from pytest_xlatune.model.result import (
     Recipe,
     TrialResult,
     TuningRecord,
-    Verdict,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.document import Table, Text
-from pytest_xlatune.report.language import ENGLISH, Language, Translator
-from pytest_xlatune.report.recipes import MEASURED, recipe_blocks, recipe_remarks
+from pytest_xlatune.report.document import Table
+from pytest_xlatune.report.recipes import recipe_blocks, recipe_remarks
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Crossed, Leader, Stacks
 from pytest_xlatune.studies.parts import entering
@@ -128,49 +126,6 @@ def test_a_control_is_never_recommended() -> None:
     _, _, conclusion = run((replace(A, is_control=True), B, *SPARE), {"a": 0.05, "b": 0.02})
     assert recipe_of(conclusion).arm == "b"
     assert conclusion.verdict("a").kind is VerdictKind.FASTER  # type: ignore[union-attr]
-
-
-def promised(sigma: float | None, say: Translator = ENGLISH) -> str:
-    """What a report says of a recipe at a noise."""
-    faster = Verdict(arm="a", kind=VerdictKind.FASTER, delta=0.02)
-    record = TuningRecord(sigma=sigma, recipe=Recipe(arm="a", largest="a"))
-    blocks = recipe_blocks(Conclusion(verdicts=(faster,), record=record), say)
-    return " ".join(each.text for each in blocks if isinstance(each, Text))
-
-
-@pytest.mark.parametrize(
-    ("sigma", "row", "is_beyond"),
-    [
-        pytest.param(0.001, 0, False, id="less noise than any measured"),
-        pytest.param(1.2 * MEASURED[0].sigma, 0, False, id="the first row's"),
-        pytest.param(1.3 * MEASURED[0].sigma, 1, False, id="between two rows: the worse one"),
-        pytest.param(MEASURED[1].sigma, 1, False, id="the second row's"),
-        pytest.param(MEASURED[2].sigma, 2, False, id="the third row's"),
-        pytest.param(0.03, 2, True, id="more noise than any measured"),
-    ],
-)
-def test_a_report_says_what_a_recipe_promises_at_the_noise_of_the_sweep(
-    sigma: float,
-    row: int,
-    is_beyond: bool,
-) -> None:
-    said, told = promised(sigma), MEASURED[row]
-    assert (
-        f"The noise of a job is {100 * sigma:.2f} % here. At {100 * told.sigma:.2f} %, as" in said
-    )
-    assert "measured" in said
-    low, high = told.whole
-    assert f" {100 * low:.0f} to {100 * high:.0f} % of the recipes held all" in said
-    assert f"Up to {100 * told.useless:.0f} % held a setting that does nothing" in said
-    assert "docs/explanation/how_sure.md" in said
-    assert ("More noise than that was not measured" in said) is is_beyond
-    chinese = promised(sigma, Translator(Language.CHINESE))
-    assert f"噪声为 {100 * told.sigma:.2f} %" in chinese
-    assert "of the recipes" not in chinese
-
-
-def test_a_sweep_of_unknown_noise_promises_nothing() -> None:
-    assert promised(None) == ""
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,16 @@ class Start:
     def last_steps(self, most: int) -> Steps:
         """Return the last steps in the order printed, so many at most."""
         columns: list[list[Any]] = [[] for _ in StepRecord._fields]
-        last = [*self.steps.items()][-most:]
-        for kept, steps in itertools.groupby(last, key=operator.itemgetter(1)):
+        steps, at = [*self.steps][-most:], 0
+        for kept, alike in itertools.groupby([*self.steps.values()][-most:]):
+            count = len([*alike])
             if isinstance(kept, StepRun):
-                ids = {step for step, _ in steps}
-                is_kept = (step in ids for step in kept.steps)
-                run = kept if len(ids) == kept.count else kept.chosen(is_kept)
+                ids = {*steps[at : at + count]} if count < kept.count else ()
+                run = kept.chosen(step in ids for step in kept.steps) if ids else kept
                 parts = run.columns(self.label, start=self.index)
             else:
                 parts = [[value] for value in kept]
+            at += count
             for column, part in zip(columns, parts, strict=True):
                 column.extend(part)
         return Steps(**dict(zip(StepRecord._fields, map(tuple, columns), strict=True)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -274,17 +274,20 @@ class RankReader:
 
     def _take_run(self, run: StepRun, rank: int | None) -> None:
         """Take step lines of one layout, read as columns."""
-        steps, seconds = run.steps, run.seconds()
         if rank is not None:
-            self._take(rank, steps, seconds)
+            self._take(rank, run.steps, run.seconds())
             return
-        places = defaultdict[bytes, list[int]](list)
         writers, origins = run.writers
+        labels = {writer: origin.rank for writer, origin in origins.items()}
+        places: dict[str, list[int]] = {label: [] for label in labels.values()}
+        if not any(places):
+            return
         for at, writer in enumerate(writers):
-            places[writer].append(at)
-        for writer, own in places.items():
-            if rank_of := origins[writer].rank:
-                self._take(int(rank_of), [steps[at] for at in own], [seconds[at] for at in own])
+            places[labels[writer]].append(at)
+        steps, seconds = run.steps, run.seconds()
+        for label, own in places.items():
+            if label:
+                self._take(int(label), [steps[at] for at in own], [seconds[at] for at in own])
 
     def _line(self, line: bytes, rank: int | None) -> None:
         for segment in grammar.plain_segments(line[:_LINE_BYTES]):

@@ -20,7 +20,6 @@ from itertools import compress, islice
 from statistics import median
 from typing import TypeGuard, cast, overload
 
-import numpy as np
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
@@ -321,13 +320,15 @@ class StepWindow(Sequence[int]):
 
     def has(self, steps: Sequence[int]) -> list[bool]:
         """Return which of some steps it has; of many that is faster than to ask for each."""
-        ids = np.asarray(steps, dtype=np.int64)
-        is_inside = np.zeros(len(ids), dtype=bool)
+        inside = [False] * len(steps)
         for piece in self.pieces:
-            is_inside |= (piece.start <= ids) & (ids < piece.stop)
+            first, end = piece.start, piece.stop
+            inside = [is_in or first <= at < end for is_in, at in zip(inside, steps, strict=True)]
         if self.every:
-            is_inside &= (ids + 1) % self.every >= min(_EVALUATED, self.every)
-        inside: list[bool] = is_inside.tolist()
+            every, least = self.every, min(_EVALUATED, self.every)
+            inside = [
+                is_in and (at + 1) % every >= least for is_in, at in zip(inside, steps, strict=True)
+            ]
         return inside
 
     def __iter__(self) -> Iterator[int]:

@@ -7,11 +7,11 @@ import inspect
 import pytest
 
 from pytest_xlatune.campaign import playbook as recovery
-from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.campaign.playbook import Facts, decide
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
-from pytest_xlatune.model.result import Action, Finding, Outcome, State
+from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
 
 OK = Outcome(state=State.COMPLETED, exit_code=0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)
@@ -94,6 +94,58 @@ def test_playbook(
     if expected is not Next.ACCEPT:
         assert decision.cls
         assert decision.cls in sentence(decision.why)
+
+
+BLAMED = Blamed(program="fast", at=BlamedAt.TURN, cls="killed", attempt=1)
+FIRST = Facts(is_first_rotation=True)
+LATE = Outcome(state=State.TIMEOUT)
+LOST_NODE = Outcome(state=State.NODE_FAIL)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause", "earlier", "facts", "expected"),
+    [
+        pytest.param(
+            FAILED, finding("xla-check-fail", Action.DROP), (), Facts(blamed=BLAMED), Next.RETRY,
+            id="a rotation goes on without what it died of",
+        ),
+        pytest.param(
+            LATE, None, (), Facts(has_enough_turns=True), Next.ACCEPT,
+            id="a rotation that the limit ended counts with enough turns",
+        ),
+        pytest.param(
+            FAILED, None, ("exit-code",), Facts(has_enough_turns=True), Next.GIVE_UP,
+            id="one that ended by itself does not",
+        ),
+        pytest.param(
+            LATE, None, (), FIRST, Next.STOP, id="a first rotation that was ended from outside"
+        ),
+        pytest.param(
+            FAILED, None, ("exit-code",), FIRST, Next.DROP,
+            id="a first rotation that ends by itself again",
+        ),
+        pytest.param(
+            FAILED, finding("filesystem", Action.STOP), (), Facts(is_over=True), Next.RETRY,
+            id="the site's trouble of an earlier session",
+        ),
+        pytest.param(
+            FAILED, finding("nic-fault"), (), Facts(is_unready=True), Next.STOP,
+            id="a retry that lacks what it needs first",
+        ),
+        pytest.param(
+            LOST_NODE, None, ("node-fail",) * 2, Facts(ends_with_nodes=True), Next.GIVE_UP,
+            id="a study that goes on without a node",
+        ),
+        pytest.param(
+            FAILED, finding("hub"), ("hub",) * 3, Facts(ends_with_nodes=True), Next.STOP,
+            id="which no other trouble is",
+        ),
+    ],
+)  # fmt: skip
+def test_what_an_attempt_itself_changes(
+    outcome: Outcome, cause: Finding | None, earlier: tuple[str, ...], facts: Facts, expected: Next
+) -> None:
+    assert decide(outcome, cause, earlier=earlier, facts=facts).next is expected
 
 
 def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:

@@ -190,24 +190,24 @@ def end_leftovers(started: Mapping[str, Any]) -> None:
     """Kill what a trainer left behind whose payload was killed outright, and wait for its end.
 
     Only where they are proved to be its own: the session still holds a process of this user with
-    the token of this start in its environment, and no process enters a session from outside.
-    Another boot or host is left alone, and so is a record without a token.
+    the token of this start in its environment, and no process enters a session from outside. The
+    token is random: no process of another start, boot or host has it. A record without one is left
+    alone.
 
     Args:
         started: the content of its `started.json`. Its process id is the session id of all that it
             started, as long as none left that session.
     """
-    session, ticks, token = started["pid"], started["start_ticks"], started.get("token", "")
-    if not token or boot() != (started["host"], started["boot_id"]):
+    session, token = started["pid"], started.get("token", "")
+    if not token:
         return
     # a forged record once named a process of ours, and it was killed: no number alone is believed
     mark = _bytes(f"{TOKEN}={token}")
     is_ours = False
     until_s = time.monotonic() + _REAP_LIMIT_S
-    while start_ticks(session) in (None, ticks) and time.monotonic() < until_s:
+    while time.monotonic() < until_s:
         everyone = _processes().items()
-        left = [pid for pid, it in everyone if it.session == session and it.start_ticks >= ticks]
-        left = [pid for pid in left if _is_mine(pid)]
+        left = [pid for pid, it in everyone if it.session == session and _is_mine(pid)]
         is_ours = is_ours or any(_has_variable(pid, mark) for pid in left)
         if not left or not is_ours:
             return

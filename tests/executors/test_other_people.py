@@ -240,6 +240,18 @@ def test_a_colleague_who_puts_a_folder_in_the_place_of_ours_runs_nothing_as_us(
     assert "belongs to user" in people.ann.does(lambda: Ledger(cell / LEDGER).refresh())
 
 
+def test_a_folder_that_was_opened_to_every_user_runs_nothing(people: People) -> None:
+    """Another user could put a program of theirs beside what the payload writes there."""
+    said = people.root / "said"
+    said.touch()
+    said.chmod(0o666)
+    cell = people.ann.does(opened(people.project(mode=0o2755)))
+    folder, digest = submitted(people.ann, cell, "ann", said)
+    folder.chmod(0o777)
+    assert "may be written by every user" in people.ann.does(ran(folder, digest))
+    assert said.read_text() == ""
+
+
 def test_a_folder_of_ours_behind_a_link_is_not_opened(people: People) -> None:
     project, said = people.project(mode=0o2755), people.root / "said"
     cell = people.ann.does(opened(project))

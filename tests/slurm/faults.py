@@ -35,8 +35,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
         ("a person drains a node", "the sweep stops with the reason, the drain stands"),
-    f"{_S}faults.py::test_a_limit_on_submitted_jobs_is_full_and_not_refused":
-        ("submit limit of so many jobs", "waited for, every trial measured"),
     f"{_S}faults.py::test_blindness_is_waited_out":
         ("Slurm answers nonsense for 15 s", "waited out"),
     f"{_S}faults.py::test_a_node_drained_by_slurm_under_the_queue_is_resumed":

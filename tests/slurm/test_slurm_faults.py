@@ -81,42 +81,6 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     faults.assert_measured_once("victim")
 
 
-@pytest.mark.parametrize("at_most", [1, 2])
-def test_a_limit_on_submitted_jobs_is_full_and_not_refused(
-    faults: Faults, at_most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_limit(faults.path, at_most, monkeypatch)
-    faults.write(faults.profiles())
-    said = faults.run()
-    assert "2 passed" in said, said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == TRIALS
-
-
-# counts the jobs of this folder that are not over, as a limit of a QOS would, then asks Slurm's own
-LIMIT = """\
-#!/bin/sh
-have=$(squeue -h -t pending,running,completing -o %Z | grep -c "^{path}")
-if [ "$have" -ge {at_most} ]; then
-  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
-  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job" \
-    "submit limit, user's size and/or time limits)" >&2
-  exit 1
-fi
-exec {real} "$@"
-"""
-
-
-def fake_limit(path: Path, at_most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shutil.which("sbatch")
-    script = path / "bin" / "sbatch"
-    script.parent.mkdir()
-    script.write_text(LIMIT.format(path=path, at_most=at_most, real=real))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-
-
 # what every question gets while the file is there; else Slurm's own word
 BLIND = """\
 #!/bin/sh

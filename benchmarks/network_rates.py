@@ -24,10 +24,11 @@ import pages
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.cell_arms import LEVEL
-from pytest_xlatune.studies.network_check import CONCLUSION, Network, NetworkRecord, NetworkStudy
+from pytest_xlatune.studies.network_check import Network, NetworkStudy
 
 MANY = 16  # nodes, above which a row may have fewer checks
 NODE, LINK, UPLINK = "node", "link", "uplink"

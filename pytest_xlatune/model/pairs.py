@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pytest_xlatune.model.message import Message, say
+import msgspec
+
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import NoiseRecord
 from pytest_xlatune.model.trial import Trial
@@ -14,14 +16,20 @@ CONCLUSION = "conclusion"  # the arm of a verdict on the whole: no arm of a plot
 
 
 class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
-    """What every study whose arms are cells knows of them.
+    """What every study whose arms are cells says besides its verdicts.
 
     Attributes:
         peak_tflops: TFLOP/s that one device can do, as declared; None is unknown.
+        summary: the answer, then what else a summary says.
+        objection: what the test of the whole study fails on; () where it passes.
+        files: files that later sweeps can take, kept in the work directory: name -> text.
     """
 
     kind: ClassVar[str] = "cells"
     peak_tflops: Real | None = None
+    summary: tuple[Message, ...] = ()
+    objection: tuple[Message, ...] = ()
+    files: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def pairs(self) -> tuple[PairFound, ...]:
@@ -62,36 +70,24 @@ class PairFound(Record, frozen=True, kw_only=True):
 
 
 class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
-    """What a network study found besides its verdicts.
+    """Whom a network study accuses, what it excludes, and every pair that it ran.
 
     Attributes:
-        nodes: all that were asked about, by the names that Slurm knows.
-        answer: the conclusion in a line.
         accused: the nodes that are shown to be slow with all their partners.
         link: the pair that is shown to be slower than both of its ends elsewhere, or its racks.
         unhealthy: the nodes that cannot communicate.
         pairs: every pair that has run.
-        covered: how many of them have a score, of `of_pairs`.
-        of_pairs: pairs that the rounds would run.
         node_loss: no other node costs as much or more, at 95 % over all nodes; None if unknown.
         link_loss: the same for links.
-        racks: how many; 0 where every pair is run.
-        is_fault: whether a node, a link or the cluster is accused.
     """
 
     kind: ClassVar[str] = KIND
-    nodes: tuple[str, ...] = ()
-    answer: Message | None = None
     accused: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     unhealthy: tuple[str, ...] = ()
     pairs: tuple[PairFound, ...] = ()
-    covered: int = 0
-    of_pairs: int = 0
     node_loss: Real | None = None
     link_loss: Real | None = None
-    racks: int = 0
-    is_fault: bool = False
 
     def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Return both nodes of a pair."""
@@ -108,27 +104,3 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
         if arm != CONCLUSION:
             return arm
         return "-".join(self.link) or "the whole network"
-
-    @property
-    def objection(self) -> tuple[Message, ...]:
-        """Why the test of the conclusion fails; () where it passes."""
-        return (self.answer,) if self.is_fault and self.answer is not None else ()
-
-    @property
-    def summary(self) -> tuple[Message, ...]:
-        """The conclusion, and the losses that it excludes."""
-        covered = {"nodes": len(self.nodes), "covered": self.covered, "pairs": self.of_pairs}
-        found = say(
-            "{nodes:+node}, {covered} of {pairs} pairs: {answer}", answer=self.answer, **covered
-        )
-        if self.node_loss is None:
-            return (found,)
-        is_other = bool(self.accused or self.link)
-        text = (
-            "no other node costs {loss:size} or more{links} (95 %)"
-            if is_other
-            else "no node costs {loss:size} or more{links} (95 %)"
-        )
-        link = self.link_loss
-        links = None if link is None else say(", no link {loss:size}", loss=link)
-        return found, say(text, loss=self.node_loss, links=links)

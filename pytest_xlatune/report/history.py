@@ -31,8 +31,7 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.lines import figure, tally
-from pytest_xlatune.report.page_plots import Chart
-from pytest_xlatune.report.study_plots import course_plot
+from pytest_xlatune.report.page_plots import Chart, Dot, PlotAxis, Tick
 
 
 def _best(conclusion: Conclusion) -> Verdict | None:
@@ -222,13 +221,38 @@ def course(past: Sequence[PastStudy]) -> Document:
 
 
 def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
+    """Return one figure of each study, the oldest first; None of fewer than two."""
     figures = [
         (each.sweep, _when(each), value)
         for each in ordered
         if each.conclusion.metric == metric
         and (value := _value(each.conclusion.reference)) is not None
     ]
-    return course_plot(figures, head=metric.head)
+    if len(figures) < 2:  # noqa: PLR2004 - one is no course
+        return None
+    head = metric.head
+    x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
+    y = PlotAxis([value for *_, value in figures], margin=0.12)
+    said = [f"{when} {plain(name)}: {significant(value)}" for name, when, value in figures]
+    dots = tuple(
+        Dot(x=x.at(float(at)), y=_up(y.at(value)), said=words, looks="mean")
+        for at, ((*_, value), words) in enumerate(zip(figures, said, strict=True))
+    )
+    return Chart(
+        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
+        "that differ do not compare: the table says in what they differ.",
+        label=plain(f"{head} of the reference, the oldest first: {'; '.join(said)}"),
+        dots=dots,
+        x_ticks=tuple(
+            Tick(at=dot.x, text=when) for dot, (_, when, _) in zip(dots, figures, strict=True)
+        ),
+        y_ticks=tuple(Tick(at=_up(each.at), text=each.text) for each in y.ticks()),
+    )
+
+
+def _up(at: float) -> float:
+    """Turn a share of an axis into a place below the top."""
+    return round(100 - at, 2)
 
 
 def _value(verdict: Verdict | None) -> float | None:

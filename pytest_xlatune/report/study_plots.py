@@ -1,9 +1,4 @@
-"""The plots of several studies, and of pairs of nodes, as positions and words.
-
-    pair_matrix(pairs, ...)    course_plot(figures, ...)
-
-Each is None where nothing was measured. `page.jinja` draws. Must draw nothing itself.
-"""
+"""The plot of pairs of nodes as words; `page.jinja` draws it. Must draw nothing itself."""
 
 from __future__ import annotations
 
@@ -11,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.model.pairs import PairFound
-from pytest_xlatune.model.text import percent, points, significant
+from pytest_xlatune.model.text import percent, points
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.page_plots import Chart, Dot, PlotAxis, Tick
 
 _MOST_NODES = 24  # of a matrix
 
@@ -34,41 +28,6 @@ class Matrix:
     caption: str
     names: tuple[str, ...]
     rows: tuple[tuple[Square, ...], ...]
-
-
-def _turned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
-    return tuple(Tick(at=_up(each.at), text=each.text) for each in ticks)
-
-
-def _up(at: float) -> float:
-    """Turn a share of an axis into a place below the top."""
-    return round(100 - at, 2)
-
-
-def course_plot(figures: Sequence[tuple[str, str, float]], *, head: str) -> Chart | None:
-    """Return one figure of each study, oldest first: name, date and figure; `head` names it.
-
-    None of fewer than two.
-    """
-    if len(figures) < 2:  # noqa: PLR2004 - one is no course
-        return None
-    x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
-    y = PlotAxis([value for *_, value in figures], margin=0.12)
-    said = [f"{when} {plain(name)}: {significant(value)}" for name, when, value in figures]
-    places = [(x.at(float(at)), _up(y.at(value))) for at, (*_, value) in enumerate(figures)]
-    return Chart(
-        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
-        "that differ do not compare: the table says in what they differ.",
-        label=plain(f"{head} of the reference, the oldest first: {'; '.join(said)}"),
-        dots=tuple(
-            Dot(x=at, y=up, said=words, looks="mean")
-            for (at, up), words in zip(places, said, strict=True)
-        ),
-        x_ticks=tuple(
-            Tick(at=at, text=when) for (at, _), (_, when, _) in zip(places, figures, strict=True)
-        ),
-        y_ticks=_turned(y.ticks()),
-    )
 
 
 # change -> how a square looks; the first that holds

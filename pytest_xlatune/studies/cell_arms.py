@@ -13,18 +13,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import CLASS_OF_STATE, FailureClass
 from pytest_xlatune.model.message import Message, at_most, say
+from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import Conclusion, State, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
+from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
@@ -38,12 +40,14 @@ from pytest_xlatune.studies import (
     Policy,
     Question,
     Study,
+    name_of,
     remembered,
 )
 from pytest_xlatune.studies.trials import is_ours, usable
-from pytest_xlatune.studies.verdicts import level_kind, named, told
+from pytest_xlatune.studies.verdicts import changed, level_kind, named, told
 
 C = TypeVar("C", bound="CellArms[Any]")
+_MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per further value
 
 
 class _StageOpenError(Exception):
@@ -67,9 +71,10 @@ class CellWalk(ABC, Generic[C]):
 
     def __init__(self, study: C, history: History) -> None:
         self.study = study
+        # by id: the order of arrival says nothing
         self.results: Mapping[str, TrialResult] = {
             each.trial.id: each
-            for each in history
+            for each in sorted(history, key=lambda each: each.trial.id)
             if each.trial.protocol.is_scored
             and is_ours(each.trial, protocols=study.protocols, study=study.name)
         }
@@ -121,6 +126,28 @@ class CellWalk(ABC, Generic[C]):
         """Return the results of trials, as far as there are any."""
         return [self.results[each.id] for each in trials if each.id in self.results]
 
+    def concluded(
+        self,
+        verdicts: Iterable[Verdict],
+        record: CellsRecord,
+        *,
+        alpha: float,
+        notes: Iterable[Message] = (),
+        reference: Verdict | None = None,
+    ) -> Conclusion:
+        """Return the conclusion as far as the walk came; the record says what was declared."""
+        told = tuple(verdicts)
+        found = next((each.mde80 for each in told if each.mde80), None)
+        record = replace(record, peak_tflops=self.study.asked.peak_tflops, mde80=found)
+        return Conclusion(
+            reference=reference,
+            verdicts=told,
+            record=record,
+            alpha=alpha,
+            complete=self.is_over,
+            notes=tuple(notes),
+        )
+
     @property
     def is_over(self) -> bool:
         """Whether every stage is."""
@@ -150,6 +177,31 @@ W = TypeVar("W", bound=CellWalk[Any])
 
 class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
+
+    if TYPE_CHECKING:  # no fields: a subclass has its own
+
+        @property
+        def asked(self) -> Any:
+            """What the sweep file declares."""
+
+        @property
+        def budget(self) -> int:
+            """Jobs that it may cost."""
+
+    @cached_property
+    def name(self) -> str:
+        """The study's word, and which one it is where that was said."""
+        return name_of(self.asked.kind, *filter(None, [self.asked.key]))
+
+    @property
+    def most_jobs(self) -> int:
+        """What it costs at most."""
+        return self.budget
+
+    @property
+    def jobs(self) -> Mapping[str, int]:
+        """The budget, and the one to ask for where it is too small: of a message."""
+        return {"budget": self.budget, "ask": self.most_jobs}
 
     @abstractmethod
     def begin(self, history: History) -> W:
@@ -293,6 +345,19 @@ def dropped(verdict: Verdict, *reasons: Message) -> Verdict:
     return replace(decided(verdict, VerdictKind.INVALID, *reasons), can_run=False)
 
 
+def within_spread(verdict: Verdict, change: float, *, sigma: float, n: int) -> Verdict:
+    """Return a verdict with the change of a single run; its interval comes from the spread.
+
+    Args:
+        verdict: on the arm.
+        change: log ratio of its run to the level of all.
+        sigma: robust spread of the single runs of all arms.
+        n: how many they are.
+    """
+    reach = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
+    return changed(verdict, change, (change - reach, change + reach))
+
+
 # verdicts on arms that are not accused
 LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)
 _WORST_FIRST = (VerdictKind.INVALID, VerdictKind.SLOWER, VerdictKind.INCONCLUSIVE)
@@ -418,13 +483,6 @@ OF_THE_NODES = frozenset(
         *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
     }
 )
-_STATES = {
-    State.CANCELLED: FailureClass.CANCELLED,
-    State.PREEMPTED: FailureClass.PREEMPTED,
-    State.LOST: FailureClass.LOST,
-    State.REQUEUED: FailureClass.REQUEUED,
-    State.NODE_FAIL: FailureClass.NODE_FAIL,
-}
 
 
 def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
@@ -435,7 +493,7 @@ def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
         by: failure classes that excuse it, beside those that excuse every trial.
     """
     excuses = {*_OF_THE_SITE, *by}
-    if result.outcome is not None and _STATES.get(result.outcome.state) in excuses:
+    if result.outcome is not None and CLASS_OF_STATE.get(result.outcome.state) in excuses:
         return True
     found = result.asking or result.findings
     return bool(found) and found[-1].cls in excuses

@@ -23,7 +23,6 @@ from pytest_xlatune.model.message import Message, MessageCode, at_most, say, ver
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
-    Comparison,
     Conclusion,
     Finding,
     TrialResult,
@@ -37,7 +36,6 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, compare
-from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     Aim,
@@ -47,7 +45,6 @@ from pytest_xlatune.studies import (
     OnNodeFailure,
     Policy,
     Traits,
-    name_of,
 )
 from pytest_xlatune.studies.cell_arms import (
     LEVEL,
@@ -62,6 +59,7 @@ from pytest_xlatune.studies.cell_arms import (
     refuse_nodes,
     refuse_unless_positive,
     undecided,
+    within_spread,
     worst_first,
 )
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
@@ -76,10 +74,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 from pytest_xlatune.studies.vetoes import NOT_FINITE
 
-_ALL_NODES_FAIL = (
-    "more nodes failed than were measured: look at the load, and at what the nodes share; no "
-    "node is accused"
-)
+_ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
 
 KIND = "nodes"
 HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
@@ -97,59 +92,18 @@ ALPHA = 0.05
 SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
 SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
 _OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
-_MAD_DF = 0.37  # its efficiency there: degrees of freedom per further value
 SCREEN, ROUND = "screen", "round"
 
 
 class NodesRecord(CellsRecord, frozen=True, kw_only=True):
-    """What a node study found besides its verdicts.
+    """Which nodes a node study recommends.
 
     Attributes:
-        nodes: all that were asked about, by the names that Slurm knows.
-        healthy: those that are recommended.
-        suspects, controls: those that were run again, and those beside them.
-        rounds: how often.
-        shift: of the median node against the reference, a relative change; None without one.
-        told: which nodes are slower, cannot run, or cannot be told.
+        healthy: by the names that Slurm knows; () before the check is over.
     """
 
     kind: ClassVar[str] = KIND
-    nodes: tuple[str, ...] = ()
     healthy: tuple[str, ...] = ()
-    suspects: tuple[str, ...] = ()
-    controls: tuple[str, ...] = ()
-    rounds: int = 0
-    shift: Real | None = None
-    told: Message | None = None
-
-    @property
-    def summary(self) -> tuple[Message, ...]:
-        """Which nodes are slow, and which ones can be recommended."""
-        good = say("{nodes:,}", nodes=self.healthy) if self.healthy else say("none")
-        return (
-            say(
-                "{nodes:+node}: {told}",
-                nodes=len(self.nodes),
-                told=self.told or say("no verdict yet"),
-            ),
-            say("recommended: {nodes}", nodes=good),
-        )
-
-    @property
-    def objection(self) -> tuple[Message, ...]:
-        """That no node can be recommended, once all were run."""
-        if self.healthy or self.told is None:
-            return ()
-        return (say("no node of {nodes} can be recommended", nodes=len(self.nodes)), *self.summary)
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """The recommended nodes, as `--xlatune-nodelist=@healthy` reads them."""
-        if not self.healthy:
-            return {}
-        count = f"{len(self.healthy)} of {counted(len(self.nodes), 'node')}"
-        head = f"# {count}; a sweep takes them with --xlatune-nodelist=@healthy\n"
-        return {HEALTHY_FILE: f"{head}{','.join(self.healthy)}\n"}
 
 
 class Nodes(DeclaredStudy, frozen=True, kw_only=True):
@@ -239,11 +193,6 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
 
-    @cached_property
-    def name(self) -> str:
-        """The study's word, and which check it is where that was said."""
-        return name_of(KIND, *filter(None, [self.asked.key]))
-
     @property
     def policy(self) -> Policy:
         """A node that cannot run is an answer; all nodes compute the same."""
@@ -295,15 +244,6 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
             rounds=self.asked.rounds,
         )
 
-    @cached_property
-    def first_trials(self) -> tuple[Trial, ...]:
-        """The first run of every node."""
-        return tuple(self.trial_of(arm, SCREEN) for arm in self.every_arm)
-
-    def round_of(self, number: int, names: Sequence[str]) -> tuple[Trial, ...]:
-        """Return a round of these nodes."""
-        return self.block(ROUND, number, (arm for arm in self.every_arm if arm.id in names))
-
 
 class NodeWalk(CellWalk[NodeStudy]):
     """One check as far as it came, and what it shows."""
@@ -317,34 +257,33 @@ class NodeWalk(CellWalk[NodeStudy]):
     def walk(self) -> None:
         """Run every node once, then rounds of those that are low, beside controls."""
         study = self.study
-        self.run(study.first_trials)
+        first = [study.trial_of(arm, SCREEN) for arm in study.every_arm]
+        self.run(first)
         self.is_screened = True
         if self.is_common or not self.low:
             return
         self.suspects = self.low[: study.most_suspects]
-        self.controls = self._nearest_the_median()[: study.asked.controls]
+        good = (name for name in self.values if name not in {*self.low, *self.faulty})
+        nearest = sorted(good, key=lambda name: (abs(self.values[name] - self.level), name))
+        self.controls = tuple(nearest[: study.asked.controls])
         names = [*self.suspects, *self.controls]
-        affordable = (study.budget - len(study.first_trials)) // len(names)
+        affordable = (study.budget - len(first)) // len(names)
         self.affordable = 0 if affordable < MIN_ROUNDS else min(affordable, study.asked.rounds)
         # what failed in a round is in no later one
         while self.rounds < self.affordable and {*names} & {*self.suspects}:
             self.rounds += 1
-            trials = study.round_of(self.rounds, names)
+            arms = [arm for arm in study.every_arm if arm.id in names]
+            trials = study.block(ROUND, self.rounds, arms)
             ended = self.run(trials, later=(self.affordable - self.rounds) * len(trials))
             lost = {e.trial.arm for e in ended if usable(e) is None or hard_errors(e)}
             names = [name for name in names if name not in lost]
 
-    def _nearest_the_median(self) -> tuple[str, ...]:
-        """Return the nodes that are neither low nor faulty, the nearest to the median first."""
-        rest = [name for name in self.values if name not in {*self.low, *self.faulty}]
-        return tuple(sorted(rest, key=lambda name: (abs(self.values[name] - self.level), name)))
-
-    # -- what the first runs show
+    # -- what the runs show
 
     @cached_property
     def first(self) -> list[TrialResult]:
         """The first runs so far."""
-        return self.of(self.study.first_trials)
+        return [each for each in self.of(self.planned) if each.trial.stage == SCREEN]
 
     @cached_property
     def values(self) -> Mapping[str, float]:
@@ -383,11 +322,7 @@ class NodeWalk(CellWalk[NodeStudy]):
     def shift(self) -> float | None:
         """The median node against the reference, a log ratio; None without one."""
         reference = self.study.asked.reference_tgs
-        if reference is None or not self.values:
-            return None
-        return self.level - math.log(reference)
-
-    # -- what all runs show
+        return self.level - math.log(reference) if reference and self.values else None
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
@@ -398,51 +333,42 @@ class NodeWalk(CellWalk[NodeStudy]):
             for own in self.by_arm.values()
             for each in own
             # a node that was brought back is another one than before
-            if each.trial.block and (score := usable(each))
-            and each.epoch == last[each.trial.arm]
-        )  # fmt: skip
+            if each.trial.block and (score := usable(each)) and each.epoch == last[each.trial.arm]
+        )
 
     @cached_property
     def fit(self) -> BlockFit | None:
         """Least squares of the rounds: nodes and rounds."""
         return fit_group(self.fresh, controls=self.controls)
 
-    @cached_property
-    def usual_loss(self) -> float | None:
-        """The median of all losses; None where too few nodes ran to say what is usual."""
-        every = [each for own in self.by_arm.values() for each in own]
-        return median_loss(every) if len(self.values) >= MIN_NODES else None
-
     # -- verdicts
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every node, and the nodes that can be recommended."""
-        asked, shift = self.study.asked, self.shift
-        reference = self._median_line()
+        study, reference = self.study, self._median_line()
         verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
-        names = [each.nodelist[0] for each in self.study.cells]
-        good = {each.arm for each in verdicts if each.kind in LEVEL}
+        names = [each.nodelist[0] for each in study.cells]
+        good = {each.arm for each in verdicts if each.kind in LEVEL and self.is_over}
+        healthy = tuple(each for each in names if each.lower() in good)
+        told = in_a_sentence(verdicts) if self.is_screened else say("no verdict yet")
+        summary = (
+            say("{nodes:+node}: {told}", nodes=len(names), told=told),
+            say("recommended: {nodes:,}", nodes=healthy or ("none",)),
+        )
+        is_none = self.is_screened and not healthy
+        none = say("no node of {nodes} can be recommended", nodes=len(names))
+        head = f"# {len(healthy)} of {counted(len(names), 'node')}; a sweep takes them with "
+        listed = f"{head}--xlatune-nodelist=@healthy\n{','.join(healthy)}\n"
         sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
         record = NodesRecord(
-            peak_tflops=asked.peak_tflops,
             sigma=self.sigma if sigma is None and self.values else sigma,
-            mde80=next((each.mde80 for each in verdicts if each.mde80), None),
-            nodes=tuple(names),
-            healthy=tuple(each for each in names if each.lower() in good) if self.is_over else (),
-            suspects=self.suspects,
-            controls=self.controls,
-            rounds=self.rounds,
-            shift=None if shift is None else relative(shift),
-            told=in_a_sentence(verdicts) if self.is_screened else None,
+            healthy=healthy,
+            summary=summary,
+            objection=(none, *summary) if is_none else (),
+            files={HEALTHY_FILE: listed} if healthy else {},
         )
-        return Conclusion(
-            reference=reference,
-            verdicts=tuple(verdicts),
-            record=record,
-            alpha=ALPHA if self.rounds else 0.0,
-            complete=self.is_over,
-            notes=tuple(self._notes(verdicts)),
-        )
+        alpha, notes = ALPHA if self.rounds else 0.0, self._notes(verdicts)
+        return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
     def _median_line(self) -> Verdict | None:
         if not self.values:
@@ -455,10 +381,9 @@ class NodeWalk(CellWalk[NodeStudy]):
     def _verdict(self, name: str) -> Verdict:
         """Return the verdict on a node: its runs, then what its own log says."""
         runs = self.by_arm[name]
-        verdict = self._of_runs(replace(so_far(name, runs), against=say("the median node")), runs)
+        verdict = self._of_runs(replace(so_far(name, runs), against=say(MEDIAN)), runs)
         if hard := hard_errors(*runs):
-            why = say("its own log: {lines: | }", lines=at_most(3, hard))
-            verdict = dropped(verdict, why)
+            verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
         if said := _findings(runs, FailureClass.NODE_SAID):
             own = say("its own log says: {lines: | }", lines=at_most(3, said))
             verdict = replace(verdict, reasons=(*verdict.reasons, own))
@@ -478,220 +403,148 @@ class NodeWalk(CellWalk[NodeStudy]):
             return screened(base, say(ITS_FIRST_RUN))
         if self.is_common:
             return undecided(base, say(_ALL_NODES_FAIL))
-        found = self._suspect(base, n=len(over)) if name in self.suspects else self._of_first(base)
-        if found.kind in LEVEL and self.is_over and self.shift is not None and (
-            self.shift <= LOSS_AT
-        ):  # fmt: skip
-            return undecided(
-                found,
-                say(
-                    "like the other nodes, but their median is {shift:percent} from the "
-                    "reference of {reference:g} TGS: all are slow, or the load has changed",
-                    shift=relative(self.shift),
-                    reference=self.study.asked.reference_tgs,
-                ),
-            )
-        return found
+        if name in self.suspects:
+            base = self._suspect(base, n=len(over))
+        elif name in self.low:
+            text = "low in its first run; {low} of {nodes:+node} are, and {most} run again at most"
+            counts = {"low": len(self.low), "nodes": len(self.values)}
+            return undecided(base, say(text, most=self.study.most_suspects, **counts))
+        else:
+            at = self.values[name] - self.level
+            base = within_spread(base, at, sigma=self.sigma, n=len(self.values))
+            base = replace(base, method=say("first runs of all nodes, noise from their spread"))
+            base = not_accused(base, say("not low in its first run"))
+        is_level = base.kind in LEVEL and self.is_over
+        if is_level and self.shift is not None and self.shift <= LOSS_AT:
+            text = "all are slow, or the load changed: {shift:percent} from {reference:g} TGS"
+            return undecided(base, say(text, **self._reference))
+        return base
+
+    @property
+    def _reference(self) -> Mapping[str, float | None]:
+        return {"shift": relative(self.shift or 0.0), "reference": self.study.asked.reference_tgs}
 
     def _lost(self, base: Verdict, lost: Sequence[TrialResult], *, runs: int) -> Verdict:
         """Return what follows from runs of a node that are over and have no score."""
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
             return undecided(base, say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL))))
-        blamed = [each for each in lost if not is_excused(each)]
-        if not blamed:
+        blamed = next((each for each in lost if not is_excused(each)), None)
+        if blamed is None:
             return undecided(base, say(RUN_AGAIN, why=why))
-        counts = {"failed": len(lost), "runs": runs}
-        failed = say("{failed} of {runs:+run} failed: {why}", why=blamed[0].reason or why, **counts)
-        return dropped(base, failed)
+        text = "{failed} of {runs:+run} failed: {why}"
+        return dropped(base, say(text, failed=len(lost), runs=runs, why=blamed.reason or why))
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
-        usual, tolerance = self.usual_loss, self.study.loss_tolerance
-        if usual is None:
+        every = [each for own in self.by_arm.values() for each in own]
+        usual, tolerance = median_loss(every), self.study.loss_tolerance
+        if usual is None or len(self.values) < MIN_NODES:
             return None
-        began = first_loss([each for own in self.by_arm.values() for each in own])
         for loss in losses_of(scored):
-            if different_loss(loss, usual, tolerance=tolerance, first=began):
-                both = {"loss": loss, "median": usual}
-                return say(
-                    "its loss is {loss:.6g}, that of the median node {median:.6g}, more "
-                    "than {tolerance:.0%} apart: it computes something else",
-                    tolerance=tolerance,
-                    **both,
-                )
+            if different_loss(loss, usual, tolerance=tolerance, first=first_loss(every)):
+                text = "it computes something else: its loss is {loss:.6g}, the median {median:.6g}"
+                return say(text, loss=loss, median=usual)
         return None
 
-    def _of_first(self, base: Verdict) -> Verdict:
-        """Return the verdict on a node that is not run again."""
-        if base.arm in self.low:
-            low = {"low": len(self.low), "nodes": len(self.values)}
-            why = say(
-                "low in its first run, and not run again: {low} of {nodes:+node} are low, "
-                "at most {most} are run again",
-                most=self.study.most_suspects,
-                **low,
-            )
-            return undecided(base, why)
-        df = max(_MAD_DF * (len(self.values) - 1), 1.0)
-        reach = t_quantile(0.975, df) * self.sigma
-        at = self.values[base.arm] - self.level
-        base = changed(base, at, (at - reach, at + reach))
-        base = replace(base, method=say("first runs of all nodes, noise from their spread"))
-        return not_accused(base, say("not low in its first run"))
-
     def _suspect(self, base: Verdict, *, n: int) -> Verdict:
+        """Return the verdict on a node that is run again beside the controls."""
         if not self.rounds:
-            asked = {"budget": self.study.budget, "ask": self.study.most_jobs}
-            return undecided(
-                base,
-                say(
-                    "low in its first run; the budget of {budget} jobs leaves none to run it "
-                    "again, ask for {ask}",
-                    **asked,
-                ),
-            )
+            text = "low in its first run; the budget of {budget} jobs is spent, ask for {ask}"
+            return undecided(base, say(text, **self.study.jobs))
         if not self.is_over:
             return screened(base, say(ITS_FIRST_RUN_AGAIN))
-        fit = self.fit
-        if fit is None:
+        if self.fit is None:
             why = say("no control beside it has a score: more nodes are low than are not")
             return undecided(base, why)
-        found = compare(fit, base.arm, family=len(self.suspects), alpha=ALPHA)
+        found = compare(self.fit, base.arm, family=len(self.suspects), alpha=ALPHA)
         if isinstance(found, NoComparison):
             return undecided(base, found.reason)
         is_dunnett = found.method.code is MessageCode.DUNNETT
         method = say(
             "{rounds} rounds beside {controls:+control}, {rule}",
-            rounds=fit.n_blocks,
+            rounds=self.fit.n_blocks,
             controls=len(self.controls),
             rule=say("Dunnett" if is_dunnett else "Bonferroni"),
         )
         base = with_comparison(base, found, kind=base.kind, reasons=())
-        return _held_against_controls(replace(base, n=n, method=method), found)
+        base = replace(base, n=n, method=method)
+        # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
+        upper = 2 * found.estimate - found.lower
+        low, high = found.ci95
+        loss, worse = -relative(LOSS_AT), -relative(LARGE_LOSS_AT)
+        if upper < LOSS_AT:
+            text = "a loss of {loss:size} or more, 95 % over all suspects"
+            return decided(base, VerdictKind.SLOWER, say(text, loss=-relative(upper)))
+        if low < LARGE_LOSS_AT and high > LOSS_AT:
+            text = "its interval holds losses of {loss:size} and of {worse:size}"
+            return undecided(base, say(text, loss=loss, worse=worse))
+        if found.estimate < LOSS_AT:
+            text = "a loss of {loss:size} is neither shown nor excluded"
+            return undecided(base, say(text, loss=loss))
+        return not_accused(base, say("low in its first run, not when run again beside controls"))
 
     # -- notes
 
-    def _notes(self, verdicts: Sequence[Verdict]) -> list[Message]:
-        study, notes = self.study, self._unasked()
+    def _notes(self, verdicts: Sequence[Verdict]) -> Iterator[Message]:
+        study, asked = self.study, self.study.asked
+        yield from self._unasked()
         if not self.is_screened:
-            return notes
+            return
         if self.is_common:
-            return [*notes, say(_ALL_NODES_FAIL)]
-        notes.append(
-            say(
-                "first runs of nodes differ by {sigma:.2%} (one standard deviation, slow nodes "
-                "hardly counted); nodes differ for good by 0.2 to 0.5 %, which is no fault",
-                sigma=self.sigma,
-            )
-        )
+            yield say(_ALL_NODES_FAIL)
+            return
+        text = "first runs of nodes differ by {sigma:.2%} (one sigma); 0.2 to 0.5 % is no fault"
+        yield say(text, sigma=self.sigma)
         if len(self.low) > len(self.suspects):
-            low = {"low": len(self.low), "nodes": len(self.values)}
-            notes.append(
-                say(
-                    "{low} of {nodes:+node} are low: the median is not to be trusted. Say what "
-                    "a healthy node does: Nodes(reference_tgs=...), from an earlier check",
-                    **low,
-                )
-            )
-        if self.suspects and self.affordable < study.asked.rounds:
-            rounds = {"allowed": self.affordable, "rounds": study.asked.rounds}
-            jobs = {"budget": study.budget, "most": study.most_jobs}
-            notes.append(
-                say(
-                    "the budget of {budget} jobs allows {allowed} of {rounds} rounds; {most} "
-                    "jobs are the most that all take",
-                    **jobs,
-                    **rounds,
-                )
-            )
+            text = "{low} of {nodes:+node} are low: do not trust the median, say reference_tgs="
+            yield say(text, low=len(self.low), nodes=len(self.values))
+        if self.suspects and self.affordable < asked.rounds:
+            text = "the budget of {budget} jobs allows {allowed} of {rounds} rounds; all take {ask}"
+            yield say(text, allowed=self.affordable, rounds=asked.rounds, **study.jobs)
         if self.shift is None:
-            text = (
-                "nodes are held against their own median: where most of them are slow alike, only "
-                "a reference shows it"
-            )
-            notes.append(say(text))
+            yield say("where most nodes are slow alike, only a reference shows it")
         else:
-            known = {"shift": relative(self.shift), "reference": study.asked.reference_tgs}
             text = "the median node is {shift:percent} from the reference of {reference:g} TGS"
-            notes.append(say(text, **known))
-        return [
-            *notes,
-            *self._below_the_floor(verdicts),
-            *(self._scatter() if self.is_over else ()),
-        ]
+            yield say(text, **self._reference)
+        for each in verdicts:
+            if each.tgs is not None and each.tgs < (asked.floor_tgs or 0.0):
+                text = "{node} is below the floor of {floor:g} TGS: {tgs:.1f} TGS in {runs:+run}"
+                yield say(text, node=each.arm, floor=asked.floor_tgs, tgs=each.tgs, runs=each.n)
+        if self.is_over:
+            yield from filter(None, map(self._scatter, self.suspects))
 
-    def _below_the_floor(self, verdicts: Sequence[Verdict]) -> list[Message]:
-        floor = self.study.asked.floor_tgs or 0.0
-        below = [each for each in verdicts if each.tgs is not None and each.tgs < floor]
-        return [
-            say("{node} is below the floor of {floor:g} TGS: {tgs:.1f} TGS in {runs:+run}",
-                node=each.arm, floor=floor, tgs=each.tgs, runs=each.n)
-            for each in below
-        ]  # fmt: skip
-
-    def _scatter(self) -> list[Message]:
-        """Return of which nodes the fresh runs spread far more than those of all others.
+    def _scatter(self, name: str) -> Message | None:
+        """Return that the fresh runs of a node spread far more than those of all others.
 
         Both are standard deviations of one job, nodes and rounds apart.
         """
-        notes = []
-        for name in self.suspects:
-            others = [each for each in self.fresh if each.arm != name]
-            rounds: dict[Hashable, list[float]] = {}
-            for each in others:
-                rounds.setdefault(each.block, []).append(each.value)
-            own = [
-                each.value - fmean(rounds[each.block])
-                for each in self.fresh
-                if each.arm == name and each.block in rounds
-            ]
-            rest = fit_group(others, controls={each.arm for each in others[:1]})
-            if len(own) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
-                continue
-            if stdev(own) > max(SCATTER * rest.sigma, SCATTER_AT):
-                text = (
-                    "the runs of {node} scatter: {own:.2%} (one standard deviation of its fresh "
-                    "runs), all others {others:.2%}"
-                )
-                notes.append(say(text, node=name, own=stdev(own), others=rest.sigma))
-        return notes
+        others = [each for each in self.fresh if each.arm != name]
+        rounds: dict[Hashable, list[float]] = {}
+        for each in others:
+            rounds.setdefault(each.block, []).append(each.value)
+        own = [
+            each.value - fmean(rounds[each.block])
+            for each in self.fresh
+            if each.arm == name and each.block in rounds
+        ]
+        rest = fit_group(others, controls={each.arm for each in others[:1]})
+        if len(own) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
+            return None
+        if stdev(own) <= max(SCATTER * rest.sigma, SCATTER_AT):
+            return None
+        text = "the runs of {node} scatter: {own:.2%} (one sigma), all others {others:.2%}"
+        return say(text, node=name, own=stdev(own), others=rest.sigma)
 
-    def _unasked(self) -> list[Message]:
-        """Return of which nodes the own log is not known, and why."""
+    def _unasked(self) -> Iterator[Message]:
+        """Yield of which nodes the own log is not known, and why."""
         nodes: dict[Message, list[str]] = {}
         for name, runs in self.by_arm.items():
             for why in dict.fromkeys(_not_asked(runs)):
                 nodes.setdefault(why, []).append(name)
-        return [
-            say(
-                "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone",
-                nodes=at_most(3, names),
-                why=why,
-            )
-            for why, names in nodes.items()
-        ]
-
-
-def _held_against_controls(base: Verdict, found: Comparison) -> Verdict:
-    """Return the verdict by a comparison with the controls."""
-    # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
-    upper = 2 * found.estimate - found.lower
-    low, high = found.ci95
-    limit, worse = -relative(LOSS_AT), -relative(LARGE_LOSS_AT)
-    if upper < LOSS_AT:
-        why = say("a loss of {loss:size} or more, 95 % over all suspects", loss=-relative(upper))
-        return decided(base, VerdictKind.SLOWER, why)
-    if low < LARGE_LOSS_AT and high > LOSS_AT:
-        both = {"loss": limit, "worse": worse}
-        return undecided(
-            base, say("its interval holds losses of {loss:size} and of {worse:size}", **both)
-        )
-    if found.estimate < LOSS_AT:
-        return undecided(
-            base, say("a loss of {loss:size} is neither shown nor excluded", loss=limit)
-        )
-    return not_accused(base, say("low in its first run, not when run again beside controls"))
+        text = "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone"
+        for why, names in nodes.items():
+            yield say(text, nodes=at_most(3, names), why=why)
 
 
 def hard_errors(*results: TrialResult) -> tuple[str, ...]:
@@ -716,11 +569,10 @@ def _is_elsewhere(finding: Finding, result: TrialResult) -> bool:
 
 def _not_asked(results: Sequence[TrialResult]) -> Iterator[Message]:
     """Yield why the own log of a node is not known."""
+    told = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID)
     for result in results:
         for each in result.findings:
             if each.cls == FailureClass.NODE_UNASKED:
                 yield verbatim(each.text)
-            elif each.cls in (FailureClass.NODE_FAULT, FailureClass.NODE_SAID) and (
-                _is_elsewhere(each, result)
-            ):
+            elif each.cls in told and _is_elsewhere(each, result):
                 yield say("the command ran on {node}", node=each.source)

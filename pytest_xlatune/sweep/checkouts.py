@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,19 +81,17 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
             f"{where} names no commit, and its launcher checks out commits of {repository}; name "
             "one, e.g. CellSettings(code='main')"
         )
-    changed = _changed(repository)
     # `--end-of-options`: a name that begins with a dash is no option
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     done = _run(repository, *asked)
     if done.returncode:
         raise ConfigError(_no_commit(repository, commit, where=where, said=done.stderr))
     found = done.stdout.strip()
-    if changed and found == _git(repository, "rev-parse", "HEAD").strip():
-        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    if found == _git(repository, "rev-parse", "HEAD").strip() and (changed := _changed(repository)):
         raise ConfigError(
             f"{where}: {repository} has {commit} checked out, with changes that are not committed: "
-            f"{', '.join(changed[:_SHOWN])}{more}. What runs at {commit} would not hold "
-            "them. Commit or stash them"
+            f"{_first(changed)}. What runs at {commit} would not hold them. "
+            "Commit or stash them"
         )
     return found
 
@@ -224,18 +222,48 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
 
-def refuse_aliased(launcher: Launcher, cell: Cell) -> None:
-    """Refuse a path of the trainer that leads into the repository by another name.
+def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
+    """Refuse a trainer that would run the repository's own files, whatever commit is checked out.
 
-    A link to it, or `..` from elsewhere, stays as it is: every commit would run the files there.
+    A path that leads into the repository by another name stays as it is: a link, or `..` from
+    elsewhere. So does an interpreter in which the repository is installed (`pip install`, with `-e`
+    or as a copy), unless the checkout comes first: PYTHONPATH comes before both.
 
     Raises:
-        ConfigError: naming the path.
+        ConfigError: naming the path or the package, and what to do.
     """
     own = of_commits(launcher)
     if own is None:
         return
-    top, kept = Path(own.repository).resolve(), {each.strip("/") for each in own.keep}
+    for word, found in _aliased(own, cell):
+        raise ConfigError(
+            f"checkout launcher: {word} leads to {found}, which is inside the repository, by "
+            "another name. Every commit would run that file; write "
+            f"{own.repository}/{found.relative_to(Path(own.repository).resolve())}"
+        )
+    said = cell.deployed.get("PYTHONPATH", "").split(":")
+    path = shutil.which(launcher.interpreter) if launcher.interpreter else None
+    if path is None or any(Path(e).is_relative_to(own.repository) for e in said if e):
+        return
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    command = [path, "-I", "-c", _EDITABLE, own.repository]
+    with suppress(OSError, subprocess.TimeoutExpired):  # the preflight tells its fault
+        done = subprocess.run(
+            command, env=kept, capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode == 0 and done.stdout.strip():
+            raise ConfigError(
+                f"{launcher.interpreter} has {', '.join(done.stdout.split())} installed from "
+                f"{own.repository} itself (pip install): every commit would run the files there, "
+                "or a copy of them. Put the folder that holds the package first: "
+                f"CellSettings(deployed={{'PYTHONPATH': '{own.repository}'}}), or its src; in a "
+                "trial that path becomes the checkout's"
+            )
+
+
+def _aliased(own: CheckoutLauncher, cell: Cell) -> Iterator[tuple[str, Path]]:
+    """Yield the words of the inner command that lead into the repository by another name."""
+    top, kept = Path(own.repository).resolve(), {".git", *(each.strip("/") for each in own.keep)}
     trial = Trial(
         cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
     )
@@ -247,50 +275,8 @@ def refuse_aliased(launcher: Launcher, cell: Cell) -> None:
         if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
             continue
         found = path.resolve()
-        if found.is_relative_to(top) and found.relative_to(top).parts[:1] not in {
-            (each,) for each in (*kept, ".git")
-        }:
-            raise ConfigError(
-                f"checkout launcher: {word} leads to {found}, which is inside the repository, by "
-                "another name. Every commit would run that file; write "
-                f"{own.repository}/{found.relative_to(top)}"
-            )
-
-
-def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
-    """Refuse an interpreter that imports the repository itself, whatever commit is checked out.
-
-    An editable install (`pip install -e`) names the repository's path: both commits would run its
-    code and differ by nothing. So does a copy of it that `pip install` made, unless the checkout
-    comes first. PYTHONPATH comes before both.
-
-    Raises:
-        ConfigError: naming the package.
-    """
-    refuse_aliased(launcher, cell)
-    own = of_commits(launcher)
-    path = shutil.which(launcher.interpreter) if own is not None and launcher.interpreter else None
-    if own is None or path is None:
-        return
-    said = cell.deployed.get("PYTHONPATH", "")
-    if any(Path(each).is_relative_to(own.repository) for each in said.split(":") if each):
-        return
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    command = [path, "-I", "-c", _EDITABLE, own.repository]
-    try:
-        done = subprocess.run(
-            command, env=kept, capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return  # the preflight tells its fault
-    if done.returncode == 0 and done.stdout.strip():
-        names = ", ".join(done.stdout.split())
-        raise ConfigError(
-            f"{launcher.interpreter} has {names} installed from {own.repository} itself (pip "
-            "install): every commit would run the files there, or a copy of them. Put the folder "
-            "that holds the package first: CellSettings(deployed={'PYTHONPATH': "
-            f"'{own.repository}'}}), or its src; in a trial that path becomes the checkout's"
-        )
+        if found.is_relative_to(top) and not kept & {*found.relative_to(top).parts[:1]}:
+            yield word, found
 
 
 # names of the packages that an interpreter imports from below a folder
@@ -314,7 +300,7 @@ def _make(repository: str, path: Path) -> None:
         changed = (*_changed(str(path)), *_added(str(path))) if head == path.name else ()
         if changed:
             raise ConfigError(
-                f"the checkout {path} was changed: {', '.join(changed[:_SHOWN])}. What runs there "
+                f"the checkout {path} was changed: {_first(changed)}. What runs there "
                 f"is no commit any more. Remove it (git -C {repository} worktree remove --force "
                 f"--force {path}), and it is made again"
             )
@@ -376,6 +362,11 @@ def _changed(repository: str) -> tuple[str, ...]:
                 "--ignore-submodules=none", "--untracked-files=no")  # fmt: skip
     #  M train.py\0 M config.yml\0
     return tuple(each[3:] for each in text.split("\0") if each)
+
+
+def _first(files: Sequence[str]) -> str:
+    more = len(files) - _SHOWN
+    return ", ".join(files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _added(checkout: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
@@ -14,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.cell_documents import BATCH_RATES
 from tests.helpers.waiting import until
-from tests.studies.test_batch_size import drive, scored, study_of
 
 # saturates, falls above 6, and has no memory for more than 9 sequences
 SLOWER = """\
@@ -158,42 +154,6 @@ def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Any, sweep_fil
     apply = ["git", "apply", "reports/pretend/batch.patch"]
     subprocess.run(apply, cwd=project.path, check=True, timeout=240)
     assert config.read_text("utf-8") == "steps: 9\nper_device_batch_size: 6\n"
-
-
-def test_blocks_too_few_for_an_interval_say_so_and_show_no_other_figure() -> None:
-    """Two sizes in three blocks leave two degrees of freedom; their first runs are alike."""
-    values = {(0, 1): 0.0, (0, 2): 0.99, (0, 4): 1.0, (1, 2): 1.0, (1, 4): 1.02, (2, 2): 1.01,
-              (2, 4): 1.04, (3, 2): 1.02, (3, 4): 1.05}  # fmt: skip
-    study = study_of(sizes=(1.0, 2.0, 4.0), sigma=None, blocks=3)
-    concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
-    said = {each.arm: each for each in concluded.verdicts}
-    assert {arm: each.kind for arm, each in said.items()} == {
-        "pdbs-4": "INCONCLUSIVE", "pdbs-2": "INCONCLUSIVE", "pdbs-1": "SCREENED"
-    }  # fmt: skip
-    second = said["pdbs-2"]
-    assert second.delta == pytest.approx(math.expm1(-0.08 / 3)), "of the blocks, not of first runs"
-    assert second.ci95 is None
-    assert "2 degrees of freedom are left, 3 needed" in sentence(second.reasons[0])
-    assert concluded.record is not None
-    assert sentence(concluded.record.summary[0]).endswith(
-        "the next is 2, -2.6 % (3 blocks, too few for an interval)"
-    )
-
-
-def test_a_first_run_beside_too_few_blocks_is_not_called_worse_by_a_rough_noise() -> None:
-    """Of a study with MaxText on a busy machine: one program twice, and 47 % between their runs."""
-    values = {(0, 1): -0.5, (0, 2): 0.0, (0, 4): 0.05, (1, 2): 0.07, (1, 4): 0.0,
-              (2, 2): -0.11, (2, 4): 0.0}  # fmt: skip
-    study = study_of(sizes=(1.0, 2.0, 4.0), sigma=None, blocks=2)
-    concluded, _ = drive(study, lambda trial, _: scored(trial, values[trial.block, size_of(trial)]))
-    first = concluded.verdict("pdbs-1")
-    assert first is not None
-    assert (first.kind, first.ci95) == ("INCONCLUSIVE", None)
-    assert "1 degrees of freedom are left, 3 needed" in sentence(first.reasons[-1])
-
-
-def size_of(trial: Trial) -> int:
-    return int(trial.arm.partition("-")[2])
 
 
 def test_a_size_that_no_run_survives_is_an_objection(folder: Any, sweep_file: str) -> None:

@@ -269,6 +269,6 @@ def test_a_search_whose_end_cannot_be_checked_out_cannot_tell(
     done = folder.run("--xlatune-commits", f"{hashes[0]}..HEAD", "-v")
     record = record_of(folder)
     assert record["found"] == "CANNOT TELL"
-    assert "cannot be made" in in_words(record["why"])
+    assert "cannot be made" in in_words(record["summary"][0])
     assert len(folder.submitted) <= 1, "what no end can be compared with is not run"
     assert done.ret != pytest.ExitCode.OK

@@ -28,8 +28,8 @@ from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.batch_size import BatchRecord
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.verdicts import level_kind
+from tests.helpers import cells
 from tests.helpers.answers import CELL, Answer, cluster, drive, knobs, study, verdict
-from tests.studies import test_batch_size as batch
 
 ASKED, SILENT = Effect.ASKED, Effect.NOT_SEEN
 
@@ -247,14 +247,14 @@ def test_the_baselines_of_a_small_first_wave_are_a_set_with_those_of_the_next() 
 def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
     losses: tuple[float, float, float], sigma: float, expected: tuple[str, ...]
 ) -> None:
-    asked = batch.study_of(sizes=(4, 8, 12), budget=30)
+    asked = cells.batch(sizes=(4, 8, 12), budget=30)
     random = Random(1)
 
-    def run(trial: Trial, _: int) -> TrialResult:
-        loss = losses[(4.0, 8.0, 12.0).index(batch.size_in(trial))]
-        return batch.scored(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
+    def run(trial: Trial) -> TrialResult:
+        loss = losses[(4.0, 8.0, 12.0).index(cells.size_in(trial))]
+        return cells.scored(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
 
-    concluded, _ = batch.drive(asked, run)
+    concluded = cells.drive(asked, run).conclusion
     found = [verdict(concluded, f"pdbs-{size}") for size in (4, 8, 12)]
     assert tuple(map(str, (each.kind for each in found))) == expected
     for each in found:

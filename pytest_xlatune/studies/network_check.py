@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, combinations
+from itertools import accumulate, chain, combinations, zip_longest
 from statistics import fmean, median
 from typing import ClassVar
 
@@ -21,13 +22,14 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import switches
+from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import BUSBW, TGS
 from pytest_xlatune.model.pairs import CONCLUSION, KIND, NetworkRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.beside import (
     ALPHA,
@@ -41,7 +43,7 @@ from pytest_xlatune.stats.beside import (
 )
 from pytest_xlatune.stats.compare import EQUIVALENCE
 from pytest_xlatune.stats.design import t_quantile
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits, name_of
+from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
@@ -55,13 +57,10 @@ from pytest_xlatune.studies.cell_arms import (
     undecided,
     worst_first,
 )
-from pytest_xlatune.studies.network_check._pairs import MIN_NODES, MIN_RACKS, Pair, PairLayout
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, begun, changed, screened, so_far
 
-_LOSS_OF_OPEN = "{names}: a loss is neither shown nor excluded"
-
-__all__ = ["CONCLUSION", "KIND", "Network", "NetworkRecord", "NetworkStudy", "PairFound"]
+_COVERED = "{covered} of {pairs} pairs have a score; of the other links nothing is known"
 
 # a published recipe compares groups by `steps=1`: that is step 0, and all of it compilation
 MIN_STEPS = 8  # of a training load: step 0 compiles, the first ones warm up
@@ -89,6 +88,132 @@ MOST_CONFIRMING_WAVES = 16
 STOP_AT = 3  # nodes that cannot communicate: then it is the cluster
 MANY = 8  # nodes from which a round has pairs enough for a median of its own
 _LEAST_OTHERS = 3
+MIN_NODES, MIN_RACKS = 4, 3
+
+Pair = tuple[str, str]  # in the order of the node list
+Round = tuple[Pair, ...]
+
+
+def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
+    """Return rounds of disjoint pairs that hold every pair once; of an odd number one sits out.
+
+    The circle method: places on a circle meet their mirror images, and the mirror turns each round.
+    """
+    circle = (len(names) - 1) | 1  # of an even number the last stands in the middle
+    rounds = []
+    for turn in range(circle):
+        meet = [((turn + k) % circle, (turn - k) % circle) for k in range(1, circle // 2 + 1)]
+        meet += [(turn, circle)] if circle < len(names) else []
+        rounds.append(tuple((names[a], names[b]) for a, b in sorted(map(sorted, meet))))
+    return tuple(rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairLayout:
+    """The pairs of a check. Without slots: what follows from its fields is kept.
+
+    Attributes:
+        nodes: all of them, in the order of the node list.
+        racks: name -> its nodes, in that order; empty where every pair is run.
+    """
+
+    nodes: tuple[str, ...]
+    racks: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], groups: Mapping[str, str]) -> PairLayout:
+        """Return the layout of nodes in racks, each told as a host list; {} has none.
+
+        Raises:
+            ConfigError: a node is in no rack or in two, or no rack has pairs enough.
+        """
+        listed = {rack: expand(text) for rack, text in groups.items()}
+        known = {rack: tuple(n for n in names if n in each) for rack, each in listed.items()}
+        racks = {rack: own for rack, own in known.items() if own}
+        told = [node for own in racks.values() for node in own]
+        missing = [node for node in names if node not in told] if groups else []
+        twice = sorted({node for node in told if told.count(node) > 1})
+        if missing or twice:
+            raise ConfigError(
+                f"network: the racks name {len(set(told))} of {counted(len(names), 'node')}; "
+                + (f"without a rack: {', '.join(missing[:8])}" if missing else "")
+                + (f"in two racks: {', '.join(twice[:8])}" if twice else "")
+                + "; name each node of the node list in one rack"
+            )
+        if len(racks) < MIN_RACKS:
+            # what lies between two racks can only be held against other pairs of racks
+            return cls(nodes=names, racks={})
+        if max(map(len, racks.values())) < MIN_NODES:
+            raise ConfigError(
+                f"network: no rack holds {MIN_NODES} nodes or more, so no pair inside one has "
+                "others beside it; leave the racks out"
+            )
+        return cls(nodes=names, racks=racks)
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Node -> its place in the node list, which decides between equals, not the name."""
+        return {name: at for at, name in enumerate(self.nodes)}
+
+    def ordered(self, a: str, b: str) -> Pair:
+        """Return two nodes as a pair."""
+        return (a, b) if self.place[a] < self.place[b] else (b, a)
+
+    def places(self, pair: Iterable[str]) -> tuple[int, ...]:
+        """Return the places of a pair: between equals the first one counts."""
+        return tuple(self.place[node] for node in pair)
+
+    @cached_property
+    def rack_of(self) -> Mapping[str, str]:
+        """Node -> its rack; one rack of all where none was told."""
+        racks = self.racks or {"": self.nodes}
+        return {node: rack for rack, nodes in racks.items() for node in nodes}
+
+    def racks_of(self, pair: Pair) -> set[str]:
+        """Return the racks of both."""
+        return {self.rack_of[node] for node in pair}
+
+    def is_across(self, pair: Pair) -> bool:
+        """Whether the two stand in different racks."""
+        return len(self.racks_of(pair)) > 1
+
+    @cached_property
+    def inside(self) -> tuple[Round, ...]:
+        """The rounds of pairs inside racks; all racks have theirs at the same time."""
+        of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
+        return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
+
+    @cached_property
+    def between(self) -> tuple[Round, ...]:
+        """The rounds of one pair between each two racks; () without racks."""
+        return tuple(
+            tuple(self._across(a, b, turn) for a, b in pairs)
+            for turn, pairs in enumerate(every_pair_once(list(self.racks)))
+        )
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds, those inside racks first."""
+        return (*self.inside, *self.between)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every pair that may be run: beside those of the rounds each node with others across."""
+        more = (
+            self._across(a, b, turn)
+            for a, b in combinations(self.racks, 2)
+            for turn in range(max(len(self.racks[a]), len(self.racks[b])))
+        )
+        return tuple(sorted({*chain(*self.rounds), *more}, key=self.places))
+
+    def _across(self, a: str, b: str, turn: int) -> Pair:
+        one, other = self.racks[a], self.racks[b]
+        return self.ordered(one[turn % len(one)], other[turn % len(other)])
+
+    def partners(self, node: str, *, across: bool = False) -> set[str]:
+        """Return the nodes that may stand beside one, inside its rack or in other racks."""
+        own = (each for each in self.pairs if node in each and self.is_across(each) is across)
+        return {*chain(*own)} - {node}
 
 
 class Network(DeclaredStudy, frozen=True, kw_only=True):
@@ -174,11 +299,6 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         return PairLayout.of(self.cell.nodelist, self.asked.groups)
 
     @cached_property
-    def name(self) -> str:
-        """The study's word, and which check it is where that was said."""
-        return name_of(KIND, *filter(None, [self.asked.key]))
-
-    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The load on each pair that may be run."""
         return tuple(replace(self.cell, nodelist=pair) for pair in self.layout.pairs)
@@ -228,11 +348,6 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         of_a_link = (4 if self.layout.between else 3) * REPEATS
         return self.all_pairs + of_nodes + of_pairs + of_a_link
 
-    @property
-    def asks(self) -> Mapping[str, int]:
-        """The budget, and the one to ask for where it is too small."""
-        return {"budget": self.budget, "ask": self.most_jobs}
-
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
@@ -242,52 +357,26 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
     @property
     def outline(self) -> tuple[Message, ...]:
         """What a plan says of it: jobs and waves."""
-        layout, nodes, every = self.layout, len(self.cell.nodelist), self.all_pairs
-        rounds, most = len(layout.rounds), min(self.most_jobs, self.budget)
-        lines = [
-            say(
-                "{jobs} jobs of two nodes in {rounds} rounds, each node once a round; after "
-                "{first} of them a node that is slow with all its partners is found",
-                jobs=every,
-                rounds=rounds,
-                first=FIRST_ROUNDS,
-            ),
-            say(
-                "then fresh runs of what looks slow: at most {jobs} jobs in {waves} waves",
-                jobs=most,
-                waves=rounds + MOST_CONFIRMING_WAVES,
-            ),
-            say("the load is {load}", load=self.load),
+        layout, nodes, rounds = self.layout, len(self.cell.nodelist), len(self.layout.rounds)
+        texts = [
+            "{pairs} jobs of two nodes in {rounds} rounds, each node once a round",
+            "after {first} of them a node that is slow with all its partners is found",
+            "then fresh runs of what looks slow: at most {most} jobs in {waves} waves",
+            "the load is {load}",
         ]
         if layout.racks:
-            lines.append(
-                say(
-                    "{racks} racks: every pair inside each, one pair between each two",
-                    racks=len(layout.racks),
-                )
-            )
+            texts.append("{racks} racks: every pair inside each, one pair between each two")
         elif self.asked.groups:
-            lines.append(
-                say("fewer than {least} racks hold these nodes: every pair is run", least=MIN_RACKS)
-            )
+            texts.append("fewer than {least} racks hold these nodes: every pair is run")
         elif nodes >= BY_RACKS_FROM:
-            lines.append(
-                say(
-                    "{nodes} nodes have {pairs} pairs: Network(racks=...) needs fewer, a "
-                    "bandwidth test (metric='busbw') takes seconds a job",
-                    nodes=nodes,
-                    pairs=every,
-                )
-            )
-        if self.budget < every:
-            lines.append(
-                say(
-                    "the budget of {budget} jobs does not cover every pair: links cannot all be "
-                    "judged; {ask} jobs are the most that it takes",
-                    **self.asks,
-                )
-            )
-        return tuple(lines)
+            texts.append("{nodes} nodes have {pairs} pairs; racks, or metric='busbw', cost less")
+        if self.budget < self.all_pairs:
+            texts.append("the budget of {budget} jobs does not cover every pair; {ask} do")
+        values = {"nodes": nodes, "pairs": self.all_pairs, "rounds": rounds, "load": self.load}
+        values |= {"first": FIRST_ROUNDS, "least": MIN_RACKS, "racks": len(layout.racks)}
+        values |= {"waves": rounds + MOST_CONFIRMING_WAVES, **self.jobs}
+        most = min(self.most_jobs, self.budget)
+        return tuple(say(text, most=most, **values) for text in texts)
 
     @property
     def load(self) -> Message:
@@ -641,123 +730,132 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every node and on the network."""
-        record = self._record()
-        whole = self._whole(record)
-        if self.is_over:
-            is_fault = whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-            record = replace(record, answer=whole.reasons[0], is_fault=is_fault)
-        level = median(self.values.values()) if self.values else math.nan
-        own = self.by_arm
-        nodes = (self._node(name, own[name.lower()], record) for name in self.layout.nodes)
-        verdicts = [at_level(each, level) for each in nodes]
-        return Conclusion(
-            verdicts=(whole, *worst_first(verdicts)),
-            record=record,
-            alpha=ALPHA if self.waves else 0.0,
-            complete=self.is_over,
-            notes=tuple(self._notes(record)) if self.is_over else (),
+        fresh, is_whole = self.fresh(), self.is_over and not self.is_stopped
+        node_loss, link_loss = self._excluded(fresh) if is_whole else (None, None)
+        if len(self.values) < self.study.all_pairs:
+            link_loss = None
+        whole = self._whole(node_loss, link_loss)
+        answer = whole.reasons[0] if self.is_over else None
+        is_fault = self.is_over and whole.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
+        squares, df = pooled(self._healthy({*self.low, *self.accused}))
+        record = NetworkRecord(
+            sigma=math.sqrt(squares / df) if df else None if math.isnan(self.sigma) else self.sigma,
+            summary=tuple(self._summary(answer, node_loss, link_loss)),
+            objection=(answer,) if is_fault and answer else (),
+            accused=self.accused,
+            link=self.named_link,
+            unhealthy=tuple(self.out),
+            pairs=tuple(
+                self._pair_found(pair, fresh.get(pair, []))
+                for pair in self.layout.pairs
+                if pair in self.centred or pair in fresh
+            ),
+            node_loss=node_loss,
+            link_loss=link_loss,
         )
+        level = median(self.values.values()) if self.values else math.nan
+        nodes = worst_first(at_level(self._node(e, node_loss), level) for e in self.layout.nodes)
+        alpha, notes = ALPHA if self.waves else 0.0, self._notes() if self.is_over else ()
+        return self.concluded((whole, *nodes), record, alpha=alpha, notes=notes)
 
-    def _node(self, name: str, own: Sequence[TrialResult], record: NetworkRecord) -> Verdict:
+    @property
+    def named_link(self) -> tuple[str, ...]:
+        """The accused pair, or both racks where other pairs of them are as slow; () without one."""
+        link = self.accused_link
+        if link and self.elsewhere is not None and self.elsewhere.accuses:
+            return self.layout.rack_of[link[0]], self.layout.rack_of[link[1]]
+        return link or ()
+
+    @property
+    def _counts(self) -> Mapping[str, int]:
+        """How many of the pairs of all rounds have a score."""
+        return {"covered": len(self.values), "pairs": self.study.all_pairs}
+
+    def _summary(
+        self, answer: Message | None, node_loss: float | None, link_loss: float | None
+    ) -> Iterator[Message]:
+        text = "{nodes:+node}, {covered} of {pairs} pairs: {answer}"
+        yield say(text, nodes=len(self.layout.nodes), answer=answer, **self._counts)
+        if node_loss is not None:
+            other = say("other ") if self.accused or self.named_link else None
+            links = None if link_loss is None else say(", no link {loss:size}", loss=link_loss)
+            text = "no {other}node costs {loss:size} or more{links} (95 %)"
+            yield say(text, other=other, loss=node_loss, links=links)
+
+    def _node(self, name: str, node_loss: float | None) -> Verdict:
         """Return the verdict on a node: the gravest case first."""
+        own = self.by_arm[name.lower()]
         base = replace(so_far(name.lower(), own), against=say("the other pairs"))
-        known = self.known.get(name)
-        if known is not None:
-            base = changed(base, known[0])
+        if name in self.known:
+            base = changed(base, self.known[name][0])
         if failed := self.out.get(name):
-            why = say(
-                "{pairs:+pair} with it failed, each with another partner: {why}",
-                pairs=len(failed),
-                why=failed[0].reason or NO_SCORE,
-            )
-            return dropped(base, why)
+            text = "{pairs:+pair} with it failed, each with another partner: {why}"
+            return dropped(base, say(text, pairs=len(failed), why=failed[0].reason or NO_SCORE))
         if not any(each.status.is_final for each in own):
             return base
         if not self.is_over:
             return screened(base, say("single runs of its pairs"))
+        return self._judged(base, name, node_loss)
+
+    def _judged(self, base: Verdict, name: str, node_loss: float | None) -> Verdict:
+        """Return the verdict on a node whose pairs have run, once everything is over."""
         if shown := self.nodes.get(name):
-            return self._confirmed(base, shown)
-        is_low = name in self.nodes or name in self.low
-        if is_low or known is None:
-            why = say(
-                (
-                    "low over its pairs, and fresh runs with good partners beside a good pair "
-                    "are missing: too many nodes are low at once, or those runs failed"
-                )
-                if is_low
-                else "too few of its pairs have a score"
-            )
-            if name in self.unaffordable:
-                why = say(
-                    "low over its pairs; the budget of {budget} jobs leaves none to run it "
-                    "again, ask for {ask}",
-                    **self.study.asks,
-                )
-            return undecided(base, why)
-        link = self.accused_link or ()
-        if name in link:
-            found = not_accused(base, say("slow with one partner alone: {pair:-}", pair=link))
+            text = "{pairs:+fresh pair} with good partners beside good pairs"
+            base = replace(_as_shown(base, shown), n=shown.n, method=say(text, pairs=shown.n))
+            if shown.accuses:
+                return decided(base, VerdictKind.SLOWER, _at_least(shown))
+            if not shown.is_open:
+                return not_accused(base, say("low over its pairs, not in fresh ones"))
+            text = "low over its pairs, and a loss is neither shown nor excluded by fresh ones"
+        elif name in self.unaffordable:
+            text = "low over its pairs; the budget of {budget} jobs is spent, ask for {ask}"
+        elif name in self.nodes or name in self.low:
+            text = "low over its pairs; too many are at once, or their fresh runs failed"
+        elif name not in self.known:
+            text = "too few of its pairs have a score"
         else:
-            found = not_accused(base, say("not low over its pairs"))
-        return replace(found, kind=_level_kind(record.node_loss))
+            link = self.accused_link or ()
+            text = "slow with one partner alone: {pair:-}"
+            why = say(text, pair=link) if name in link else say("not low over its pairs")
+            return replace(not_accused(base, why), kind=_level_kind(node_loss))
+        return undecided(base, say(text, **self.study.jobs))
 
-    def _confirmed(self, base: Verdict, shown: Slower) -> Verdict:
-        method = say("{pairs:+fresh pair} with good partners beside good pairs", pairs=shown.n)
-        base = replace(changed(base, shown.estimate, shown.ci95), n=shown.n, method=method)
-        if shown.accuses:
-            return decided(base, VerdictKind.SLOWER, _at_least(shown))
-        if shown.is_open:
-            return undecided(
-                base,
-                say("low over its pairs, and a loss is neither shown nor excluded by fresh ones"),
-            )
-        return not_accused(base, say("low over its pairs, not in fresh ones"))
-
-    def _whole(self, record: NetworkRecord) -> Verdict:
+    def _whole(self, node_loss: float | None, link_loss: float | None) -> Verdict:
         """Return the verdict on the network."""
         every = self.of(self.planned)
         base = begun(CONCLUSION, every)
         if not self.is_over:
-            return base if not every else replace(base, kind=VerdictKind.SCREENED)
+            return replace(base, kind=VerdictKind.SCREENED) if every else base
         base = replace(base, n=sum(usable(each) is not None for each in every))
-        if self.is_stopped:
-            out = tuple(self.out)
-            cluster = say(
-                "{least} nodes or more cannot communicate: {nodes}. Look at the cluster first",
-                least=STOP_AT,
-                nodes=out,
-            )
-            common = (
-                say(
-                    "more pairs failed than were measured: look at the load, and at what all "
-                    "nodes share; no node is accused"
-                )
-                if self.is_common
-                else cluster
-            )
-            return dropped(base, common)
-        faults = list(self._faults(base, record))
+        faults = list(self._faults(base))
         if len(faults) > 1:
             reasons = [each.reasons[0] for each in faults]
             return decided(base, VerdictKind.SLOWER, say("{reasons:; }", reasons=reasons))
         if faults:
             return faults[0]
-        if why := self._open(record):
+        if why := self._open():
             return undecided(base, why)
-        losses = [x for x in (record.node_loss, record.link_loss) if x is not None]
+        losses = [each for each in (node_loss, link_loss) if each is not None]
         kind = _level_kind(max(losses, default=None))
         return decided(base, kind, say("no node and no link is shown to be slow"))
 
-    def _faults(self, base: Verdict, record: NetworkRecord) -> Iterator[Verdict]:
+    def _faults(self, base: Verdict) -> Iterator[Verdict]:
         """Yield the verdict on each thing that is wrong as if it were alone, the gravest first."""
+        if self.is_stopped:
+            text = (
+                "more pairs failed than were measured: look at the load and what nodes share"
+                if self.is_common
+                else "{least} nodes or more cannot communicate: {nodes}. Look at the cluster first"
+            )
+            yield dropped(base, say(text, least=STOP_AT, nodes=tuple(self.out)))
+            return
         for name in self.out:
             text = "{node} cannot communicate; the others were judged without it"
             yield dropped(base, say(text, node=name))
         for name in self.accused:
             if shown := self.nodes[name]:
                 why = say("{node} is slow, {loss}", node=name, loss=_at_least(shown))
-                alone = changed(base, shown.estimate, shown.ci95)
-                yield decided(alone, VerdictKind.SLOWER, why)
+                yield decided(_as_shown(base, shown), VerdictKind.SLOWER, why)
         for pair in self.broken:
             if self.again.get(pair) == []:
                 text = "{pair:-} cannot communicate with each other, and both can with others"
@@ -765,64 +863,28 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         link, shown = self.accused_link, self.loss
         if link and shown:
             who = say("{pair:-}", pair=link)
-            if set(record.link) != set(link):
+            if self.named_link != link:
                 text = "{racks:-} ({pair:-} and other pairs of the same two racks)"
-                who = say(text, racks=record.link, pair=link)
+                who = say(text, racks=self.named_link, pair=link)
             text = "the link {link} is slower than both of its nodes with other partners, {loss}"
             why = say(text, link=who, loss=_at_least(shown))
-            yield decided(changed(base, shown.estimate, shown.ci95), VerdictKind.SLOWER, why)
+            yield decided(_as_shown(base, shown), VerdictKind.SLOWER, why)
 
-    def _open(self, record: NetworkRecord) -> Message | None:
+    def _open(self) -> Message | None:
         """Return why nothing is excluded; None where it is."""
         if self.unaffordable:
-            return say(
-                "{nodes} look slow, and the budget of {budget} jobs leaves none to run them "
-                "again; ask for {ask}",
-                nodes=self.unaffordable[:4],
-                **self.study.asks,
-            )
+            text = "{nodes} look slow; the budget of {budget} jobs is spent, ask for {ask}"
+            return say(text, nodes=self.unaffordable[:4], **self.study.jobs)
         doubtful = [n for n, shown in self.nodes.items() if shown is None or shown.is_open]
+        if self.ends is not None and all(each.estimate < LEAST_LOSS for each in self.ends):
+            doubtful = doubtful or ["-".join(self.link or ())]
         if doubtful:
-            return say(_LOSS_OF_OPEN, names=doubtful)
+            return say("{names}: a loss is neither shown nor excluded", names=doubtful)
         if self.link is not None and self.ends is None:
             return say("{pair:-} looks slow, and its fresh runs have no score", pair=self.link)
-        if self.ends is not None and all(each.estimate < LEAST_LOSS for each in self.ends):
-            return say(_LOSS_OF_OPEN, names=["-".join(self.link or ())])
-        if record.covered < record.of_pairs:
-            return say(
-                "{covered} of {pairs} pairs have a score; of the other links nothing is known",
-                covered=record.covered,
-                pairs=record.of_pairs,
-            )
+        if len(self.values) < self.study.all_pairs:
+            return say(_COVERED, **self._counts)
         return None
-
-    def _record(self) -> NetworkRecord:
-        study, layout, fresh = self.study, self.layout, self.fresh()
-        squares, df = pooled(self._healthy({*self.low, *self.accused}))
-        sigma = math.sqrt(squares / df) if df else (None if math.isnan(self.sigma) else self.sigma)
-        link: Pair | tuple[()] = self.accused_link or ()
-        if link and self.elsewhere is not None and self.elsewhere.accuses:
-            link = layout.rack_of[link[0]], layout.rack_of[link[1]]
-        is_whole = self.is_over and not self.is_stopped
-        node_loss, link_loss = self._excluded(fresh) if is_whole else (None, None)
-        return NetworkRecord(
-            sigma=sigma,
-            peak_tflops=study.asked.peak_tflops,
-            nodes=study.cell.nodelist,
-            accused=self.accused,
-            link=link,
-            unhealthy=tuple(self.out),
-            pairs=tuple(
-                self._pair_found(pair, fresh.get(pair, []))
-                for pair in layout.pairs
-                if pair in self.centred or pair in fresh
-            ),
-            covered=len(self.values),
-            of_pairs=study.all_pairs,
-            node_loss=node_loss,
-            link_loss=link_loss if len(self.values) >= study.all_pairs else None,
-            racks=len(layout.racks),
-        )
 
     def _pair_found(self, pair: Pair, fresh: Sequence[float]) -> PairFound:
         # of the slowest pair what accuses it, with as many runs: one number wherever it stands
@@ -862,69 +924,32 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             lowest = min(lowest, mean - critical * sigma * math.sqrt(1 / n + 1 / n_all))
         return -relative(worst), -relative(lowest)
 
-    def _notes(self, record: NetworkRecord) -> list[Message]:
-        notes = [say("the load: {load}", load=self.study.load)]
+    def _notes(self) -> Iterator[Message]:
+        yield say("the load: {load}", load=self.study.load)
         if self.is_stopped:
-            return notes
+            return
         if not math.isnan(self.sigma):
-            notes.append(
-                say(
-                    "pairs of one round differ by {sigma:.2%} (one standard deviation, slow "
-                    "pairs hardly counted)",
-                    sigma=self.sigma,
-                )
-            )
-        missing = record.of_pairs - record.covered
-        if missing > 0:
-            text = (
-                (
-                    "the check ends with the accused node: its repair comes first. {covered} of "
-                    "{pairs} pairs have a score; of the other links nothing is said"
-                )
-                if self.accused
-                else "{covered} of {pairs} pairs have a score; of the other links nothing is said"
-            )
-            notes.append(say(text, covered=record.covered, pairs=record.of_pairs))
-        if record.racks:
-            notes.append(
-                say(
-                    "between two racks one pair stands for all: a fault of a single cable that "
-                    "only other pairs use is not seen"
-                )
-            )
+            text = "pairs of one round differ by {sigma:.2%} (one sigma)"
+            yield say(text, sigma=self.sigma)
+        if missing := self.study.all_pairs - len(self.values):
+            yield say(_COVERED, **self._counts)
+            if self.accused:
+                yield say("the check ends with the accused node: its repair comes first")
+            elif not (self.out or self.broken):
+                text = "{pairs:+pair} without a score: cancelled, lost, or left out by the budget"
+                yield say(text, pairs=missing)
+        if self.layout.racks:
+            yield say("between two racks one pair stands for all: other cables are not seen")
         if self.accused or self.accused_link:
-            notes.append(
-                say(
-                    "run the check of nodes too, which runs each node alone: a node that is "
-                    "healthy alone and slow in pairs has a faulty network card or link; one "
-                    "that is slow alone has another fault"
-                )
-            )
+            yield say("a node healthy alone and slow in pairs has a faulty network card or link")
         if self.accused_link and any(own and p != self.link for p, own in self.again.items()):
-            notes.append(
-                say(
-                    "only the slowest link is confirmed; run the check again after its repair, "
-                    "with another key"
-                )
-            )
-        if missing and not (self.accused or self.out or self.broken):
-            notes.append(
-                say(
-                    "{pairs:+pair} without a score: left out by the budget of {budget} jobs, "
-                    "cancelled, or lost by the scheduler",
-                    pairs=missing,
-                    budget=self.study.budget,
-                )
-            )
-        notes.append(
-            say(
-                "an accusation rests on {runs} fresh runs beside others, one-sided {level:.1%}, "
-                "and a loss of 1 % at least",
-                runs=REPEATS,
-                level=1 - ALPHA,
-            )
-        )
-        return notes
+            yield say("only the slowest link is confirmed; check again after its repair")
+        text = "an accusation takes {runs} fresh runs, one-sided {level:.1%}, and a loss of 1 %"
+        yield say(text, runs=REPEATS, level=1 - ALPHA)
+
+
+def _as_shown(base: Verdict, shown: Slower) -> Verdict:
+    return changed(base, shown.estimate, shown.ci95)
 
 
 def _at_least(shown: Slower) -> Message:

@@ -1,0 +1,196 @@
+"""What every study whose arms are cells keeps: the contract, the budget, the promised rates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.pairs import CONCLUSION
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.studies import Answered, Ask, Question, Study
+from pytest_xlatune.studies.batch_size import BatchSize
+from pytest_xlatune.studies.commit_check import Load
+from tests.helpers import benchmarks
+from tests.helpers.cells import (
+    CELL,
+    LATER,
+    PAIRED,
+    Run,
+    batch,
+    commits,
+    drive,
+    machine,
+    network,
+    nodes,
+    paired,
+    sizes,
+)
+
+FIRST, LAST = "000000000001", "000000000002"
+LOADS = tuple(Load(model=name) for name in "abcd")
+SLOW_LINK = machine({"node002+node004": -0.1})
+# a study by its budget, its machine, an arm of it, who is best, and its live lines
+STUDIES: dict[str, tuple[Callable[..., Study], Run, str, str, list[str]]] = {
+    "nodes": (
+        lambda budget=200: nodes(8, budget=budget), machine({"node002": -0.1}), "node002", "",
+        ["first run of 8 nodes", "round 1 of 4, suspects and controls"],
+    ),
+    "network": (
+        lambda budget=500: network(8, budget=budget), SLOW_LINK, CONCLUSION, "",
+        ["round 1 of about 7, 4 pairs", "round 2 of about 7, 4 pairs"],
+    ),
+    "sizes": (
+        lambda budget=40: batch(start=8, budget=budget), sizes(ceiling=21, best=12), "pdbs-12",
+        "pdbs-12", [],
+    ),
+    "pairs of a size and a policy": (
+        lambda budget=40: batch(sigma=0.002, compiles=True, budget=budget, **PAIRED),
+        paired(gains=LATER, c=0.8), "pdbs-9-remat-policy-minimal", "pdbs-9-remat-policy-minimal",
+        [],
+    ),
+    "a search of commits": (
+        lambda budget=200: commits(17, budget=budget),
+        machine(level=lambda trial: 7.5 - 0.05 * (int(trial.arm, 16) > 7)), "000000000008", "", [],
+    ),
+    "a table of commits": (
+        lambda budget=200: commits(2, loads=LOADS, budget=budget),
+        machine({f"b-{LAST}": -0.05}, noise=0.33), f"b-{LAST}", "", [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "run", "arm", "best", "places"), STUDIES.values(), ids=STUDIES)
+def test_the_contract(
+    make: Callable[..., Any], run: Run, arm: str, best: str, places: list[str]
+) -> None:
+    study: Study = make()
+    ended = drive(study, run)
+    history, whole = ended.history, ended.conclusion
+    for end in range(0, len(history), 3):
+        decision = study.decide(history[:end])
+        assert decision.due, "whatever the order, a prefix is not the end"
+        assert not decision.conclusion.complete
+    assert study.decide(tuple(reversed(history))).conclusion == whole
+    assert type(study).from_json(study.to_json()).decide(history).conclusion == whole
+    assert Conclusion.from_json(whole.to_json()) == whole
+    asked = Question(about=Ask.CONFIRMED, name=arm)
+    assert study.answer(history[:5], asked).state is Answered.NOT_YET
+    found = study.answer(history, asked)
+    assert (found.state, found.verdict) == (Answered.YES, whole.verdict(arm))
+    assert study.answer(history, replace(asked, name="nothing")).state is Answered.NEVER
+    assert study.answer(history, Question(about=Ask.REFERENCE)).state is Answered.NEVER
+    named = study.answer(history, Question(about=Ask.BEST)).arm
+    assert (named.id if named else "") == best
+    said = study.outlook(history).places
+    lines = list(dict.fromkeys(sentence(said.get(each.trial.id)) for each in history))
+    assert lines[: len(places)] == places
+
+
+@pytest.mark.parametrize(
+    ("kind", "budgets"),
+    [
+        ("nodes", range(8, 40, 4)),
+        ("network", range(16, 60, 6)),
+        ("sizes", (2, 3, 5, 8, 10, 12, 15, 20)),
+        ("pairs of a size and a policy", (2, 5, 9, 14, 20)),
+        ("a search of commits", range(17, 30, 4)),
+        ("a table of commits", (8, 12, 16)),
+    ],
+)
+def test_a_budget_is_never_exceeded(kind: str, budgets: list[int]) -> None:
+    make, run, *_ = STUDIES[kind]
+    for budget in budgets:
+        drive(make(budget=budget), run)  # it fails where more is run
+
+
+REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
+    (nodes, {"count": 2}, "2 nodes are named, at least 3 are needed"),
+    (nodes, {"count": 0, "names": ("n1", "n2", "N1")}, "names a node twice"),
+    (nodes, {"count": 12, "budget": 11}, "12 nodes need 12 jobs to begin with, the budget is 11"),
+    (nodes, {"count": 3, "rounds": 1}, "expected at least 2 rounds"),
+    (network, {"count": 3}, "3 nodes are named, at least 4"),
+    (network, {"count": 4, "steps": 1}, "a single step is compilation"),
+    (network, {"count": 8, "budget": 15}, "8 nodes need 16 jobs to begin with"),
+    (network, {"count": 8, "topology": "nodes: 1"}, "names no switch with nodes"),
+    (network, {"count": 8, "racks": {"a": "node[001-007]"}}, "without a rack: node008"),
+    (network, {"count": 8, "racks": {"a": "n1"}, "topology": "x"}, "give one of them"),
+    (commits, {"count": 9, "budget": 16}, "a search takes 17 jobs or more, the budget is 16"),
+    (commits, {"count": 0}, "no commit is named"),
+    (batch, {"own": None}, "needs to know where to begin"),
+    (batch, {"sizes": (4, 4)}, "expected two or more, each once"),
+    (batch, {"sizes": (4,)}, "expected two or more"),
+    (batch, {"sizes": (4, -1)}, "expected positive numbers"),
+    (batch, {"start": 0.0}, "start is 0.0, expected a positive number"),
+    (batch, {"blocks": 1}, "expected at least 2"),
+    (batch, {"key": "XLA_FLAGS", "sizes": ("a", "b")}, "profiles tune the flags"),
+    (batch, {"start": 8, "step": 0.01}, "change step=, smallest= or largest="),
+    (batch, {"key": "max_target_length", "sizes": (0.5, 1024)}, "expected whole numbers"),
+    (batch, {"key": "max_target_length"}, "needs to know where to begin"),
+    (batch, {"by_values": ("full", "none")}, "by=, by_values= and sizes= together"),
+    (batch, {"by": "remat_policy", "by_values": ("full", "none")}, "and sizes= together"),
+    (batch, {**PAIRED, "by": "per_device_batch_size"}, "is both keys"),
+    (batch, {**PAIRED, "by": "ici_fsdp_parallelism"}, "is the cell's parallelism"),
+    (batch, {**PAIRED, "by_values": ("full",)}, "expected two or more"),
+    (batch, {**PAIRED, "by": "XLA_FLAGS"}, "profiles tune the flags"),
+    (batch, {"sizes": (0.3, 8)}, "per_device_batch_size is 0.3, expected whole numbers"),
+    (batch, {"start": 0.5}, "begin at per_device_batch_size=0.5, below the smallest size, 1"),
+    (batch, {"key": "remat_policy", "sizes": ("a b", "A_B")}, "both named remat-policy-a-b"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "why"),
+    REFUSED,
+    ids=[f"{make.__name__} of {said}" for make, said, _ in REFUSED],
+)
+def test_what_compares_nothing_is_refused(
+    make: Callable[..., Study], said: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        make(**said)
+
+
+def test_sizes_are_compared_in_a_sweep_without_profiles() -> None:
+    asked = benchmarks.load("batch_rates").asked_of(CELL, 30)
+    asked = dataclasses.replace(asked, profiles=(profile("fast", "--xla_fast=1"),))
+    with pytest.raises(ConfigError, match="the sweep has profiles"):
+        BatchSize(start=8).study(asked)
+
+
+def test_simulated_studies_keep_the_promised_rates() -> None:
+    """A part of `benchmarks/*_rates.py`, whose figures are in error_rates.md."""
+    of_nodes, of_pairs, of_sizes, of_commits = (
+        benchmarks.load(f"{kind}_rates") for kind in ("node", "network", "batch", "commit")
+    )
+    noise = of_nodes.NOISES[2]
+    assert of_nodes.rates(noise, 20)["false"] <= 1
+    slow = of_nodes.rates(dataclasses.replace(noise, slow=1, loss=0.05), 20)
+    assert (slow["found"] >= 19, slow["most waves"]) == (True, 5)
+    noise = of_pairs.NOISES[1]
+    none = of_pairs.rates(noise, 20)
+    assert (none["accusing"] <= 1, none["most waves"] <= 7 + 16) == (True, True)
+    for fault in (of_pairs.NODE, of_pairs.LINK):
+        found = of_pairs.rates(dataclasses.replace(noise, fault=fault, loss=0.05), 20)
+        assert (found["right"] >= 18, found["accusing"] <= 1) == (True, True)
+    rough = of_sizes.rates(of_sizes.WORLDS[1], 33)
+    assert rough["above 3"] == rough["over budget"] == 0
+    assert (rough["above 1"] <= 2, rough["held"] >= 30) == (True, True)
+    assert rough["ceiling held"] == rough["ceilings"]
+    compiles = next(each for each in of_sizes.WORLDS if each.estimate == "asked")
+    assert of_sizes.rates(compiles, 33)["most oom"] <= 1
+    both = of_sizes.rates(of_sizes.PAIRS[0], 20)
+    assert both["above 3"] == both["over budget"] == both["none"] == 0
+    assert both["held"] >= 17
+    study = of_commits.of_commits(16)
+    runs = [of_commits.search(of_commits.World(), at, study, 0.05) for at in range(30)]
+    assert sum(each["right"] for each in runs) >= 28
+    assert sum(each["wrong"] for each in runs) == 0
+    none = [of_commits.search(of_commits.World(), at, study, 0.0) for at in range(30)]
+    assert sum(each["no change"] for each in none) >= 28

@@ -166,7 +166,9 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
     text = PRETENDS.replace("TRIALS", repr(str(prepared / "trials")))
     (prepared / "train.py").write_text(text, encoding="utf-8")
     code = block.code.replace("/opt/venv/bin/python", sys.executable)
-    code = f"export XLATUNE_BUDGET=12\n{code}"
+    # the order of trials follows the path of the interpreter, and in one order of twenty the
+    # pretended noise calls the other profile slower
+    code = f"export XLATUNE_BUDGET=12 XLATUNE_NEGATIVE=xfail\n{code}"
     status, out, err = in_bash(block._replace(code=code, asked=""), prepared)
     assert status == 0, out[-3000:] + err[-3000:]
     page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))

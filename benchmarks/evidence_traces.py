@@ -25,9 +25,7 @@ from pathlib import Path
 from evidence_capture import GPUS, STEPS, capture
 from tabulate import tabulate
 
-COMMAND = (
-    "import sys; from pytest_xlatune.cli import main; sys.exit(main(['drill', *sys.argv[1:]]))"
-)
+COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 HEADERS = ("xlatune drill of", "least CPU s", "median", "wall s", "of cores", "MB")
 
 

@@ -2,7 +2,7 @@
 
 `decide` is a function of a plan and of what was measured so far. It returns what runs next and what
 follows, and keeps nothing: every process that asks with the same history gets the same answer. Read
-it from the top: `decide`, `rank`, `lay_out`, `second_runs`, `enter`, `confirm`, `look_at`.
+it from the top: `decide`, `rank`, `lay_out`, `second_runs`, `enter`, `confirm`.
 
 Of four profiles in 21 jobs, three of them in the first of three blocks, a history grows like this:
 

@@ -69,7 +69,7 @@ class EntryPointGroup:
         """Return name and version of the distribution that brings a name; "" where none does."""
         if name in self.ours:
             return _OURS
-        return ", ".join(each.distribution for each in self._theirs.get(name, ()))
+        return ", ".join(brought.distribution for brought in self._theirs.get(name, ()))
 
     def check(self, name: str, *, where: str) -> None:
         """Refuse a name that nothing has, with the nearest one; `where` it was said.

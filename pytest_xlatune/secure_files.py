@@ -74,7 +74,7 @@ def _group(path: Path) -> int:
     """Return the group of a work directory; before there is one, the group that it will have."""
     if os.path.exists(path):  # noqa: PTH110 - it raises where we may not look
         return path.stat().st_gid
-    above = (each for each in path.parents if os.path.exists(each))  # noqa: PTH110
+    above = (parent for parent in path.parents if os.path.exists(parent))  # noqa: PTH110
     return _group_in(next(above, Path("/")))
 
 
@@ -419,11 +419,11 @@ def open_to(workdir: Path, name: Path | str, access: str) -> Path:
     """
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
-    for each in (folder, *folder.parents):
-        is_top = each == workdir
-        is_link = not is_top and each.is_symlink()  # a member may have put it there
-        if not is_link and each.stat().st_uid == os.geteuid():
-            _open_one(each, mode, workdir, access=access)
+    for path in (folder, *folder.parents):
+        is_top = path == workdir
+        is_link = not is_top and path.is_symlink()  # a member may have put it there
+        if not is_link and path.stat().st_uid == os.geteuid():
+            _open_one(path, mode, workdir, access=access)
         if is_top:
             break
     return folder
@@ -481,7 +481,7 @@ def check_way(folder: Path, *, option: str) -> None:
                 raise _no_way(there, f"is a link of user {_name_of(status.st_uid)}", option, [])
             target = there.readlink()
             here = Path("/") if target.is_absolute() else here
-            left += [each for each in target.parts if each != "/"][::-1]
+            left += [part for part in target.parts if part != "/"][::-1]
             continue
         _check_on_way(there, option)
         here = there

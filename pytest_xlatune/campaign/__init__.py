@@ -137,14 +137,14 @@ def _refuse_compiled(proposed: Sequence[Trial], stage: str) -> None:
 def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
     """Raise where nothing is left to run although trials are proposed: none would ever end."""
     unread = {
-        each.trial.id
-        for each in history
-        if isinstance(each, EvidenceResult)
-        and each.status is TrialStatus.MEASURED
-        and not each.is_read
+        result.trial.id
+        for result in history
+        if isinstance(result, EvidenceResult)
+        and result.status is TrialStatus.MEASURED
+        and not result.is_read
     }
-    final = {each.trial.id for each in history if each.status.is_final} - unread
-    if proposed and all(each.id in final for each in proposed):
+    final = {result.trial.id for result in history if result.status.is_final} - unread
+    if proposed and all(trial.id in final for trial in proposed):
         raise LedgerError(
             f"it proposes {proposed[0].id} again, which has its result, and nothing that is left "
             "to run; decide() must leave out the trials that are final in its history"
@@ -220,7 +220,7 @@ class Campaign:
             resolved=resolved,
             executor=executor,
             folder=self.folder,
-            cells={each.digest: each for each in study.cells},
+            cells={cell.digest: cell for cell in study.cells},
             hidden=hidden_values(launcher, study.cells, environ=os.environ),
             clock=clock or Clock(),
         )
@@ -287,9 +287,9 @@ class Campaign:
             self._refuse_another_cell()
             self._refuse_changed_files()
             mine = [
-                each.declared
-                for each in opened
-                if (each.session, each.study) == (self._session, self.study.name)
+                opening.declared
+                for opening in opened
+                if (opening.session, opening.study) == (self._session, self.study.name)
             ]
             if mine:
                 # a finding of this session is for the next one, in every process
@@ -313,9 +313,9 @@ class Campaign:
                     settings=dict(self.resolved.settings),
                     run=again.name if again is not None else "",
                 ),
-                *(Noted(about=NoteKind.SITE, why=each.note(again=not fresh)) for each in lost[:1]),
-                *(Noted(about=NoteKind.SITE, why=each) for each in left),
-                *(Noted(about=NoteKind.SITE, text=each) for each in notes),
+                *(Noted(about=NoteKind.SITE, why=run.note(again=not fresh)) for run in lost[:1]),
+                *(Noted(about=NoteKind.SITE, why=message) for message in left),
+                *(Noted(about=NoteKind.SITE, text=note) for note in notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             is_in_use(self.study)
@@ -327,9 +327,12 @@ class Campaign:
     def _is_of_another_session(self) -> bool:
         """Whether other sessions began all that the ledger holds, be it readable or not."""
         try:
-            sessions = {each.session for each in self.view().state.opened}
+            sessions = {opening.session for opening in self.view().state.opened}
         except UnreadableLedgerError:
-            sessions = {"", *(each.session for each in self._state.opened)}  # as far as it is read
+            sessions = {
+                "",
+                *(opening.session for opening in self._state.opened),
+            }  # as far as it is read
         return bool(sessions) and self._session not in sessions
 
     def _start_over(self) -> tuple[Message, ...]:
@@ -366,7 +369,7 @@ class Campaign:
         Raises:
             CampaignStopped, SubmissionError, LedgerError: as of `wait`.
         """
-        picked = [each for each in self._run.cells.values() if self._run.picks_nodes(each)]
+        picked = [cell for cell in self._run.cells.values() if self._run.picks_nodes(cell)]
         if picked:
             self.wait(lambda view: all(map(view.state.nodes_of, picked)), on_turn=on_turn)
         return self.nodes
@@ -381,7 +384,7 @@ class Campaign:
         if (were := self._other_slots(now)) is not None:
             first, then = (
                 [compress(each) or "nodes of the scheduler's choice" for each in lists]
-                for lists in (were, [each.nodelist for each in now])
+                for lists in (were, [cell.nodelist for cell in now])
             )
             raise self._another_cell(
                 f"it was on {counted(len(first), 'node slot')} ({'; '.join(first)}), and is on "
@@ -408,9 +411,9 @@ class Campaign:
         A study of the cell itself has the nodes of one of the slots, as an evidence run has, or of
         all of them and more, as a calibration may.
         """
-        mine, lists = self.study.traits, [each.nodelist for each in now]
+        mine, lists = self.study.traits, [cell.nodelist for cell in now]
         for opened in self._state.opened:
-            kind, were = KINDS.get(opened.study), [each.nodelist for each in opened.cells]
+            kind, were = KINDS.get(opened.study), [cell.nodelist for cell in opened.cells]
             if kind is None or kind.traits.cell_nodes or mine.cell_nodes:
                 continue
             if kind.traits.has_slots and mine.has_slots:
@@ -433,11 +436,11 @@ class Campaign:
         try:
             if self.compile_step is None:
                 _refuse_compiled(proposed, self.study.policy.compiled_stage)
-            for each in proposed:
-                cell = self._run.cell_of(each, self._state)
-                _refuse_words(each)
+            for trial in proposed:
+                cell = self._run.cell_of(trial, self._state)
+                _refuse_words(trial)
                 # a profile that is derived later has its own secrets
-                keep_secret(secrets_in(cell, [each.profile]))
+                keep_secret(secrets_in(cell, [trial.profile]))
             _refuse_only_final(proposed, history)
         except LedgerError as error:
             raise ConfigError(
@@ -584,7 +587,7 @@ class Campaign:
 
     def _tell_turn(self) -> None:
         state, left = self._state, len(self._proposed)
-        jobs = ", ".join(each.job_id for each in state.in_flight()) or "none"
+        jobs = ", ".join(submission.job_id for submission in state.in_flight()) or "none"
         self._packing.tell(
             "turn",
             f"turn of {self.study.name}: jobs in flight: {jobs}; {left} trials are proposed, "
@@ -602,7 +605,7 @@ class Campaign:
             with _ctrl_c_later() as asked:
                 events = self._attempts.hand_over(self._state, trial, attempt)
                 # a question to the scheduler that Ctrl-C ended too is no refusal
-                if not asked or any(isinstance(each, AttemptSubmitted) for each in events):
+                if not asked or any(isinstance(event, AttemptSubmitted) for event in events):
                     self._write(*events)
 
     def _look_after(self) -> None:
@@ -627,10 +630,16 @@ class Campaign:
         found: dict[str, Outcome] = {}
         for name, mine in by_executor(in_flight).items():
             polled = self._run.executor_of(name).poll(mine, root=self.folder)
-            taken = found.keys() & {each.job_id for each in mine}
-            told = ((each, standing(polled, each)) for each in mine if each.job_id in taken)
+            taken = found.keys() & {submission.job_id for submission in mine}
+            told = (
+                (submission, standing(polled, submission))
+                for submission in mine
+                if submission.job_id in taken
+            )
             found |= {key: each for key, each in polled.items() if key not in taken}
-            found |= {each.folder: outcome for each, outcome in told if outcome is not None}
+            found |= {
+                submission.folder: outcome for submission, outcome in told if outcome is not None
+            }
         return found
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -643,7 +652,11 @@ class Campaign:
     def _read(self) -> None:
         """Write down what evidence runs left that are over, whichever study waits for it."""
         read, runs = self._read_evidence, self._state.evidence()
-        left = (each for each in runs if each.status is TrialStatus.MEASURED and not each.is_read)
+        left = (
+            result
+            for result in runs
+            if result.status is TrialStatus.MEASURED and not result.is_read
+        )
         if read is not None and any(left):
             self._write(*read(self._state, self.folder))
 
@@ -717,13 +730,13 @@ class Campaign:
                 return
 
     def _plan(self, view: View) -> None:
-        ids = {each.id: each for each in view.pending}
-        new = (each for name, each in ids.items() if name not in self._state.trials)
-        self._write(*(TrialPlanned(trial=each) for each in new))
+        ids = {trial.id: trial for trial in view.pending}
+        new = (trial for name, trial in ids.items() if name not in self._state.trials)
+        self._write(*(TrialPlanned(trial=trial) for trial in new))
 
     def _refuse_spent(self, view: View, spent: Mapping[str, Spent], *, is_over: bool) -> None:
         """Tell which cells' trials break a limit; stop once all do and what flies has landed."""
-        first = next(each for each in view.pending if each.cell_digest in spent)
+        first = next(trial for trial in view.pending if trial.cell_digest in spent)
         told = Decided(
             trial_id=first.id,
             attempt=0,
@@ -731,7 +744,7 @@ class Campaign:
             cls=FailureClass.BUDGET,
             spent=spent[first.cell_digest],
         )
-        cells = (self._run.cell_of(each, view.state) for each in view.pending)
+        cells = (self._run.cell_of(trial, view.state) for trial in view.pending)
         labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
         which = "" if is_over else f" of {', '.join(labels)}"
         self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(told.why)}")

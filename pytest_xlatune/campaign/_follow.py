@@ -305,12 +305,12 @@ def _others(watch: _Watch) -> Iterator[Finding]:
         if tail.unreadable is not None:
             action = Action.NONE if rank else tail.unreadable.action
             yield replace(tail.unreadable, action=action, source=log_name(rank))
-    known = {(each.cls, each.detail) for each in watch.reader.findings}
+    known = {(finding.cls, finding.detail) for finding in watch.reader.findings}
     for rank, tail in sorted(watch.tails.items()):
-        asks = [each for each in tail.reader.findings if each.action is not Action.NONE]
-        said = {(each.cls, each.detail) for each in asks}
+        asks = [finding for finding in tail.reader.findings if finding.action is not Action.NONE]
+        said = {(finding.cls, finding.detail) for finding in asks}
         if rank and not said <= known:
-            yield from (replace(each, source=log_name(rank)) for each in asks)
+            yield from (replace(finding, source=log_name(rank)) for finding in asks)
         known |= said
 
 

@@ -50,7 +50,7 @@ class Packing:
     def seen(self, outcomes: Mapping[str, Outcome]) -> None:
         """Take up where jobs stand: what runs is not ahead of anything."""
         self._running = frozenset(
-            job_id for job_id, each in outcomes.items() if each.state is State.RUNNING
+            job_id for job_id, outcome in outcomes.items() if outcome.state is State.RUNNING
         )
 
     def is_full(self, state: LedgerState) -> bool:

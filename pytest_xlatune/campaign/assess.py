@@ -162,7 +162,7 @@ def assess(
     steps = steps_of(report, metrics)
     if trial.rotation is not None and outcome.state is State.COMPLETED:
         early = ends_early(journal, steps, trial.rotation)
-        known = {each.cls for each in findings}
+        known = {finding.cls for finding in findings}
         findings = (*findings, *([early] if early and early.cls not in known else []))
     cause = _same_line(fatal, findings) or primary(findings)
     decision, rotation, of_end = rules(cause), trial.rotation, facts
@@ -282,14 +282,14 @@ def with_log(found: Assessment, log: Path) -> Assessment:
     said = found.decision
     if said.cls == FailureClass.UNKNOWN_FLAG:
         names = (each.removeprefix("--").partition("=")[0] for each in said.detail.split())
-        meant = [f"--{near}" for each in names if (near := nearest(each, history().flags))]
+        meant = [f"--{near}" for name in names if (near := nearest(name, history().flags))]
         if meant:
             said = replace(
                 said, found=say("{flags}; did you mean {meant}?", flags=said.detail, meant=meant)
             )
             found = dataclasses.replace(found, decision=said)
     if said.cls == FailureClass.EXIT_CODE:
-        lines = [each.strip() for each in said.evidence.splitlines() if each.strip()]
+        lines = [line.strip() for line in said.evidence.splitlines() if line.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
         why: Message | None = verbatim(said.detail)
         if not is_silent:
@@ -321,8 +321,12 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     # the ledger keeps the fatal line as it may be shown
     secrets = known_secrets()
     seen = (fatal.cls, hide_quoted(fatal.detail, secrets))
-    found = (each for each in findings if (each.cls, hide_quoted(each.detail, secrets)) == seen)
-    return next((each for each in found if each.action is not Action.NONE), None)
+    found = (
+        finding
+        for finding in findings
+        if (finding.cls, hide_quoted(finding.detail, secrets)) == seen
+    )
+    return next((finding for finding in found if finding.action is not Action.NONE), None)
 
 
 _OF_NCCL = ("NCCL_", "RCCL_")  # names of variables; what else a library says it read is a flag
@@ -417,7 +421,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     where XLA was asked to write its options down and wrote none in either. A note on the first
     trial with a setting of some kind that nothing shows, before the night is spent.
     """
-    others = (each.ended for each in state.trials.values())
+    others = (progress.ended for progress in state.trials.values())
     ran = [each for each in others if each is not None and each.own_settings]
     # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
     silent = _silent(ran, result) if result.score is not None else ()
@@ -429,9 +433,9 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     ran.append(result)
     lost = {each.trial.arm for each in ran if contradictions(each.own_settings)}
     works = any(
-        each.effect is Effect.IN_EFFECT and not contradictions(of.own_settings)
+        setting.effect is Effect.IN_EFFECT and not contradictions(of.own_settings)
         for of in ran
-        for each in of.own_settings
+        for setting in of.own_settings
     )
     if works or len(lost) < _LOST_PROFILES:
         return silent
@@ -456,8 +460,10 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         return None
     ran = [*ran, result]
     lost = sorted({each.trial.arm for each in ran if _is_unread(each)})
-    flags = [each for of in ran for each in of.settings or () if each.kind is SettingKind.FLAG]
-    is_read = any(each.effect in (Effect.IN_EFFECT, Effect.CONTRADICTED) for each in flags)
+    flags = [
+        setting for of in ran for setting in of.settings or () if setting.kind is SettingKind.FLAG
+    ]
+    is_read = any(setting.effect in (Effect.IN_EFFECT, Effect.CONTRADICTED) for setting in flags)
     if is_read or len(lost) < _LOST_PROFILES:
         return None
     told = Decided(
@@ -484,26 +490,26 @@ def _is_unread(result: TrialResult) -> bool:
 
     A program that ended early tells by itself why it wins nothing.
     """
-    flags = [each for each in result.own_settings if each.kind is SettingKind.FLAG]
+    flags = [setting for setting in result.own_settings if setting.kind is SettingKind.FLAG]
     return (
         bool(flags)
         and result.score is not None
-        and all(each.effect is Effect.NOT_SEEN and not each.is_proved for each in flags)
+        and all(setting.effect is Effect.NOT_SEEN and not setting.is_proved for setting in flags)
     )
 
 
 def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
     """Return a note for each kind of setting that nothing shows for the first time."""
-    known = {each.kind for of in ran for each in of.own_settings if _is_silent(each)}
+    known = {setting.kind for of in ran for setting in of.own_settings if _is_silent(setting)}
     found: dict[SettingKind, list[TrialSetting]] = {}
-    for each in result.own_settings:
-        if _is_silent(each) and each.kind not in known:
-            found.setdefault(each.kind, []).append(each)
+    for setting in result.own_settings:
+        if _is_silent(setting) and setting.kind not in known:
+            found.setdefault(setting.kind, []).append(setting)
     return tuple(
         Noted(
             why=say(
                 _LOOK_AT[kind],
-                settings=[each.label for each in own],
+                settings=[setting.label for setting in own],
                 arm=result.trial.arm,
                 effect=own[0].effect,
                 name=own[0].name,

@@ -114,9 +114,11 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
     """Whether an earlier trial of an arm stood still between Memstats and its first step."""
     return any(
         finding.cls == FailureClass.HANG_SILENT_OOM
-        for each in state.trials.values()
-        if each.trial.arm == trial.arm and each.trial.study == trial.study and each.ended
-        for finding in each.ended.findings
+        for progress in state.trials.values()
+        if progress.trial.arm == trial.arm
+        and progress.trial.study == trial.study
+        and progress.ended
+        for finding in progress.ended.findings
     )
 
 
@@ -124,9 +126,11 @@ def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the classes in which the attempts before this one ended, in order."""
     told = state.decided_on(trial.id)
     # what a rotation goes on without cannot come again, and a suspect's end counts by its program
-    gone = {each.attempt for each in state.trials[trial.id].blamed}
+    gone = {blame.attempt for blame in state.trials[trial.id].blamed}
     return tuple(
-        each.cls for each in told if each.next is Next.RETRY and each.attempt not in {number, *gone}
+        decided.cls
+        for decided in told
+        if decided.next is Next.RETRY and decided.attempt not in {number, *gone}
     )
 
 
@@ -383,13 +387,13 @@ class Attempts:
         """
         waiting: dict[tuple[str, ...], Submission] = {}  # the first in the queue of its nodes
         busy: set[str] = set()  # nodes on which something runs
-        for each in state.in_flight():
-            trial, outcome = state.trials[each.trial_id].trial, standing(outcomes, each)
+        for submission in state.in_flight():
+            trial, outcome = state.trials[submission.trial_id].trial, standing(outcomes, submission)
             nodes = state.nodes_of(self._run.cell_of(trial, state))
-            if outcome is None or state.trials[each.trial_id].ended is not None:
+            if outcome is None or state.trials[submission.trial_id].ended is not None:
                 continue
             if outcome.state is State.PENDING:
-                waiting.setdefault(nodes, each)
+                waiting.setdefault(nodes, submission)
             else:
                 busy |= {*nodes} or {""}
         free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
@@ -620,7 +624,7 @@ class Attempts:
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
                 epoch=state.epoch_of(cell.digest, ran_on)
-                + sum(isinstance(each, EpochBegan) for each in news),
+                + sum(isinstance(event, EpochBegan) for event in news),
                 settings=found.settings,
                 devices=found.devices,
             )
@@ -650,7 +654,9 @@ class Attempts:
             evidence = f"{self._run.executor.name}: {outcome.reason or decision.detail}"
         else:
             return decision
-        behind = (each.why for each in report.findings if each.cls == FailureClass.RANK_BEHIND)
+        behind = (
+            finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
+        )
         shown = several([_last_step(report, trial), *filter(None, behind)])
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
@@ -751,6 +757,8 @@ def _is_refused_everywhere(state: LedgerState, told: Ruling) -> bool:
     if state.in_flight() or state.measured_on:
         return False
     refused = {
-        each.nodes for each in state.decisions if (each.cls, each.detail) == (told.cls, told.detail)
+        decided.nodes
+        for decided in state.decisions
+        if (decided.cls, decided.detail) == (told.cls, told.detail)
     }
     return len({*refused, told.nodes}) > _REFUSALS

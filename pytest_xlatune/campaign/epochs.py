@@ -27,9 +27,9 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 def asks_devices(state: LedgerState, cell: Cell) -> bool:
     """Whether the next trial of a cell is to ask for its devices: one in each session is."""
-    flying = (state.trials[each.trial_id].trial for each in state.in_flight())
+    flying = (state.trials[submission.trial_id].trial for submission in state.in_flight())
     is_asked = cell.digest in state.asked_whole
-    return not is_asked and all(each.cell_digest != cell.digest for each in flying)
+    return not is_asked and all(trial.cell_digest != cell.digest for trial in flying)
 
 
 def parted(
@@ -77,37 +77,40 @@ def others_ran_on(
     Where the node itself tells of other GPUs than before, a new epoch begins, and nothing is.
     """
     nodes = sorted(outcome.nodes)
-    others = (each.ended for each in state.trials.values() if each.trial.id != trial.id)
+    others = (progress.ended for progress in state.trials.values() if progress.trial.id != trial.id)
     told = [
-        each
-        for each in others
-        if each is not None and each.devices and each.status is TrialStatus.MEASURED
+        result
+        for result in others
+        if result is not None and result.devices and result.status is TrialStatus.MEASURED
     ]
     if not told or _has_other_gpus(state, trial, folder):
         return {}
     epoch = state.epoch_of(trial.cell_digest, tuple(outcome.nodes))
     own = [e for e in told if e.trial.cell_digest == trial.cell_digest]
     beside = [
-        each
-        for each in told
-        if (each.trial.arm, each.trial.study) == (reference, trial.study)
-        and each.outcome is not None
-        and nodes == sorted(each.outcome.nodes)
+        result
+        for result in told
+        if (result.trial.arm, result.trial.study) == (reference, trial.study)
+        and result.outcome is not None
+        and nodes == sorted(result.outcome.nodes)
     ]
-    among = [each for each in own if each.epoch == epoch] if own else beside
+    among = [result for result in own if result.epoch == epoch] if own else beside
     found: dict[str, Mapping[str, str]] = {}
-    for each in sorted(among, key=lambda each: each.trial.arm != reference):
-        found[each.trial.arm] = {**each.devices, **found.get(each.trial.arm, {})}
+    for result in sorted(among, key=lambda each: each.trial.arm != reference):
+        found[result.trial.arm] = {**result.devices, **found.get(result.trial.arm, {})}
     return found
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
     """Whether files of the kernel name other GPUs than before; JAX is not asked for that."""
-    before = {each.name: each.node for each in state.environments.get(trial.cell_digest, ())}
+    before = {
+        environment.name: environment.node
+        for environment in state.environments.get(trial.cell_digest, ())
+    }
     return any(
-        each.node.get("GPUs") != was.get("GPUs")
-        for each in read_environments(folder)
-        if each.node and (was := before.get(each.name))
+        environment.node.get("GPUs") != was.get("GPUs")
+        for environment in read_environments(folder)
+        if environment.node and (was := before.get(environment.name))
     )
 
 
@@ -128,26 +131,28 @@ def _told(
     libraries: Mapping[str, str],
 ) -> tuple[Event, ...]:
     """Return what a trial tells of its environment, where that is news, and the epoch it begins."""
-    told = tuple(_of_cell(each, trial, libraries) for each in read_environments(folder))
+    told = tuple(
+        _of_cell(environment, trial, libraries) for environment in read_environments(folder)
+    )
     if not told:
         return ()
     digest = trial.cell_digest
-    before = {each.name: each for each in state.environments.get(digest, ())}
+    before = {environment.name: environment for environment in state.environments.get(digest, ())}
     # a node that did not answer in time is as it was, so that its next answer is held against that
-    silent = before.keys() & set(outcome.nodes) - {each.name for each in told}
+    silent = before.keys() & set(outcome.nodes) - {environment.name for environment in told}
     nodes = (
-        *(each.after(before.get(each.name)) for each in told),
+        *(environment.after(before.get(environment.name)) for environment in told),
         *(before[name] for name in sorted(silent)),
     )
     spec = read_spec(folder)
     is_whole = spec is not None and spec.probe[-1:] == (DEVICES,)
-    if not is_whole and {each.name: each for each in nodes} == before:
+    if not is_whole and {environment.name: environment for environment in nodes} == before:
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
     changed = {
-        each.name: found
-        for each in told
-        if each.name in before and (found := changes(before[each.name], each))
+        environment.name: found
+        for environment in told
+        if environment.name in before and (found := changes(before[environment.name], environment))
     }
     if not changed:
         return (seen,)

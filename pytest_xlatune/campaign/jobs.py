@@ -91,8 +91,8 @@ def end_jobs(
 def by_executor(submissions: Iterable[Submission]) -> dict[str, tuple[Submission, ...]]:
     """Return the submissions of each executor, by its name."""
     found: dict[str, tuple[Submission, ...]] = {}
-    for each in sorted(submissions, key=lambda each: each.executor):
-        found[each.executor] = (*found.get(each.executor, ()), each)
+    for submission in sorted(submissions, key=lambda each: each.executor):
+        found[submission.executor] = (*found.get(submission.executor, ()), submission)
     return found
 
 
@@ -112,7 +112,7 @@ def interrupted(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
 def _until_over(
     executor: Executor, flying: tuple[Submission, ...], folder: Path
 ) -> Iterator[tuple[Submission, Outcome]]:
-    left = {each.job_id: each for each in flying}
+    left = {submission.job_id: submission for submission in flying}
     until_s = time.monotonic() + _END_LIMIT_S
     while left and time.monotonic() < until_s:
         for job_id, outcome in executor.poll(tuple(left.values()), root=folder).items():
@@ -199,5 +199,5 @@ def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
 def last_attempt(run: Path, trial_id: str) -> int:
     """Return the number of the last attempt of a trial that has a folder; 0 without one."""
     found = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
-    numbers = (int(each["number"]) for each in found if each and each["trial"] == trial_id)
+    numbers = (int(match["number"]) for match in found if match and match["trial"] == trial_id)
     return max(numbers, default=0)

@@ -66,7 +66,7 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     Args:
         texts: by rank.
     """
-    read = [read_rotation(each) for each in texts]
+    read = [read_rotation(text) for text in texts]
     if not read:
         return None
     first = read[0]
@@ -146,10 +146,10 @@ def _turns(
     every = protocol.eval_interval
     # the whole run, from its first step on: only evaluations drop out of a turn
     inside = window_steps(replace(protocol, first_step=0, profiler=""))
-    away = {each.step for each in timed if every and each.step not in inside}
+    away = {step.step for step in timed if every and step.step not in inside}
     gap = _gap(timed)
     turns = turns_of(
-        [(each.program, first + each.first_call, each.calls) for each in read.turns],
+        [(turn.program, first + turn.first_call, turn.calls) for turn in read.turns],
         timed,
         programs=len(rotation.spec.programs),
         # a line that is written now and then may be the mean of the steps since the last one
@@ -158,7 +158,7 @@ def _turns(
     )
     if isinstance(turns, NoTurns):
         return _why_none(turns, read, gap=gap, turn_steps=rotation.spec.turn_steps)
-    in_step = [each.tgs * each.step_s for each in timed if each.tgs and each.step_s]
+    in_step = [step.tgs * step.step_s for step in timed if step.tgs and step.step_s]
     return fit_turns(turns, tokens=median(in_step) if in_step else None)
 
 
@@ -209,7 +209,7 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | N
     """
     if not read.turns:
         return None
-    ids = [each.step for each in timed]
+    ids = [step.step for step in timed]
     lines = ids[-1] - ids[0] + 1
     last = read.turns[-1]
     # the last lines of a process that was killed may never have been written
@@ -271,7 +271,7 @@ def ends_early(
 
 def _calls_logged(steps: Sequence[StepRecord]) -> int:
     """Return how many calls have written their lines, which is the number of the next one."""
-    ids = [each.step for each in steps]
+    ids = [step.step for step in steps]
     return max(ids) - min(ids) + 1
 
 
@@ -380,10 +380,10 @@ def _stood_still(
     """
     if ended_s is None or read.last_at_s is None:
         return False
-    took_s = [each.step_s for each in steps if each.step_s is not None and each.step_s > 0]
+    took_s = [step.step_s for step in steps if step.step_s is not None and step.step_s > 0]
     usual_s = rotation.spec.turn_steps * median(took_s) if took_s else math.inf
     if read.is_compiling:
-        usual_s = max((each.compile_s for each in read.compiled), default=math.inf)
+        usual_s = max((program.compile_s for program in read.compiled), default=math.inf)
     return ended_s - read.last_at_s > max(_STILL_S, _STILL_TIMES * usual_s)
 
 
@@ -396,7 +396,7 @@ def _of_end(
     fails behind the last step of a turn, or between two steps, is one of none.
     """
     own = next(iter(read.suspects), "")
-    recent = [each.program for each in read.turns[-2:]]
+    recent = [turn.program for turn in read.turns[-2:]]
     if read.is_compiling or not recent or not steps:
         return own, ""
     last, raised = read.turns[-1], read.raised_call
@@ -420,11 +420,11 @@ def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:
     """
     if not steps:
         return ""
-    ids = [each.step for each in steps]
-    bad = [each.step for each in steps if each.loss is not None and not math.isfinite(each.loss)]
+    ids = [step.step for step in steps]
+    bad = [step.step for step in steps if step.loss is not None and not math.isfinite(step.loss)]
     call = min(bad) - min(ids) if bad else _calls_logged(steps)
-    named = [each for each in read.turns if each.first_call <= call][-2:]
+    named = [turn for turn in read.turns if turn.first_call <= call][-2:]
     if named and named[-1].first_call < call:
         named = named[-1:]
-    ours = (each.program for each in named if each.program.partition("~")[0] != BASELINE_ID)
+    ours = (turn.program for turn in named if turn.program.partition("~")[0] != BASELINE_ID)
     return next(ours, "")

@@ -43,7 +43,7 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     """
     values: dict[str, set[int]] = {}
     for entry in load().of_axis(axis):
-        if entry.status is Status.CANDIDATE and all(each.isdecimal() for each in entry.values):
+        if entry.status is Status.CANDIDATE and all(value.isdecimal() for value in entry.values):
             values.setdefault(entry.name, set()).update(map(int, entry.values))
     return {
         name: tuple(map(str, sorted(found)))
@@ -138,7 +138,7 @@ def profiles_for(
         raise ConfigError(
             f"pgle={pgle!r} is no absolute path: a trainer reads it in a folder of its own"
         )
-    known = sorted({each.wave for each in load().entries if each.values})
+    known = sorted({entry.wave for entry in load().entries if entry.values})
     if wave not in known:
         raise ConfigError.unknown("wave", wave, valid=known, where="the catalog")
     flags, env = by_channel(parse_flags(deployed, where="the deployed flags"))
@@ -161,9 +161,9 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     if vendor and vendor not in GPU_VENDORS and of_gpu:
         return f"a GPU's; the device is {context.device}"
     found = (
-        each.text
-        for each in objections(profile, context)
-        if each.level is Level.FAULT or each.rule in _DECIDE
+        objection.text
+        for objection in objections(profile, context)
+        if objection.level is Level.FAULT or objection.rule in _DECIDE
     )
     return next(found, "")
 

@@ -241,7 +241,9 @@ def vendor_of(device: str) -> str:
     Raises:
         ConfigError: no such device is known. Another's settings would measure noise on it.
     """
-    of_channels = {each.vendor: each.devices for each in CHANNELS.values() if each.devices}
+    of_channels = {
+        channel.vendor: channel.devices for channel in CHANNELS.values() if channel.devices
+    }
     for vendor, names in (of_channels | _DEVICES).items():
         if re.fullmatch(names, device, re.IGNORECASE):
             return vendor

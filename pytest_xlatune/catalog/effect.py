@@ -161,7 +161,9 @@ def _idle(
 ) -> Iterator[Objection]:
     """Object to a profile that changes nothing, but a control, and to the second of one change."""
     if any(changes):
-        first = seen.setdefault(tuple(tuple(sorted(each.items())) for each in changes), profile.id)
+        first = seen.setdefault(
+            tuple(tuple(sorted(change.items())) for change in changes), profile.id
+        )
         if first != profile.id:
             text = f"the same settings as {first}: one is measured twice"
             yield _objection("twin", profile.id, text)

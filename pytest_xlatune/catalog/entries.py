@@ -109,8 +109,8 @@ class History(Record, frozen=True, kw_only=True):
             return False
         parts = [each.strip().lstrip("+-") for each in value.split(",")]
         return any(
-            each and each not in words and not {each.lower(), each.upper()} <= words
-            for each in parts
+            part and part not in words and not {part.lower(), part.upper()} <= words
+            for part in parts
         )
 
     def kind(self, flag: str) -> str:
@@ -303,7 +303,9 @@ class Catalog:
             ConfigError: no such axis, a malformed parallelism.
         """
         words = (*_axes_of(axis), ANY)
-        found = {each.slug: each for word in words for each in self.entries if word in each.axes}
+        found = {
+            entry.slug: entry for word in words for entry in self.entries if word in entry.axes
+        }
         return tuple(found.values())
 
     def named(self, name: str) -> tuple[CatalogEntry, ...]:
@@ -315,30 +317,30 @@ class Catalog:
         bare = name.lstrip("-").partition("=")[0]
         found = self.find(bare)
         if not found:
-            known = {word for each in self.entries for word in (each.name, each.slug)}
+            known = {word for entry in self.entries for word in (entry.name, entry.slug)}
             raise ConfigError.unknown("setting", bare, valid=known, where="the catalog")
         return found
 
     def find(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a name or a slug, () without one."""
-        return tuple(each for each in self.entries if name in (each.name, each.slug))
+        return tuple(entry for entry in self.entries if name in (entry.name, entry.slug))
 
     def aims_of(self, profile: Profile) -> tuple[str, ...]:
         """Return the parts of a step that a profile's settings act on, in the order of `PARTS`."""
         names = {flag.name for flag in profile.flags}
         names |= {name for _, name in settings_in(profile.env, "")} | profile.overrides.keys()
-        found = {aim for each in self.entries if each.name in names for aim in each.aims}
+        found = {aim for entry in self.entries if entry.name in names for aim in entry.aims}
         return tuple(part for part in PARTS if part in found)
 
     def integers(self) -> frozenset[str]:
         """Return the variables that NCCL reads as plain integers."""
-        return frozenset(each.name for each in self.entries if each.integer)
+        return frozenset(entry.name for entry in self.entries if entry.integer)
 
 
 def _axes_of(text: str) -> tuple[str, ...]:
     """Return the axes of `FSDP` or of `PP=4,FSDP=2`, the one of the largest degree first."""
     if "=" in text or "," in text:
-        axes = [each for each in Parallelism.parse(text).axes if each[1] > 1]
+        axes = [axis for axis in Parallelism.parse(text).axes if axis[1] > 1]
         return tuple(name for name, _ in sorted(axes, key=lambda each: -each[1]))
     word = text.strip().upper()
     if word not in Axis.__members__:
@@ -349,8 +351,8 @@ def _axes_of(text: str) -> tuple[str, ...]:
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
     """Return the names that exist: of "variables", or of "keys" of MaxText; no list is complete."""
-    of_kind = [each for each in load().entries if not (each.is_flag or each.channel)]
-    own = {each.name for each in of_kind if each.is_key == (kind == "keys")}
+    of_kind = [entry for entry in load().entries if not (entry.is_flag or entry.channel)]
+    own = {entry.name for entry in of_kind if entry.is_key == (kind == "keys")}
     return frozenset(_data(_FILES[1])[kind]) | own
 
 
@@ -397,13 +399,13 @@ def switches() -> tuple[Switch, ...]:
 def nccl_defaults(vendor: str) -> dict[str, str]:
     """Return the variables whose default is known of a vendor's NCCL -> that."""
     found = load().entries
-    return {each.name: each.defaults[vendor] for each in found if vendor in each.defaults}
+    return {entry.name: entry.defaults[vendor] for entry in found if vendor in entry.defaults}
 
 
 @functools.cache
 def compiled_in() -> frozenset[str]:
     """Return the variables that act on the program alone: where it is equal they did nothing."""
-    named = (each.name for each in load().entries if each.compile_time)
+    named = (entry.name for entry in load().entries if entry.compile_time)
     # PGLE compiles anew after some steps, which one compilation does not show
     return frozenset(each for each in named if not each.startswith("JAX_PGLE_"))
 
@@ -412,8 +414,8 @@ def compiled_in() -> frozenset[str]:
 def tpu_flags() -> frozenset[str]:
     """Return the flags of libtpu that the catalog knows."""
     own = (each for each in load().entries if each.channel == LIBTPU)
-    each_profile = (each for entry in own for each in entry.profiles)
-    return frozenset(name for each in each_profile for _, name in settings_in(each.env, ""))
+    each_profile = (profile for entry in own for profile in entry.profiles)
+    return frozenset(name for profile in each_profile for _, name in settings_in(profile.env, ""))
 
 
 @functools.cache

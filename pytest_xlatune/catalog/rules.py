@@ -181,11 +181,11 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
     )
     bare = Context(jaxlib=context.jaxlib, device=context.device)
     of_deployed = [rule for rule in RULES if rule.of_deployed]
-    twins = {each.profile: each for each in _twins(profiles)}
+    twins = {objection.profile: objection for objection in _twins(profiles)}
     own = (
         found
-        for each in profiles
-        for found in (*objections(each, context), *filter(None, [twins.get(each.id)]))
+        for profile in profiles
+        for found in (*objections(profile, context), *filter(None, [twins.get(profile.id)]))
     )
     return (*objections(deployed, bare, of_deployed), *own)
 
@@ -201,9 +201,9 @@ def why_not(profile: Profile, context: Context) -> str:
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, program=None)
     found = (
-        each.text
-        for each in objections(profile, context)
-        if each.level is Level.FAULT or (each.rule == "no-op" and context.is_complete)
+        objection.text
+        for objection in objections(profile, context)
+        if objection.level is Level.FAULT or (objection.rule == "no-op" and context.is_complete)
     )
     return next(found, "")
 
@@ -219,7 +219,7 @@ def does_nothing(profile: Profile, context: Context) -> str:
     sole = len(profile.flags) == 1 and not profile.env
     wanted = {"no-op", "partner"} if sole else {"no-op"}
     named = replace(profile, id="asked")  # of a control no rule says that it is idle
-    found = (each.text for each in objections(named, context) if each.rule in wanted)
+    found = (objection.text for objection in objections(named, context) if objection.rule in wanted)
     return next(found, "").partition(": a run of it")[0]
 
 
@@ -383,7 +383,7 @@ _BITS = {"int32": 32, "int64": 64}
 
 def _shortest(words: Sequence[str]) -> list[str]:
     """Return some words of an enumeration: not a name in two cases, nor with and without prefix."""
-    lower = {each.lower(): each for each in words}
+    lower = {word.lower(): word for word in words}
     ends = [each for each in lower if not any(o != each and each.endswith(f"_{o}") for o in lower)]
     return [lower[each] for each in ends][:_SHOWN]
 
@@ -486,7 +486,7 @@ def _library_value(case: Case) -> Iterator[str]:
         if words is not None and said:
             # NCCL_ALGO=allreduce:ring,tree;allgather:ring     NCCL_PROTO=^LL128
             listed = re.split("[;,]", re.sub(r"\w+:", "", said).replace("^", ""))
-            known = {each.lower() for each in words} | {""}
+            known = {word.lower() for word in words} | {""}
             odd = [each for each in listed if each.strip().lower() not in known]
             if odd and whole(said) is None:
                 hint = did_you_mean(odd[0], words, cutoff=_NEAR_WORD)
@@ -645,7 +645,7 @@ def _unknown(case: Case) -> Iterator[str]:
         # names come and go: a flag of MaxText's own recipes aborts before jaxlib 0.11.2
         accepted = probed.is_accepted(name, jaxlib) if jaxlib else None
         if accepted is False or (not jaxlib and name not in probed.flags):
-            gone = [each for each in load().find(name) if each.status is Status.GONE]
+            gone = [entry for entry in load().find(name) if entry.status is Status.GONE]
             hint = f": {gone[0].mechanism}" if gone else ""
             if name not in probed.flags:
                 hint = hint or did_you_mean(name, probed.flags, dashes="--")
@@ -685,25 +685,25 @@ def _near_miss(case: Case) -> Iterator[str]:
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
     """Object to the second of two profiles that set the same, in whatever order and spelling."""
     groups: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
-    for each in profiles:
-        if each.is_baseline:
+    for profile in profiles:
+        if profile.is_baseline:
             continue
-        flags = {ALIASES.get(name, name): value for name, value in values_of(each.flags).items()}
-        names = (frozenset(flags), tuple(sorted(settings_in(each.env, "").items())),
-                 tuple(sorted(each.overrides.items())))  # fmt: skip
-        groups.setdefault(names, []).append((each, flags))
+        flags = {ALIASES.get(name, name): value for name, value in values_of(profile.flags).items()}
+        names = (frozenset(flags), tuple(sorted(settings_in(profile.env, "").items())),
+                 tuple(sorted(profile.overrides.items())))  # fmt: skip
+        groups.setdefault(names, []).append((profile, flags))
     for group in groups.values():
         # by its numbers first: pair by pair, 2,000 thresholds took 8 s
         plain = [n for n in sorted(group[0][1]) if all(is_number(own[n]) for _, own in group)]
         seen: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
-        for each, mine in group:
+        for profile, mine in group:
             alike = seen.setdefault(tuple(float(mine[name]) for name in plain), [])
             first = next((one for one, own in alike if _same(own, mine)), None)
             if first is None:
-                alike.append((each, mine))
-            elif not is_control(each):
+                alike.append((profile, mine))
+            elif not is_control(profile):
                 text = f"the same settings as {first.id}: one is measured twice"
-                yield Objection(rule="twin", level=Level.NOTE, profile=each.id, text=text)
+                yield Objection(rule="twin", level=Level.NOTE, profile=profile.id, text=text)
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

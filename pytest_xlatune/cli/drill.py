@@ -128,7 +128,11 @@ def _drill(arguments: argparse.Namespace) -> Output:
         per_gpu=arguments.per_gpu,
         is_page=arguments.html is not None,
     )
-    talking = {"collectives": [each.to_json() for each in found.talking]} if found.talking else {}
+    talking = (
+        {"collectives": [communication.to_json() for communication in found.talking]}
+        if found.talking
+        else {}
+    )
     return Output(
         documents=(document,),
         json=lambda: drill_json(*found.drills) | talking,

@@ -53,8 +53,8 @@ def _evidence(arguments: argparse.Namespace) -> Output:
         for study in studies:
             found.append(record(runs.open(resolved, study), tick))
             show(_left(found[-1]))
-    problems = [problem for each in found for problem in each.problems]
-    dumps = [each.dump for each in found if each.dump]
+    problems = [problem for recorded in found for problem in recorded.problems]
+    dumps = [recorded.dump for recorded in found if recorded.dump]
     documents: tuple[Document, ...] = ()
     if len(dumps) == len(found) > 1:
         show([""])
@@ -66,6 +66,6 @@ def _evidence(arguments: argparse.Namespace) -> Output:
 
 def _left(found: Recorded) -> Iterator[str]:
     yield f"{found.profile}: trial {found.trial_id}"
-    yield from (f"  {each}" for each in found.facts)
+    yield from (f"  {fact}" for fact in found.facts)
     for path in filter(None, [found.dump, *found.captures]):
         yield f"  {os.path.relpath(path)}"

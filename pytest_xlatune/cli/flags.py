@@ -63,20 +63,20 @@ def _list(arguments: argparse.Namespace) -> Output:
         entries = load().entries
         return Output(
             documents=(brief("The catalog", lines(*map(entry_line, entries))),),
-            json=lambda: {"schema": SCHEMA, "entries": [entry_json(each) for each in entries]},
+            json=lambda: {"schema": SCHEMA, "entries": [entry_json(entry) for entry in entries]},
         )
     found = candidates(arguments.axis, context)
-    width = max(len(each.id) for each in found.profiles)
-    told = [f"{each.id:{width}}  {each.shown_text}" for each in found.profiles]
-    told += [f"left out: {each.profile}: {each.why}" for each in found.left_out]
+    width = max(len(profile.id) for profile in found.profiles)
+    told = [f"{profile.id:{width}}  {profile.shown_text}" for profile in found.profiles]
+    told += [f"left out: {out.profile}: {out.why}" for out in found.left_out]
     return Output(
         documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*told)),),
         json=lambda: {
             "schema": SCHEMA,
             "axis": arguments.axis.upper(),
             "jaxlib": context.jaxlib,
-            "profiles": [each.to_json() for each in found.profiles],
-            "left_out": [each.to_json() for each in found.left_out],
+            "profiles": [profile.to_json() for profile in found.profiles],
+            "left_out": [out.to_json() for out in found.left_out],
         },
     )
 

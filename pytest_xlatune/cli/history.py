@@ -47,7 +47,7 @@ def _history(arguments: argparse.Namespace) -> Output:
     make = course if arguments.cell is not None else history
     return Output(
         documents=(make(past),),
-        json=lambda: [each.to_json() for each in by_date(past)],
+        json=lambda: [study.to_json() for study in by_date(past)],
         source="the ledgers",
         notes=notes,
         problems=found.problems,

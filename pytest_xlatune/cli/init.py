@@ -40,11 +40,11 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         help="run the command once on this machine, as one trial of 15 steps and 10 minutes at "
         "most, and show what its output tells",
     )
-    for name, each in QUESTIONS.items():
-        example = f", e.g. {each.example}" if each.example else ""
-        default = f" ({each.default})" if each.default else ""
+    for name, question in QUESTIONS.items():
+        example = f", e.g. {question.example}" if question.example else ""
+        default = f" ({question.default})" if question.default else ""
         among = f": {', '.join(KINDS)}" if name == "kind" else ""
-        text = f"{each.text}{among}{example}{default}".replace("%", "%%")
+        text = f"{question.text}{among}{example}{default}".replace("%", "%%")
         choices = tuple(KINDS) if name == "kind" else None
         metavar = "FILE" if name == "env_file" else name.upper()
         parser.add_argument(option_of(name), metavar=metavar, help=text, choices=choices)

@@ -34,8 +34,8 @@ def _jobs(arguments: argparse.Namespace) -> Output:
             own: list[str] = []
             if arguments.cancel:
                 own = [
-                    f"ended {each.executor} {each.job_id} {each.trial_id}"
-                    for each in cancel_unwaited(folder)
+                    f"ended {submission.executor} {submission.job_id} {submission.trial_id}"
+                    for submission in cancel_unwaited(folder)
                 ]
             ended += own
             state = replay(Ledger(folder / LEDGER).refresh())

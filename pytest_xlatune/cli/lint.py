@@ -92,7 +92,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
         found, profiles = lint_sweep(
             resolved, said, python=arguments.python or "", dump=arguments.dump
         )
-    ids = [each.id for each in profiles]
+    ids = [profile.id for profile in profiles]
     return Output(
         documents=(brief("Faults of profiles", lines(*_objections(found, len(ids)))),),
         json=lambda: {"schema": SCHEMA, "profiles": ids, **found.to_json()},
@@ -101,7 +101,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
 
 
 def _objections(found: Linted, count: int) -> Iterator[str]:
-    yield from (f"{each.level}: {each}" for each in found.objections)
+    yield from (f"{objection.level}: {objection}" for objection in found.objections)
     yield from (f"unchecked: {each}" for each in found.unchecked)
     asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
     objections = counted(len(found.objections), "objection") if found.objections else "no objection"

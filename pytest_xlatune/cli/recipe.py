@@ -73,7 +73,7 @@ def _list(arguments: argparse.Namespace) -> Output:
     found, problems = recipes_below(arguments.paths)
     return Output(
         documents=(brief("Recipes", recipe_table(found)),) if found else (),
-        json=lambda: {"schema": SCHEMA, "recipes": [each.to_json() for each in found]},
+        json=lambda: {"schema": SCHEMA, "recipes": [recipe.to_json() for recipe in found]},
         source="tuning documents",
         notes=tuple(problems),
         problems=() if found else ("no recipe is left",),

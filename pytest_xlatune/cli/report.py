@@ -52,8 +52,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def _report(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
-    paths = [each for each in map(Path, arguments.sweeps) if _is_ledger(each)]
-    names = [each for each in arguments.sweeps if Path(each) not in paths]
+    paths = [path for path in map(Path, arguments.sweeps) if _is_ledger(path)]
+    names = [sweep for sweep in arguments.sweeps if Path(sweep) not in paths]
     with secure_files.show_only():
         folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
     problems: list[str] = []

@@ -79,7 +79,7 @@ def say_interrupted(*, keep: bool = False) -> None:
 def end_jobs(folder: Path) -> None:
     """End the jobs of a cell that no process waits for; an interrupt leaves them running."""
     try:
-        ended = ", ".join(each.job_id for each in cancel_unwaited(folder))
+        ended = ", ".join(submission.job_id for submission in cancel_unwaited(folder))
     except KeyboardInterrupt:
         show(["xlatune: jobs that still run are left alone; run again to go on"])
     else:

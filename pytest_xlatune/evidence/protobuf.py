@@ -245,7 +245,7 @@ class Schema:
     @property
     def options(self) -> dict[int, _Field]:
         """The options that have a field, by its number."""
-        name = next((each for each in self.messages if each.endswith(f".{OPTIONS}")), "")
+        name = next((message for message in self.messages if message.endswith(f".{OPTIONS}")), "")
         return self.messages.get(name, {})
 
     def declare(self, scope: str, messages: list[_Message], enums: list[_Message]) -> None:

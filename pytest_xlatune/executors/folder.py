@@ -255,8 +255,8 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
             lines = [str(each) for each in told["lines"]]
         except (OSError, ValueError, KeyError, TypeError):  # a node's own fault costs no trial
             continue
-        hard = [each[len(_HARD) :].strip() for each in lines if each.lower().startswith(_HARD)]
-        soft = [each for each in lines if not each.lower().startswith(_HARD)]
+        hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
+        soft = [line for line in lines if not line.lower().startswith(_HARD)]
         if problem:
             why = f"{problem}: {soft[-1]}" if soft else problem
             found.append(_of_node(FailureClass.NODE_UNASKED, node, why))
@@ -300,9 +300,9 @@ def read_standstill(
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial
             looks.append(HangLook.from_json(read_json_file(path)))
-    if not is_sure and not all(each.quiet_s >= _QUIET_S for each in looks):
+    if not is_sure and not all(look.quiet_s >= _QUIET_S for look in looks):
         return None
-    at_s = min((each.at_s for each in looks), default=0.0)
+    at_s = min((look.at_s for look in looks), default=0.0)
     ended = {
         rank: _how(outcome)
         for rank, outcome in read_outcomes(folder).items()

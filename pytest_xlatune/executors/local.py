@@ -88,17 +88,17 @@ class LocalExecutor(Executor):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Look into each folder, and at the processes named there."""
         return {
-            each.job_id: _standing(root / each.folder, each.job_id, self._lock)
-            for each in submissions
+            submission.job_id: _standing(root / submission.folder, submission.job_id, self._lock)
+            for submission in submissions
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """End these jobs by SIGTERM; after a few seconds the payload kills the rest."""
-        for each in submissions:
-            folder = root / each.folder
+        for submission in submissions:
+            folder = root / submission.folder
             if _told(folder) is not None:
                 continue
-            _log.info("job %s is cancelled", each.job_id)
+            _log.info("job %s is cancelled", submission.job_id)
             # a full disk takes no mark, but it must not keep a job from its end
             with contextlib.suppress(OSError):
                 (folder / payload.CANCEL).touch()

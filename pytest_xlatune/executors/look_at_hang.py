@@ -89,12 +89,12 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
     found = _below(top)[:_MOST_PROCESSES]
-    before = [each.cpu_ticks() for each in found]
+    before = [seen.cpu_ticks() for seen in found]
     time.sleep(SAMPLE_S)
-    told = [each.told(ticks, rank) for each, ticks in zip(found, before, strict=True)]
+    told = [seen.told(ticks, rank) for seen, ticks in zip(found, before, strict=True)]
     until_s = time.monotonic() + _ALL_STACKS_S
-    for each, said in zip(found, told, strict=True):
-        said.update(_stacks_of(each, stacks, until_s=until_s))
+    for seen, said in zip(found, told, strict=True):
+        said.update(_stacks_of(seen, stacks, until_s=until_s))
     return {
         "rank": rank,
         "at_s": at_s,
@@ -111,7 +111,7 @@ def _below(top: int) -> list[_Seen]:
         if entry.name.isdigit() and (each := _Seen(int(entry.name))).is_there:
             everyone[each.pid] = each
     below = {top}
-    while more := {pid for pid, each in everyone.items() if each.parent in below} - below:
+    while more := {pid for pid, seen in everyone.items() if seen.parent in below} - below:
         below |= more
     return [everyone[pid] for pid in sorted(below - {top}) if pid in everyone]
 
@@ -238,9 +238,9 @@ class _Seen:
     def descriptors(self) -> set[str]:
         found = set()
         with contextlib.suppress(OSError):
-            for each in (self.at / "fd").iterdir():
+            for path in (self.at / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    found.add(str(each.readlink()))
+                    found.add(str(path.readlink()))
         return found
 
     @property
@@ -342,7 +342,7 @@ def of_spy(text: str) -> list[list[str]]:
 
 
 def _cut(stacks: list[list[str]]) -> list[list[str]]:
-    return [each[:_MOST_FRAMES] for each in stacks[:_MOST_THREADS]]
+    return [stack[:_MOST_FRAMES] for stack in stacks[:_MOST_THREADS]]
 
 
 def _size(path: Path) -> int:
@@ -355,17 +355,17 @@ def _last_lines(log: Path) -> list[str]:
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - (1 << 13), 0))
         lines = file.read().decode("utf-8", "replace").splitlines()
-        return [each.strip()[:_CHARS] for each in lines if each.strip()][-_LINES:]
+        return [line.strip()[:_CHARS] for line in lines if line.strip()][-_LINES:]
     return []
 
 
 def _ras(processes: Iterable[_Seen]) -> str:
     """Return what NCCL's RAS says of the job; "" where no process of ours listens for clients."""
-    for each in processes:
-        said = os.fsdecode(each.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
+    for seen in processes:
+        said = os.fsdecode(seen.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
         port = said.rpartition(":")[2]
-        open_here = each.descriptors() if port.isdigit() else set()
-        for inode, local, _, listens in each.sockets():
+        open_here = seen.descriptors() if port.isdigit() else set()
+        for inode, local, _, listens in seen.sockets():
             is_ours = listens and f"socket:[{inode}]" in open_here
             if is_ours and local.rpartition(":")[2] == port:
                 host = local.rpartition(":")[0].strip("[]")

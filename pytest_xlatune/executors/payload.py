@@ -418,7 +418,7 @@ def _said(folder: Folder, log: str, before: int = 0) -> bytes | None:
         lines = folder.read(log)[before:].splitlines(keepends=True)
     except OSError:
         return None
-    said = [each for each in lines if each.startswith(_PROBE_MARK) and each.endswith(b"\n")]
+    said = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
     return said[-1][len(_PROBE_MARK) :] if said else None
 
 

@@ -216,7 +216,9 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
         ConfigError: nothing says which word of this launcher is its interpreter.
     """
     own: Any = launcher
-    names = {each.name for each in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else ()
+    names = (
+        {field.name for field in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else ()
+    )
     if "inner" in names:
         return cast("Launcher", dataclasses.replace(own, inner=with_python(own.inner, python)))
     if "python" in names and "sbatch" not in names:

@@ -85,7 +85,7 @@ class CommandLauncher(ProgramLauncher):
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run: the program, and scripts by their names."""
-        named = [self.argv[0], *(each for each in self.argv[1:] if each.endswith((".py", ".sh")))]
+        named = [self.argv[0], *(word for word in self.argv[1:] if word.endswith((".py", ".sh")))]
         return (
             *ProgramLauncher.files(self, cell),
             *(each for each in named if each.startswith("/") and "{" not in each),
@@ -114,7 +114,7 @@ class CommandLauncher(ProgramLauncher):
                 argv += [f"{key}={value}" for key, value in overrides.items()]
             else:
                 argv.append(_fill(argument, shown, trial, cell))
-        is_written = any("metrics_file" in _names(each) for each in self.argv)
+        is_written = any("metrics_file" in _names(word) for word in self.argv)
         metrics_file = metrics_file_of(cell) if is_written else ""
         return self.start(
             argv,

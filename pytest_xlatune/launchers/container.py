@@ -371,7 +371,7 @@ class ContainerLauncher(Launcher):
         spec = self.inner.launch(trial, cell)
         folders = self._outside(spec.folders)
         if len(folders) < len(spec.folders):
-            lost = next(each for each in spec.folders if not self._outside((each,)))
+            lost = next(folder for folder in spec.folders if not self._outside((folder,)))
             name = "autotune_cache" if lost == trial.autotune_folder else "compile_cache"
             raise ConfigError(
                 f"container: {name} {lost} lies below no mount, so that what a trial left there "
@@ -433,7 +433,7 @@ class ContainerLauncher(Launcher):
             *(own if self._kind.is_apart else []),
             *self._kind.always,
             *self._kind.gpus.get(self.gpus, ()),
-            *(f"--device={each}" for each in self.devices),
+            *(f"--device={device}" for device in self.devices),
             *(f"{self._kind.mount}{_mounted(each)}" for each in self.mounts),
             *self.args,
         ]
@@ -565,9 +565,9 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
             "take them out, or give them in the sweep file"
         )
     known = {
-        each.name.replace("_", "-"): each.name
-        for each in dataclasses.fields(launcher)
-        if each.name not in _NOT_SETTINGS
+        field.name.replace("_", "-"): field.name
+        for field in dataclasses.fields(launcher)
+        if field.name not in _NOT_SETTINGS
     }
     values = {}
     for key, value in settings.items():

@@ -205,7 +205,7 @@ class MaxTextLauncher(ProgramLauncher):
         """
         keys = self.keys(trial, cell)
         words = [*self._head(), *(f"{key}={value}" for key, value in keys.items())]
-        argv = [for_model(each, cell) for each in words]
+        argv = [for_model(word, cell) for word in words]
         return self.start(
             argv,
             trial=trial,
@@ -286,9 +286,9 @@ def _library(of: Path) -> Path:
         what = "no interpreter of an environment with MaxText"
         if here or sources:
             what = f"its MaxText has no {_LIBRARY}, which no release of the package index brings"
-    for each in tried:
-        if each.is_file():
-            return each
+    for path in tried:
+        if path.is_file():
+            return path
     raise ConfigError(f"maxtext_bundle: {of}: {what}; name a checkout of MaxText")
 
 
@@ -343,10 +343,10 @@ def _value_of(node: ast.expr | None, known: Mapping[str, object]) -> object:
     parts: list[object] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [_value_of(node.left, known), _value_of(node.right, known)]
-        if not all(isinstance(each, str) for each in parts):
+        if not all(isinstance(part, str) for part in parts):
             return None
     elif isinstance(node, ast.JoinedStr):
-        parts = [_value_of(each, known) for each in node.values]
-    if not parts or any(each is None for each in parts):
+        parts = [_value_of(value, known) for value in node.values]
+    if not parts or any(part is None for part in parts):
         return None
     return "".join(map(str, parts))

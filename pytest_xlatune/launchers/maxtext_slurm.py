@@ -228,5 +228,5 @@ def _words(tag: str, named: Mapping[str, str]) -> tuple[str, ...]:
 
 def _job_name(cell: Cell, words: tuple[str, ...]) -> str:
     """Return the name that `submit.sh` gives a job: `JAX-<model>-<tag>-<key>_<value>-...`."""
-    said = [each.removeprefix("--").removeprefix("-").replace("=", "_") for each in words[1:]]
+    said = [word.removeprefix("--").removeprefix("-").replace("=", "_") for word in words[1:]]
     return "-".join((f"JAX-{cell.model_tag}", words[0], *said))

@@ -631,7 +631,7 @@ class Ledger:
                 for number, line in enumerate(file, start=1)
                 if self._is_whole(line, is_first=number == 1) and _OPENED in line
             ]
-        return tuple(each for each in found if isinstance(each, CampaignOpened))
+        return tuple(opening for opening in found if isinstance(opening, CampaignOpened))
 
     def archive(self, *, at_s: float) -> Path | None:
         """Move the ledger aside under a name with the date; None where there is none.
@@ -644,7 +644,7 @@ class Ledger:
                 return None
             numbers = itertools.chain([""], map("-{}".format, itertools.count(2)))
             names = (f"{self.path.stem}-{when}{number}{self.path.suffix}" for number in numbers)
-            aside = next(each for each in map(self.path.with_name, names) if not each.exists())
+            aside = next(path for path in map(self.path.with_name, names) if not path.exists())
             self.path.rename(aside)
         self._inode, self._offset_bytes, self._number = None, 0, 0
         return aside

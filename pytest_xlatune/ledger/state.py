@@ -152,20 +152,22 @@ class TrialProgress:
     def is_to_run(self) -> bool:
         """Whether it has no result and no attempt that is not over."""
         return self.ended is None and all(
-            each.state is AttemptState.ENDED for each in self.attempts.values()
+            attempt.state is AttemptState.ENDED for attempt in self.attempts.values()
         )
 
     @property
     def blamed(self) -> tuple[Blamed, ...]:
         """What the attempts of a rotation so far died of, or may have died of, in order."""
-        return tuple(each.blamed for each in self.attempts.values() if each.blamed is not None)
+        return tuple(
+            attempt.blamed for attempt in self.attempts.values() if attempt.blamed is not None
+        )
 
     @property
     def as_run(self) -> Trial:
         """The trial as its next attempt is: without what it died of, a suspect's turn first."""
         if not self.blamed or self.trial.rotation is None:
             return self.trial
-        gone = tuple(each.program for each in self.blamed if not each.is_suspect)
+        gone = tuple(blame.program for blame in self.blamed if not blame.is_suspect)
         suspect = self.blamed[-1].program if self.blamed[-1].is_suspect else ""
         rotation = msgspec.structs.replace(self.trial.rotation, died_of=gone, suspect=suspect)
         return msgspec.structs.replace(self.trial, rotation=rotation)
@@ -176,12 +178,12 @@ class TrialProgress:
         if self.ended is not None:
             return self.ended
         tries = self.attempts.values()
-        outcomes = [each.outcome for each in tries if each.outcome is not None]
+        outcomes = [attempt.outcome for attempt in tries if attempt.outcome is not None]
         return TrialResult(
             trial=self.trial,
             status=TrialStatus.PLANNED if self.is_to_run else TrialStatus.RUNNING,
-            findings=tuple(finding for each in tries for finding in each.findings),
-            job_ids=tuple(each.submission.job_id for each in tries if each.submission),
+            findings=tuple(finding for attempt in tries for finding in attempt.findings),
+            job_ids=tuple(attempt.submission.job_id for attempt in tries if attempt.submission),
             outcome=outcomes[-1] if outcomes else None,
         )
 
@@ -266,7 +268,7 @@ class LedgerState:
 
     def epoch_of(self, cell_digest: str, nodes: Sequence[str]) -> int:
         """Count the epochs that part a trial of this cell on these nodes from earlier ones."""
-        return sum(each.covers(cell_digest, tuple(nodes)) for each in self.epochs)
+        return sum(epoch.covers(cell_digest, tuple(nodes)) for epoch in self.epochs)
 
     def history(self, study: str, *, with_evidence: bool = False) -> tuple[TrialResult, ...]:
         """Return the results of a study's trials, final or not, in plan order.
@@ -274,7 +276,10 @@ class LedgerState:
         With the evidence trials of other studies behind them, for a study that reads those.
         """
         ours = (self.trials[name] for name in self.planned.get(study, ()))
-        own = tuple(self._read(each) if each.trial.protocol.dump else each.result for each in ours)
+        own = tuple(
+            self._read(progress) if progress.trial.protocol.dump else progress.result
+            for progress in ours
+        )
         return (*own, *self.evidence()) if with_evidence else own
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
@@ -284,11 +289,13 @@ class LedgerState:
     def exposed(self, cell: Cell) -> Message | None:
         """Return where a step of a cell goes, by the latest evidence of its baseline."""
         own = [
-            each.shares.exposed
-            for each in self.evidence()
-            if each.shares and each.trial.is_baseline and each.trial.cell_digest == cell.digest
+            result.shares.exposed
+            for result in self.evidence()
+            if result.shares
+            and result.trial.is_baseline
+            and result.trial.cell_digest == cell.digest
         ]
-        return next((each for each in reversed(own) if each is not None), None)
+        return next((message for message in reversed(own) if message is not None), None)
 
     def _read(self, progress: TrialProgress) -> EvidenceResult:
         result, said = progress.result, self.recorded.get(progress.trial.id)
@@ -392,7 +399,7 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
     What a compile check took out is open again too: each session checks anew. The trials that are
     left run with the time limit of this session and are read by its step pattern.
     """
-    if event.session not in {each.session for each in state.opened}:
+    if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
             if ended and (ended.not_run is not None or ended.status is TrialStatus.UNMEASURED):

@@ -151,7 +151,7 @@ class LogReader:
         kept = settings_behind(self._keep_unread)
         self._facts = (kept, *map(blocks_of, self._blocks), *FACTS)
         words = (
-            word for each in (*self._steps, *self._facts) for word in each.sieved or each.words
+            word for step in (*self._steps, *self._facts) for word in step.sieved or step.words
         )
         self._filter = LineFilter((*table().words, *filter(None, words)))
         self._course = Course()

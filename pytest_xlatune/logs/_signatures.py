@@ -107,14 +107,16 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def places(self) -> tuple[tuple[str, int], ...]:
         """Each word with the index of its signature."""
-        return tuple((word, at) for at, each in enumerate(self.signatures) for word in each.words)
+        return tuple(
+            (word, at) for at, signature in enumerate(self.signatures) for word in signature.words
+        )
 
     @functools.cached_property
     def tiers(self) -> Mapping[str, Tier]:
         """Class -> its tier; where its signatures differ, that of the most telling one."""
         ranked = sorted(self.signatures, key=lambda each: each.tier, reverse=True)
         return {str(cls): tier for cls, tier in self.told.items()} | {
-            each.cls: each.tier for each in ranked
+            signature.cls: signature.tier for signature in ranked
         }
 
     @functools.cached_property
@@ -225,10 +227,10 @@ def markdown() -> Iterator[str]:
     """Yield the lines of the table of `docs/reference/failures.md`."""
     yield "| class | action | the line |"
     yield "|---|---|---|"
-    for each in table().signatures:
-        seen = each.sample.replace("|", "\\|")
-        fatal = ", fatal" if each.is_fatal else ""
-        yield f"| {each.cls} | {each.action}{fatal} | `{seen}` |"
+    for signature in table().signatures:
+        seen = signature.sample.replace("|", "\\|")
+        fatal = ", fatal" if signature.is_fatal else ""
+        yield f"| {signature.cls} | {signature.action}{fatal} | `{seen}` |"
     for cls in map(FailureClass, table().told):
         is_digest = cls.is_of_digests
         fatal = ", fatal" if is_digest else ""

@@ -122,7 +122,7 @@ def _field(lines: Iterable[bytes], name: str) -> Logged:
                     values.clear()  # the program started again
                 last[origin.preference] = steps[-1].step
             match = pattern.search(text)
-            if match and all(each.kind == "step" for each in steps):
+            if match and all(step.kind == "step" for step in steps):
                 values.append((steps[-1].step if steps else None, float(match[1])))
     printed = [origin for origin, values in found.items() if values]
     return Logged(values=tuple(found[min(printed)]) if printed else ())

@@ -164,17 +164,17 @@ class Blocks:
 
     def found(self) -> Iterator[tuple[LinePlace, Finding]]:
         """Yield the findings so far, each with where it begins."""
-        for each in self._reader.told() if self._reader is not None else ():
-            place = self._places.get(each.line)
+        for finding in self._reader.told() if self._reader is not None else ():
+            place = self._places.get(finding.line)
             if place is not None:
                 yield (
                     place,
                     Finding(
-                        cls=each.cls,
-                        action=each.action or each.cls.action or Action.RETRY,
-                        line=each.line,
+                        cls=finding.cls,
+                        action=finding.action or finding.cls.action or Action.RETRY,
+                        line=finding.line,
                         text=place.text.strip(),
-                        detail=begun(each.detail, EVIDENCE_CHARS),
+                        detail=begun(finding.detail, EVIDENCE_CHARS),
                     ),
                 )
 
@@ -198,7 +198,7 @@ def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
                 f"log format {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, expected "
                 "a pytest_xlatune.logs.formats.LogFormat"
             )
-        unfit = [each for each in made.words if len(_LETTERS.findall(each)) < LEAST_LETTERS]
+        unfit = [word for word in made.words if len(_LETTERS.findall(word)) < LEAST_LETTERS]
         if unfit or {*made.openings} - {*made.words}:
             raise ConfigError(
                 f"log format {name!r} of {BROUGHT.source(name)}: found words {made.words} and "

@@ -361,7 +361,7 @@ def without_torn_field(text: str) -> str:
 def told(record: StepRecord) -> int:
     """Return how many figures a step's line told."""
     figures = (record.step_s, record.tgs, record.tflops, record.mfu, record.loss)
-    return sum(each is not None for each in figures)
+    return sum(figure is not None for figure in figures)
 
 
 def _kind(match: re.Match[str], text: str) -> str:

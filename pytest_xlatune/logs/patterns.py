@@ -290,16 +290,18 @@ def fitting(lines: Iterable[bytes]) -> str:
     """Return the preset that reads most figures of steps in some lines; "" where none does."""
     found: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
     patterns = [step_pattern(name) for name in PRESETS]
-    words = {word for each in patterns for word in each.words}
+    words = {word for pattern in patterns for word in pattern.words}
     for line in lines:
         for segment in grammar.plain_segments(line):
             low = segment.lower()
             if not any(word in low for word in words):
                 continue
             _, text = grammar.split_origin(segment)
-            for each in patterns:
-                if any(word in low for word in each.words):
-                    found[each.name] |= {e.step: grammar.told(e) for e in each.steps(text, "")}
+            for pattern in patterns:
+                if any(word in low for word in pattern.words):
+                    found[pattern.name] |= {
+                        e.step: grammar.told(e) for e in pattern.steps(text, "")
+                    }
     figures = {name: sum(steps.values()) for name, steps in found.items()}
     best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more
     return best if figures[best] else ""
@@ -368,5 +370,5 @@ def _word_of(pattern: str) -> str:
     if "|" in plain:
         return ""
     words = re.findall(r"[A-Za-z_][A-Za-z_ ]*", "".join(plain))
-    fit = [each for each in words if len(re.findall("[f-zF-Z_]", each)) >= LEAST_LETTERS]
+    fit = [word for word in words if len(re.findall("[f-zF-Z_]", word)) >= LEAST_LETTERS]
     return max(fit, key=len, default="").lower()

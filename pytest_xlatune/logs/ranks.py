@@ -120,7 +120,7 @@ class RankLog:
 def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
     """Return rank -> step -> seconds, of the ranks that print the seconds of their steps."""
     found = {
-        rank: {each.step: each.step_s for each in log.steps if each.step_s is not None}
+        rank: {step.step: step.step_s for step in log.steps if step.step_s is not None}
         for rank, log in ranks.items()
     }
     return {rank: steps for rank, steps in found.items() if steps}
@@ -239,8 +239,8 @@ class RankReader:
                     goes_on = found["one"] is None
             self._watchdog(self._held.get(rank, b""), rank)
             self._last_lines(tail, rank)
-        steps = {rank: each.last_step for rank, each in self.ranks.items()}
-        lines = {rank: each.last_line for rank, each in self.ranks.items()}
+        steps = {rank: log.last_step for rank, log in self.ranks.items()}
+        lines = {rank: log.last_line for rank, log in self.ranks.items()}
         known = {rank: step for rank, step in steps.items() if step is not None}
         return said_by_logs(lines, steps=known, named=named, said=said, groups=self._work)
 

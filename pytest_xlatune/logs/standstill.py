@@ -368,12 +368,12 @@ def _states(
     silent = {*ranks} - {*own, *ended}  # payloads
     expected = {*ended, *silent}
     for look in looks:
-        for each in look.processes:
-            seen.setdefault(each.rank, []).append((look, each))
-            if each.ranks is not None and each.ranks <= _MOST_RANKS:
-                expected |= {*range(each.ranks)}
+        for process in look.processes:
+            seen.setdefault(process.rank, []).append((look, process))
+            if process.ranks is not None and process.ranks <= _MOST_RANKS:
+                expected |= {*range(process.ranks)}
     # below one payload a launcher may start many ranks; the steps of its log are of one of them
-    is_nested = any(each.rank != look.rank for look in looks for each in look.processes)
+    is_nested = any(process.rank != look.rank for look in looks for process in look.processes)
     if not is_nested:
         expected |= {*own}
     found = []
@@ -401,7 +401,7 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
     doing = _doing(main)
     on = main.on if doing is Doing.READS else main.channel if doing is Doing.DISK else ""
     at = _own(main.stacks[0]) if main.stacks else ""
-    beside = frozenset(filter(None, (_own(each) for each in main.stacks[1:])))
+    beside = frozenset(filter(None, (_own(stack) for stack in main.stacks[1:])))
     return RankState(
         rank=rank,
         node=look.node,
@@ -479,16 +479,18 @@ def _fewest(text: str) -> tuple[int, int, set[int]]:
 
 def _not_waiting(stands: Sequence[RankState]) -> _Found:
     """Ranks that do not wait where others do; else those that stand apart from more than half."""
-    waiting = [each for each in stands if each.doing is Doing.WAITS]
+    waiting = [state for state in stands if state.doing is Doing.WAITS]
     # more than half read from a socket: that is how these wait, for a rank that does not
-    peers = [each for each in stands if each.doing is Doing.READS and _ADDRESS.fullmatch(each.on)]
+    peers = [
+        state for state in stands if state.doing is Doing.READS and _ADDRESS.fullmatch(state.on)
+    ]
     if 2 * len(peers) <= len(stands) or len(peers) == len(stands):
         peers = []
     if peers:
-        found = [each for each in stands if each not in peers]
+        found = [state for state in stands if state not in peers]
         return found, found[0].why
     if waiting and len(waiting) < len(stands):
-        found = [each for each in stands if each.doing is not Doing.WAITS]
+        found = [state for state in stands if state.doing is not Doing.WAITS]
         return found, found[0].why
     return _apart(stands, lambda each: (each.doing, each.at))
 
@@ -497,7 +499,7 @@ def _apart(stands: Sequence[RankState], key: Callable[[RankState], object]) -> _
     ((most, count),) = Counter(map(key, stands)).most_common(1)
     if count == len(stands) or 2 * count <= len(stands):
         return None
-    found = [each for each in stands if key(each) != most]
+    found = [state for state in stands if key(state) != most]
     return found, found[0].why
 
 
@@ -507,7 +509,7 @@ def _beside(stands: Sequence[RankState]) -> _Found:
     if found is None:
         return None
     behind, _ = found
-    usual = Counter(at for each in stands for at in each.beside)
+    usual = Counter(at for state in stands for at in state.beside)
     fresh = sorted(behind[0].beside, key=lambda at: (usual[at], at))
     if not fresh:
         return None
@@ -516,7 +518,7 @@ def _beside(stands: Sequence[RankState]) -> _Found:
 
 def _busy(stands: Sequence[RankState]) -> _Found:
     """Ranks on which another thread computes while those of the others are idle, or idles alone."""
-    if any(each.is_busy is None for each in stands):
+    if any(state.is_busy is None for state in stands):
         return None
     found = _apart(stands, lambda each: each.is_busy)
     if found is None:
@@ -536,8 +538,8 @@ def _named(
     *,
     are_seen: bool = True,
 ) -> Standstill:
-    nodes = sorted({each.node for each in behind if each.node})
-    elsewhere = {each.node for each in stands if each not in behind}
+    nodes = sorted({state.node for state in behind if state.node})
+    elsewhere = {state.node for state in stands if state not in behind}
     is_one = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
     place = None
     if nodes:
@@ -548,13 +550,13 @@ def _named(
         )
         place = say(text, nodes=at_most(4, nodes))
     step = behind[0].step
-    alike = {each.why for each in stands if each not in behind}
+    alike = {state.why for state in stands if state not in behind}
     others = len(stands) - len(behind)
     is_told = are_seen and len(alike) == 1
     waits = (
         say("; {others:+other rank} {doing}", others=others, doing=alike.pop()) if is_told else None
     )
-    ranks = [each.rank for each in behind]
+    ranks = [state.rank for state in behind]
     why = say(
         "rank {ranks}{place} is behind{step}: {doing}{others}"
         if len(ranks) == 1
@@ -574,7 +576,7 @@ def _named(
 
 
 def _none(stands: Sequence[RankState]) -> Message:
-    if len({each.why for each in stands}) == 1:
+    if len({state.why for state in stands}) == 1:
         return say(
             "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",
             ranks=len(stands),

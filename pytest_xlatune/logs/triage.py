@@ -103,10 +103,13 @@ def diagnose(
         # the teardown of a whole run often ends with exit 143: such runs were thrown away
         # what the log complains of did not keep the job from its steps
         told = tuple(
-            each if each.cls in _STAND else replace(each, action=Action.NONE) for each in told
+            finding if finding.cls in _STAND else replace(finding, action=Action.NONE)
+            for finding in told
         )
         if outcome.state.is_final and outcome.state is not State.COMPLETED:
-            is_bad = any(each.cls in _STAND and each.action is not Action.NONE for each in told)
+            is_bad = any(
+                finding.cls in _STAND and finding.action is not Action.NONE for finding in told
+            )
             soft = () if is_bad else (_diagnosed(FailureClass.SOFT_SUCCESS, _how(outcome)),)
             return (*told, *soft)
     stalled = None if complete else stalled_s
@@ -120,8 +123,8 @@ def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
     if "cpu" not in (*asked, *named):
         return report.findings
     return tuple(
-        replace(each, action=Action.NONE) if each.cls == FailureClass.NO_GPU else each
-        for each in report.findings
+        replace(finding, action=Action.NONE) if finding.cls == FailureClass.NO_GPU else finding
+        for finding in report.findings
     )
 
 
@@ -132,7 +135,11 @@ def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, 
     nothing: a time limit and a person's word stand. Only a cause that was there before still asks
     for something; of a cancelled job only one that bars the profile or the sweep.
     """
-    ends = [each.line for each in told if each.cls in _ENDS and each.line and not each.source]
+    ends = [
+        finding.line
+        for finding in told
+        if finding.cls in _ENDS and finding.line and not finding.source
+    ]
     end = min(ends, default=math.inf)
 
     def stands(each: Finding) -> bool:
@@ -142,7 +149,9 @@ def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, 
             return False
         return state is State.TIMEOUT or each.action in (Action.DROP, Action.STOP)
 
-    return tuple(each if stands(each) else replace(each, action=Action.NONE) for each in told)
+    return tuple(
+        finding if stands(finding) else replace(finding, action=Action.NONE) for finding in told
+    )
 
 
 def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
@@ -151,7 +160,7 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
     So it is only where we did not end it, and nothing in the log asks for something: a program that
     fails ends its others on purpose, too.
     """
-    is_alone = all(each.action is Action.NONE for each in report.findings)
+    is_alone = all(finding.action is Action.NONE for finding in report.findings)
     is_term = outcome.signal in (None, _SIGTERM, _SIGINT)
     if outcome.state is State.FAILED and report.is_cancelled and is_alone and is_term:
         return outcome if is_ours else replace(outcome, state=State.CANCELLED)
@@ -162,16 +171,18 @@ def end_of(report: LogReport) -> Outcome:
     """Return how a job ended as its log alone tells; still running where it does not."""
     # what an earlier start said asks for nothing any more; an end asks for nothing from the first
     still = (
-        each for each in report.findings if each.action is not Action.NONE or each.cls in _ENDS
+        finding
+        for finding in report.findings
+        if finding.action is not Action.NONE or finding.cls in _ENDS
     )
-    classes = {each.cls for each in still}
+    classes = {finding.cls for finding in still}
     of_classes = ((cls, state) for state, cls in CLASS_OF_STATE.items() if cls in classes)
     if (of_class := next(of_classes, None)) is not None:
         return Outcome(state=of_class[1], exit_code=report.exit_code)
     if report.exit_code is not None:
         state = State.FAILED if report.exit_code else State.COMPLETED
         return Outcome(state=state, exit_code=report.exit_code)
-    asks = any(each.action is not Action.NONE for each in report.findings)
+    asks = any(finding.action is not Action.NONE for finding in report.findings)
     if asks and report.steps_after_trouble < STEPS_THAT_REFUTE:
         return Outcome(state=State.FAILED)
     # a log that ended at step 7 of 15 was called healthy
@@ -180,7 +191,7 @@ def end_of(report: LogReport) -> Outcome:
 
 def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
     """Return in words what ended a job; "" where neither log nor outcome tells."""
-    classes = {each.cls for each in findings}
+    classes = {finding.cls for finding in findings}
     known = next((words for cls, words in _ENDED_BY.items() if cls in classes), "")
     if known or not outcome.state.is_final:
         return known
@@ -213,7 +224,7 @@ def primary(findings: Iterable[Finding]) -> Finding | None:
     with an exception of its own comes before those whose programs only lost it.
     """
     found = tuple(findings)
-    bereft = {each.source for each in found if _tier(each) is Tier.CONSEQUENCE}
+    bereft = {finding.source for finding in found if _tier(finding) is Tier.CONSEQUENCE}
 
     def rank(each: Finding) -> tuple[bool, bool, Tier, bool, float]:
         is_quiet = each.action is Action.NONE
@@ -243,7 +254,7 @@ def _combined(
     stalled_s: float | None,
 ) -> Iterator[Finding]:
     """Yield what follows from log and outcome together; each class once."""
-    known = {each.cls for each in told}
+    known = {finding.cls for finding in told}
     state = outcome.state
     # where it ended badly, what ended it says more: srun ends the others of a rank that was killed
     if report.steps_after_cancel and state is State.COMPLETED and not known & _ENDS:
@@ -254,7 +265,7 @@ def _combined(
         yield _diagnosed(_HANG[report.phase], f"{stalled_s:.0f} s without a step", report)
     elif state is State.COMPLETED:
         usable = sum(
-            each.step >= protocol.first_step and each.kind == "step" for each in report.steps
+            step.step >= protocol.first_step and step.kind == "step" for step in report.steps
         )
         if not report.steps and protocol.needs_window:
             last = " | ".join(report.tail[-2:])
@@ -271,7 +282,7 @@ def _combined(
             yield _diagnosed(FailureClass.TOO_FEW_STEPS, detail)
     elif state.is_final:
         cls = _class_of_end(outcome)
-        explained = any(each.action is not Action.NONE for each in told)
+        explained = any(finding.action is not Action.NONE for finding in told)
         if cls not in known and not (explained and cls in _WITHOUT_REASON):
             yield _diagnosed(cls, _how(outcome), report)
 

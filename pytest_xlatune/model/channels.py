@@ -101,7 +101,7 @@ _NAME = re.compile(r"--?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=(?P<value>.*))?
 
 def channel_of(flag: str) -> str:
     """Return the variable of the library that alone reads a flag; "" is XLA_FLAGS."""
-    return next((name for name, each in CHANNELS.items() if each.owns(flag)), "")
+    return next((name for name, channel in CHANNELS.items() if channel.owns(flag)), "")
 
 
 def flags_in(variable: str, text: str) -> dict[str, str]:
@@ -194,8 +194,8 @@ def with_flag(text: str, flag: str, value: str) -> str:
 
 def says(text: str) -> Iterator[tuple[str, str]]:
     """Yield the flag and its value that a line of a log says a library read."""
-    for name, each in CHANNELS.items():
-        if each.says and (match := re.search(each.says, text)):
+    for name, channel in CHANNELS.items():
+        if channel.says and (match := re.search(channel.says, text)):
             yield from flags_in(name, f"--{match['flag']}").items()
 
 
@@ -203,6 +203,6 @@ def asks_of(variables: Iterable[str]) -> dict[str, str]:
     """Return the variables that make the readers of these channels print what they read."""
     names = set(variables)
     asks: dict[str, str] = {}
-    for name, each in CHANNELS.items():
-        asks |= each.asks if name in names else {}
+    for name, channel in CHANNELS.items():
+        asks |= channel.asks if name in names else {}
     return asks

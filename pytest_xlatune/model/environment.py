@@ -104,7 +104,9 @@ def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
     """Return in what the nodes of one trial differ, one phrase each; () where they are alike."""
     found = []
     for part in ("node", "packages", "devices"):
-        tables: dict[str, dict[str, str]] = {each.name: getattr(each, part) for each in nodes}
+        tables: dict[str, dict[str, str]] = {
+            environment.name: getattr(environment, part) for environment in nodes
+        }
         for name in dict.fromkeys(key for table in tables.values() for key in table):
             values = {node: table.get(name, "absent") for node, table in tables.items() if table}
             if len(set(values.values())) > 1:
@@ -176,4 +178,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment on the first node that knows it."""
-        return next((found for each in self.nodes if (found := getattr(each, part))), {})
+        return next(
+            (found for environment in self.nodes if (found := getattr(environment, part))), {}
+        )

@@ -128,7 +128,7 @@ def verbatim(text: str) -> Message:
 
 def first(messages: Iterable[Message | None]) -> Message | None:
     """Return the first message that there is."""
-    return next((each for each in messages if each is not None), None)
+    return next((message for message in messages if message is not None), None)
 
 
 def several(messages: Sequence[Message]) -> Message | None:

@@ -103,7 +103,7 @@ class Pairs(Rows[tuple[int, float]]):
         return zip(*self.columns, strict=True)
 
     def __getitem__(self, at: Any) -> Any:
-        one, other = (each[at] for each in self.columns)
+        one, other = (column[at] for column in self.columns)
         return tuple(zip(one, other, strict=True)) if isinstance(at, slice) else (one, other)
 
 

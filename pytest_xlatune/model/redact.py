@@ -217,7 +217,7 @@ def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
             after = word.partition("=")[2]
             is_all = shown.partition("=")[2] == HIDDEN
             texts |= {*_inside(word), *_open_ones(word), *([after] if is_all else [])}
-    return frozenset(each for each in texts if len(each) >= SHORTEST)
+    return frozenset(text for text in texts if len(text) >= SHORTEST)
 
 
 def brief(value: object, most: int = 80) -> str:
@@ -254,10 +254,10 @@ def command_text_without_secrets(text: str) -> str:
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
     """Return the values that no text may show: names say so, or they are part of an address."""
     found: set[str] = set()
-    for name, value in (pair for each in settings for pair in each.items()):
+    for name, value in (pair for setting in settings for pair in setting.items()):
         if is_secret(name):
             # a key of several lines is quoted line by line
-            found |= {value, *(each for each in value.splitlines() if len(each) > _LINE)}
+            found |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
         else:
             found |= {*_open_ones(value), *_inside(value)}
     found = {each for each in found if each.lower() not in _SAY_NOTHING}

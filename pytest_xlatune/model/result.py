@@ -274,13 +274,13 @@ class TrialResult(Record, frozen=True, kw_only=True):
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
         """The profile's settings, those of the cell left out."""
-        return tuple(each for each in self.settings or () if not each.is_deployed)
+        return tuple(setting for setting in self.settings or () if not setting.is_deployed)
 
     @property
     def asking(self) -> tuple[Finding, ...]:
         """The findings that ask for something."""
         none = (Action.NONE, Action.SUCCESS)
-        return tuple(each for each in self.findings if each.action not in none)
+        return tuple(finding for finding in self.findings if finding.action not in none)
 
 
 class Shares(Record, frozen=True, kw_only=True):
@@ -673,8 +673,8 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
     @property
     def nothing_in_effect(self) -> bool:
         """Whether arms with settings ran, and of none is it known that they were in effect."""
-        known = [each for each in self.verdicts if each.effect is not None]
-        return bool(known) and all(each.unproved for each in known)
+        known = [verdict for verdict in self.verdicts if verdict.effect is not None]
+        return bool(known) and all(verdict.unproved for verdict in known)
 
     @property
     def facts(self) -> StudyRecord:
@@ -705,13 +705,13 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
         found = self.verdict(recipe.arm) if recipe is not None else None
         if found is not None:
             return None if found.unproved else found
-        return next((each for each in self.verdicts if each.wins), None)
+        return next((verdict for verdict in self.verdicts if verdict.wins), None)
 
     @property
     def metric(self) -> Metric:
         """What its arms are scored by; TGS as long as none has a score."""
         lines = (*((self.reference,) if self.reference else ()), *self.verdicts)
-        return next((each.figure.metric for each in lines if each.figure), TGS)
+        return next((line.figure.metric for line in lines if line.figure), TGS)
 
     def verdict(self, arm: str) -> Verdict | None:
         """Return the verdict on an arm, None where the study does not know it."""
@@ -721,4 +721,4 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _by_arm(self) -> dict[str, Verdict]:
-        return {each.arm: each for each in reversed(self.verdicts)}
+        return {verdict.arm: verdict for verdict in reversed(self.verdicts)}

@@ -112,7 +112,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
     memory_limit_bytes: int = 0
 
     def __post_init__(self) -> None:
-        ids = [each.id for each in self.programs]
+        ids = [program.id for program in self.programs]
         if not ids or not self.programs[0].is_baseline or self.programs[0].options:
             raise ConfigError(f"rotation: the first program is not {BASELINE_ID}")
         if twice := Counter(ids) - Counter({*ids}):
@@ -134,7 +134,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         Raises:
             ConfigError: the first program, the baseline, is among them.
         """
-        kept = [at for at, each in enumerate(self.programs) if each.id not in ids]
+        kept = [at for at, program in enumerate(self.programs) if program.id not in ids]
         if 0 not in kept:
             raise ConfigError("rotation: without the baseline there is nothing to compare with")
         moved = {old: new for new, old in enumerate(kept)}

@@ -85,4 +85,4 @@ class RotationScore(Record, frozen=True, kw_only=True):
 
     def of(self, program: str) -> ProgramChange | None:
         """Return what a program came to; None where it had no turns."""
-        return next((each for each in self.programs if each.program == program), None)
+        return next((change for change in self.programs if change.program == program), None)

@@ -105,7 +105,7 @@ class Rotation(Record, frozen=True, kw_only=True):
     @property
     def is_of_baseline(self) -> bool:
         """Whether all its programs are the cell as deployed, so that it is a job of that too."""
-        return all(each.is_baseline for each in self.spec.programs)
+        return all(program.is_baseline for program in self.spec.programs)
 
     @property
     def steps(self) -> int:
@@ -192,7 +192,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
         A profile that names a flag of autotuning's results itself is asked for just that.
         """
-        own = {each.name for each in self.profile.flags}
+        own = {flag.name for flag in self.profile.flags}
         if not self.protocol.autotune_cache or not own.isdisjoint(AUTOTUNE_PINS):
             return ""
         return f"{self.protocol.autotune_cache.rstrip('/')}/{self.cell_digest}"

@@ -90,7 +90,7 @@ def names_of(cls: Any) -> tuple[str, ...]:
     """Return the names of the fields that a class is made of."""
     if issubclass(cls, msgspec.Struct):
         return tuple(cls.__struct_fields__)
-    return tuple(each.name for each in dataclasses.fields(cls) if each.init)
+    return tuple(field.name for field in dataclasses.fields(cls) if field.init)
 
 
 def check_kinds(

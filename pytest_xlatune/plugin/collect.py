@@ -98,7 +98,7 @@ def _register_fixtures(config: pytest.Config) -> None:
     # A session has begun, and pytest has no public way to put fixtures behind those that it knows.
     known = vars(manager)
     by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
-    for found in (each for nodes in by_node.values() for each in nodes.values()):
+    for found in (node for nodes in by_node.values() for node in nodes.values()):
         found.sort(key=lambda each: each.func.__module__ == fixtures.__name__)
     for found in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
         found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
@@ -240,7 +240,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted, waves = set(metafunc.fixturenames), _waves_of(metafunc)
     if "profile" in wanted:
         profiles = _profiles_of(sweep, waves)
-        metafunc.parametrize("profile", profiles, ids=[each.id for each in profiles])
+        metafunc.parametrize("profile", profiles, ids=[profile.id for profile in profiles])
     if "derived" in wanted:
         names = [name for name, _ in waves]
         slots = sweep.slots(*names)
@@ -250,11 +250,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 f"nothing in {', '.join(names) or 'any wave'}; add a rule to the sweep: "
                 "derived=(Stacks(...), Around(...))"
             )
-        _parametrize(metafunc, "derived", {each.name: each for each in slots})
+        _parametrize(metafunc, "derived", {slot.name: slot for slot in slots})
     if "arm" in wanted:
         study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
         arms = study.decide(()).arms
-        metafunc.parametrize("arm", arms, ids=[each.id for each in arms])
+        metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in wanted:
         said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
         # planned, not found: xdist ends a run whose workers collect different tests
@@ -280,9 +280,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec is not None else {}
     own = getattr(params.get("profile") or params.get("derived"), "wave", "")
-    if any(each.name == own for each in item.own_markers):
+    if any(mark.name == own for mark in item.own_markers):
         item.own_markers[:] = [
-            each for each in item.own_markers if each.name == own or not _is_wave(each)
+            mark for mark in item.own_markers if mark.name == own or not _is_wave(mark)
         ]
 
 

@@ -104,7 +104,7 @@ def _in_short(said: Mapping[str, object]) -> str:
     delta = json.loads(str(said["xlatune"]))["delta"]  # as measured: rounded once, as everywhere
     change = "" if delta is None else percent(float(delta))
     parts = (said.get("xlatune.profile"), words, "" if change in words else change)
-    return " ".join(str(each) for each in parts if each)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _say(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
@@ -302,11 +302,11 @@ class Controller:
     ) -> Generator[None]:
         """Show the tests that one thing kept from running as one block; all of them are counted."""
         for told, repeats in self._repeats.items():
-            names = ", ".join(each.nodeid.rpartition("::")[2] for each in repeats)
+            names = ", ".join(report.nodeid.rpartition("::")[2] for report in repeats)
             more = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
             count = counted(len(repeats), "more test")
             self._told[told].longrepr = f"{told}\n\nThe same keeps {count} from running: {more}"
-        hidden = {id(each) for repeats in self._repeats.values() for each in repeats}
+        hidden = {id(report) for repeats in self._repeats.values() for report in repeats}
         stats = terminalreporter.stats
         kinds: tuple[str, ...] = ("error", "failed")
         kept = {kind: stats[kind] for kind in kinds if kind in stats}
@@ -454,7 +454,7 @@ class Controller:
         # test_flag[fast]
         names = dict.fromkeys(re.sub(r".*\[|\]$", "", each) for each in self._left_out)
         words = re.findall(r"[\w.+-]+", option.keyword)
-        near = [n for each in words for n in difflib.get_close_matches(each, names, n=1)]
+        near = [n for word in words for n in difflib.get_close_matches(word, names, n=1)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         some = textwrap.shorten(", ".join(names), 200, placeholder=" ...")
         return f"{how} selects none of {counted(len(self._left_out), 'test')}{meant} ({some})"
@@ -467,7 +467,7 @@ class Controller:
             finally:
                 self._is_ending_jobs = False
             if ended:
-                jobs = ", ".join(each.job_id for each in ended)
+                jobs = ", ".join(submission.job_id for submission in ended)
                 self._print(
                     [f"xlatune: ended {jobs}, for no test waits for them; run again to go on"]
                 )
@@ -504,8 +504,8 @@ class Controller:
             if folder not in self._feeds:
                 feed = self._feeds[folder] = LiveLines(folder, session_id=self.session_id)
                 self._pages[folder] = LivePage(folder, self._options.reports, feed)
-                for each in self._feeds.values():
-                    each.is_alone = len(self._feeds) == 1
+                for lines in self._feeds.values():
+                    lines.is_alone = len(self._feeds) == 1
             is_news = False
             try:
                 for landed in self._feeds[folder].landed():

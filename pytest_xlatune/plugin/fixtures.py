@@ -288,7 +288,7 @@ def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
 
 
 def _arm_of(campaign: Campaign, name: str) -> Arm:
-    arms = {each.id: each for each in campaign.study.decide(()).arms}
+    arms = {arm.id: arm for arm in campaign.study.decide(()).arms}
     if name not in arms:
         where = f"sweep {campaign.resolved.sweep.name!r}"
         raise ConfigError.unknown("arm", name, valid=arms, where=where)
@@ -359,7 +359,9 @@ def pytest_runtest_makereport(
         is_claim = (is_ours or isinstance(error, AssertionError)) and call.when == "call"
         if is_ours:
             # the log lies beside the ledger; below a verdict it hid the verdict
-            report.sections = [each for each in report.sections if "Captured log" not in each[0]]
-        ends = [each.exit for each in given if not all(each.claims)] if is_claim else []
+            report.sections = [
+                section for section in report.sections if "Captured log" not in section[0]
+            ]
+        ends = [measured.exit for measured in given if not all(measured.claims)] if is_claim else []
         vars(report)[EXIT] = int(worst(ends) or Exit.NEGATIVE)
     return report

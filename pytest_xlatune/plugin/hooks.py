@@ -53,8 +53,8 @@ def sweep_of(module: object) -> Sweep | None:
 
 def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
     """Return the names of the tests that belong to sweeps."""
-    tests = (each for each in items if isinstance(each, pytest.Function))
-    return [each.name for each in tests if sweep_of(each.module) is not None]
+    tests = (function for function in items if isinstance(function, pytest.Function))
+    return [function.name for function in tests if sweep_of(function.module) is not None]
 
 
 @pytest.hookspec

@@ -178,7 +178,9 @@ class Session:
 
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
-        return [(each.sweep, self._study(each)) for each in self._selections.values()]
+        return [
+            (selection.sweep, self._study(selection)) for selection in self._selections.values()
+        ]
 
     def _study(self, selection: Selection) -> Study:
         options = self.options
@@ -252,18 +254,18 @@ class Session:
             if is_busy or not campaign.view().state.trials:
                 break
         asked: Sequence[Profile] = [
-            each
-            for each in sweep.named_profiles
-            if each.id in selection.profiles or each not in sweep.profiles
+            profile
+            for profile in sweep.named_profiles
+            if profile.id in selection.profiles or profile not in sweep.profiles
         ] or sweep.profiles
         taken = set[str]()
-        planned = {each.trial.arm for each in state.trials.values()}
+        planned = {progress.trial.arm for progress in state.trials.values()}
         # a new profile is held against all others: it may be the twin of one
-        if planned.issuperset(each.arm for each in campaign.view().pending):
+        if planned.issuperset(trial.arm for trial in campaign.view().pending):
             taken = {
-                each.arm
-                for each in campaign.conclude().verdicts
-                if each.n and each.kind is not VerdictKind.INVALID
+                verdict.arm
+                for verdict in campaign.conclude().verdicts
+                if verdict.n and verdict.kind is not VerdictKind.INVALID
             }
         flags = look_at_flags(
             asked,

@@ -73,7 +73,7 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
         if not sweep.declared.names_arms:  # a search finds its arms on the way
             tests.pop("test_arm")
         return StandardTests(sweep=sweep, tests=tests)
-    declared = {each.wave for each in sweep.profiles}
+    declared = {profile.wave for profile in sweep.profiles}
     after = {slot.wave for slot in sweep.slots()}
     recorded = {_EVIDENCE_WAVE} if evidence else set()
     tests = {"test_baseline": _copy(baseline, "wave1")}

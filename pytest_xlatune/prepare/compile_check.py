@@ -46,7 +46,7 @@ def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep
     if check is None or not (policy.compiles_first or policy.compiled_stage):
         return None
     if policy.compiled_stage:
-        cells = {each.digest: each for each in study.cells}
+        cells = {cell.digest: cell for cell in study.cells}
         compiler_of = partial(compiler_for, resolved, check)
         of_cells = CellStep(compiler_of, cells, stage=policy.compiled_stage)
         return partial(of_cells.next, folder=folder)
@@ -84,7 +84,7 @@ class Step:
         controls: int = 1,
     ) -> None:
         self._compiler = compiler
-        self._profiles = tuple(each for each in profiles if not each.is_baseline)
+        self._profiles = tuple(profile for profile in profiles if not profile.is_baseline)
         self._controls = controls
         self._keys: dict[str, str] = {}
         self._baseline: Program | ConfigError | None = None
@@ -114,9 +114,9 @@ class Step:
         """
         wanted = frozenset(each.profile.id for each in pending if each.is_screened)
         self._profiles += derived(pending, self._profiles)
-        for each in self._profiles:
-            if each.id in wanted and not self._is_known(state, each):
-                return self._compile(each, folder)
+        for profile in self._profiles:
+            if profile.id in wanted and not self._is_known(state, profile):
+                return self._compile(profile, folder)
         needs = self.needs(state, alive=wanted)
         return tuple(
             event
@@ -134,32 +134,32 @@ class Step:
         measured, can stand for another one.
         """
         known = [
-            state.compiled[each.id]
-            for each in self._profiles
-            if each.id in state.compiled and state.compiled[each.id].key == self._key(each)
+            state.compiled[profile.id]
+            for profile in self._profiles
+            if profile.id in state.compiled and state.compiled[profile.id].key == self._key(profile)
         ]
         standing = alive | {
-            each.trial.profile.id
-            for each in state.trials.values()
-            if each.ended and each.ended.status is TrialStatus.MEASURED
+            progress.trial.profile.id
+            for progress in state.trials.values()
+            if progress.ended and progress.ended.status is TrialStatus.MEASURED
         }
         first: dict[str, str] = {}
         needs: dict[str, Need] = {}
         controls = 0
-        for each in known:
-            owner = first.get(each.setting) if each.setting else None
-            if each.cls is CompileClass.IDENTICAL:
+        for compiled in known:
+            owner = first.get(compiled.setting) if compiled.setting else None
+            if compiled.cls is CompileClass.IDENTICAL:
                 controls += 1
-                needs[each.profile] = self._identical(each, controls)
-            elif each.cls in _CANNOT:
-                needs[each.profile] = self._cannot(each)
-            elif owner is not None and not each.later:
+                needs[compiled.profile] = self._identical(compiled, controls)
+            elif compiled.cls in _CANNOT:
+                needs[compiled.profile] = self._cannot(compiled)
+            elif owner is not None and not compiled.later:
                 why = f"the same program and settings as {owner}, which stands for both"
-                needs[each.profile] = Need(is_left_out=True, why=why, is_needless=True)
+                needs[compiled.profile] = Need(is_left_out=True, why=why, is_needless=True)
             else:
-                needs[each.profile] = Need(is_left_out=False, why="measured")
-                if each.setting and each.profile in standing:
-                    first.setdefault(each.setting, each.profile)
+                needs[compiled.profile] = Need(is_left_out=False, why="measured")
+                if compiled.setting and compiled.profile in standing:
+                    first.setdefault(compiled.setting, compiled.profile)
         return needs
 
     @property
@@ -341,9 +341,9 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
 
 def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:
     """Return the profiles to be screened that no sweep file declares: earlier waves made them."""
-    ids = {BASELINE.id, *(each.id for each in known)}
-    found = {each.profile.id: each.profile for each in pending if each.is_screened}
-    return tuple(each for name, each in found.items() if name not in ids)
+    ids = {BASELINE.id, *(profile.id for profile in known)}
+    found = {trial.profile.id: trial.profile for trial in pending if trial.is_screened}
+    return tuple(profile for name, profile in found.items() if name not in ids)
 
 
 def _is_begun(state: LedgerState, trial: Trial) -> bool:

@@ -163,7 +163,7 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
         way=by_trainer(launcher, cell),
         # one that is not here is in a container, whose image the spec names
         python=interpreter if interpreter and shutil.which(interpreter) else "",
-        sources=tuple(each for each in map(Path, launcher.files(cell)) if _is_source(each)),
+        sources=tuple(path for path in map(Path, launcher.files(cell)) if _is_source(path)),
         memory_limit_bytes=None if limit is None else int(limit * 2**30),
     )
 
@@ -223,17 +223,19 @@ def judge_of(baseline: Program, *, memory_limit_bytes: int | None) -> CompileJud
 def shape_of(program: Program) -> Shape:
     """Return the facts of a dumped program that the rules ask for."""
     groups: dict[str, dict[str, list[int]]] = {}
-    for each in program.collectives:
-        groups.setdefault(each.kind, {}).setdefault(each.computation, []).append(each.size_bytes)
-    permutes = [each for each in program.of("collective-permute") if each.in_loop]
+    for collective in program.collectives:
+        groups.setdefault(collective.kind, {}).setdefault(collective.computation, []).append(
+            collective.size_bytes
+        )
+    permutes = [collective for collective in program.of("collective-permute") if collective.in_loop]
     return Shape(
         groups={
             kind: tuple(tuple(sizes) for sizes in computations.values())
             for kind, computations in groups.items()
         },
         loops=len(program.loops),
-        loop_permutes=tuple(each.size_bytes for each in permutes),
-        has_cycle=any(closes_ring(each.groups) for each in permutes),
+        loop_permutes=tuple(collective.size_bytes for collective in permutes),
+        has_cycle=any(closes_ring(collective.groups) for collective in permutes),
     )
 
 

@@ -89,8 +89,8 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     found = examine(profiles, context.deployed, target, env=context.env)
     channels, unread = _channels(profiles, context, target)
     known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
-    ruled = [each for each in check(profiles, known) if each.rule not in _FROM_XLA]
-    order = {each.id: at for at, each in enumerate(profiles)}
+    ruled = [objection for objection in check(profiles, known) if objection.rule not in _FROM_XLA]
+    order = {profile.id: at for at, profile in enumerate(profiles)}
     return Linted(
         objections=tuple(
             sorted(
@@ -109,7 +109,7 @@ def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
         return
     flags = (
         flag
-        for settings in (context.deployed, *(each.flags for each in profiles))
+        for settings in (context.deployed, *(profile.flags for profile in profiles))
         for flag in settings
     )
     for name in dict.fromkeys(flag.name for flag in flags):
@@ -246,7 +246,11 @@ def look_at_rules(
     """
     found = check(profiles, context)
     return _said(
-        [each for each in found if each.level is Level.FAULT or notes is None or each.rule in notes]
+        [
+            objection
+            for objection in found
+            if objection.level is Level.FAULT or notes is None or objection.rule in notes
+        ]
     )
 
 
@@ -270,8 +274,8 @@ def look_at_flags(
         environ: of this process, for PATH and HOME.
         taken: ids of those that were measured: the trainer's own XLA took them, none is asked.
     """
-    flagged = {each.id for each in profiles if each.flags or LIBTPU in each.env}
-    profiles = [each for each in profiles if each.id not in taken]
+    flagged = {profile.id for profile in profiles if profile.flags or LIBTPU in profile.env}
+    profiles = [profile for profile in profiles if profile.id not in taken]
     if not profiles:
         return Preflight()
     if flagged <= {*taken} and not context.deployed and LIBTPU not in context.env:
@@ -286,7 +290,7 @@ def look_at_flags(
             faults=found.faults, notes=(*found.notes, f"flags were not checked: {error}")
         )
     found = _said(linted.objections)
-    refused = {each.profile for each in linted.objections if each.rule in _REFUSED}
+    refused = {objection.profile for objection in linted.objections if objection.rule in _REFUSED}
     if flagged and flagged <= refused:
         return Preflight(
             faults=(
@@ -301,10 +305,15 @@ def look_at_flags(
 def _said(objections: Sequence[Objection]) -> Preflight:
     """Return what keeps a campaign from starting, and what it is told besides."""
     stops = [
-        each.level is Level.FAULT and (each.rule not in _DROPPED or each.profile == BASELINE_ID)
-        for each in objections
+        objection.level is Level.FAULT
+        and (objection.rule not in _DROPPED or objection.profile == BASELINE_ID)
+        for objection in objections
     ]
     return Preflight(
-        faults=tuple(str(each) for each, stop in zip(objections, stops, strict=True) if stop),
-        notes=tuple(str(each) for each, stop in zip(objections, stops, strict=True) if not stop),
+        faults=tuple(
+            str(objection) for objection, stop in zip(objections, stops, strict=True) if stop
+        ),
+        notes=tuple(
+            str(objection) for objection, stop in zip(objections, stops, strict=True) if not stop
+        ),
     )

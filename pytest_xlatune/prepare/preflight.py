@@ -124,8 +124,8 @@ def together(found: Iterable[Preflight]) -> Preflight:
     """Return several looks as one, each sentence once."""
     looks = list(found)
     return Preflight(
-        faults=tuple(dict.fromkeys(text for each in looks for text in each.faults)),
-        notes=tuple(dict.fromkeys(text for each in looks for text in each.notes)),
+        faults=tuple(dict.fromkeys(text for preflight in looks for text in preflight.faults)),
+        notes=tuple(dict.fromkeys(text for preflight in looks for text in preflight.notes)),
     )
 
 
@@ -456,9 +456,9 @@ def _not_in_yml(
     """Yield each key that the ymls on the trainer's command line do not list."""
     ymls = [
         path
-        for each in launcher.argv
-        if each.endswith((".yml", ".yaml"))
-        for path in [Path(launcher.cwd, each.partition("=")[2] or each)]
+        for word in launcher.argv
+        if word.endswith((".yml", ".yaml"))
+        for path in [Path(launcher.cwd, word.partition("=")[2] or word)]
         if path.is_absolute() and path.is_file()
     ]
     if not ymls:
@@ -468,7 +468,7 @@ def _not_in_yml(
         with suppress(OSError):
             known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
     asked = [(f"cell {cell.label!r}", cell.overrides)]
-    asked += [(f"profile {each.id!r}", each.overrides) for each in profiles]
+    asked += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
     release = Release(
         name=", ".join(each.name for each in ymls), base=str(ymls[0]), known=frozenset(known)
     )

@@ -87,12 +87,12 @@ class Subject:
 
         In a check of a network a node's is that of every run that it took part in.
         """
-        facts, nodes = self.conclusion.facts, {each.digest: each.nodelist for each in self.cells}
+        facts, nodes = self.conclusion.facts, {cell.digest: cell.nodelist for cell in self.cells}
         scores: dict[str, list[Score]] = {}
-        for each in self.history:
-            if each.score is not None:
-                for arm in facts.shown_by(each.trial, nodes.get(each.trial.cell_digest, ())):
-                    scores.setdefault(arm, []).append(each.score)
+        for result in self.history:
+            if result.score is not None:
+                for arm in facts.shown_by(result.trial, nodes.get(result.trial.cell_digest, ())):
+                    scores.setdefault(arm, []).append(result.score)
         return {
             arm: use
             for arm, own in sorted(scores.items())
@@ -107,7 +107,7 @@ class Subject:
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
     def printed(of: Callable[[Score], float | None]) -> list[float]:
-        return [value for each in scores if (value := of(each)) is not None]
+        return [value for score in scores if (value := of(score)) is not None]
 
     tflops = printed(lambda each: each.tflops)
     mfu = printed(lambda each: each.mfu)

@@ -272,7 +272,7 @@ def settings_of(text: str) -> tuple[Setting, ...] | None:
 def values_of(text: str) -> dict[str, str]:
     """Return the scalars at the top of a YAML text, by their keys."""
     found = settings_of(text) or ()
-    return {each.key: each.value for each in found if each.value is not None}
+    return {setting.key: setting.value for setting in found if setting.value is not None}
 
 
 def with_value(text: str, key: str, value: str) -> str | None:
@@ -281,7 +281,7 @@ def with_value(text: str, key: str, value: str) -> str | None:
     if before is None:
         return None
     written = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    same = [each for each in before if each.key == key]
+    same = [setting for setting in before if setting.key == key]
     if not same:
         ended = text if not text or text.endswith("\n") else f"{text}\n"
         made = f"{ended}{key}: {written}\n"
@@ -291,8 +291,8 @@ def with_value(text: str, key: str, value: str) -> str | None:
         made = f"{text[:start]}{blank}{written}{text[end:]}"
     else:
         return None
-    wanted = {each.key: each.value for each in before} | {key: value}
-    after = {each.key: each.value for each in settings_of(made) or ()}
+    wanted = {setting.key: setting.value for setting in before} | {key: value}
+    after = {setting.key: setting.value for setting in settings_of(made) or ()}
     return made if after == wanted else None
 
 

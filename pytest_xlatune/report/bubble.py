@@ -181,22 +181,22 @@ def bubbles(
     The trainer's configuration is among `files` where it is known. Before a sweep `conclusion` is
     None, and no measured change is shown.
     """
-    shaping = [each for each in profiles if each.overrides.keys() & {*_NUMBERS, DELAY}]
+    shaping = [profile for profile in profiles if profile.overrides.keys() & {*_NUMBERS, DELAY}]
     if not shaping or stages_of(cell) == 1:
         return None
     config = config_of(files)
-    found = [(each, pipeline_of(cell, each, config)) for each in (BASELINE, *shaping)]
+    found = [(profile, pipeline_of(cell, profile, config)) for profile in (BASELINE, *shaping)]
     base = found[0][1]
     whys = dict.fromkeys(
-        say("{profile}: {reason}.", profile=plain(each.id), reason=plain(its.reason))
-        for each, its in found
+        say("{profile}: {reason}.", profile=plain(profile.id), reason=plain(its.reason))
+        for profile, its in found
         if isinstance(its, NoPipeline)
     )
     return section(
         TITLE,
         Table(
             columns=_COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED),
-            rows=tuple(_row(each, its, base, conclusion) for each, its in found),
+            rows=tuple(_row(profile, its, base, conclusion) for profile, its in found),
         ),
         say.text(
             "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + "

@@ -81,7 +81,7 @@ _MOST_PAIRS = 40  # in the table: the slowest
 def cell_document(subject: Subject) -> Document:
     """Return the document of a conclusion on cells."""
     conclusion, record = subject.conclusion, subject.conclusion.found(CellsRecord)
-    nodes = tuple(dict.fromkeys(name for each in subject.cells for name in each.nodelist))
+    nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
     whole = dataclasses.replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
     reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
     return Document(
@@ -94,7 +94,7 @@ def cell_document(subject: Subject) -> Document:
                 bullets(
                     *([] if conclusion.complete else ["Not over: this report is preliminary."]),
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
-                    *(plain(sentence(each)) for each in rest),
+                    *(plain(sentence(message)) for message in rest),
                     *([subject.alone] if subject.alone else []),
                     *([f"{plain(reference.arm)}: {speed(reference)}"] if reference else []),
                     _HOW_SURE.get(record.kind, ""),
@@ -119,8 +119,8 @@ def checked_alone(conclusion: Conclusion, *, sweep: str, written: datetime) -> s
 
 def _sizes(subject: Subject) -> str:
     """Return the batch sizes of the cells that were measured, where they differ; "" else."""
-    ran = {each.trial.cell_digest for each in subject.history}
-    sizes = {each.per_device_batch_size or 0.0 for each in subject.cells if each.digest in ran}
+    ran = {result.trial.cell_digest for result in subject.history}
+    sizes = {cell.per_device_batch_size or 0.0 for cell in subject.cells if cell.digest in ran}
     if len(sizes) < 2:  # noqa: PLR2004 - one size is the load
         return ""
     return f"{min(sizes):g} to {max(sizes):g} sequences per device and step"
@@ -131,7 +131,7 @@ def _arms(subject: Subject) -> Table:
     conclusion = subject.conclusion
     reference = conclusion.reference
     is_arm = reference is not None and any(
-        each.trial.arm == reference.arm for each in subject.history
+        result.trial.arm == reference.arm for result in subject.history
     )
 
     def name(verdict: Verdict) -> str:
@@ -153,19 +153,19 @@ def _arms(subject: Subject) -> Table:
         ("~why", REASONS[1]),
     ]
     rows = (*((reference,) if is_arm and reference else ()), *conclusion.verdicts)
-    return verdict_table((each for each in rows if each.arm != CONCLUSION), *shown)
+    return verdict_table((row for row in rows if row.arm != CONCLUSION), *shown)
 
 
 def _pairs(pairs: Sequence[PairFound]) -> Section:
     ordered = sorted(pairs, key=lambda each: each.change or 0.0)
     rows = tuple(
         (
-            literal("-".join(each.nodes)),
-            points(each.change),
-            "its first run" if each.fresh is None else "fresh runs",
-            str(each.runs),
+            literal("-".join(pair.nodes)),
+            points(pair.change),
+            "its first run" if pair.fresh is None else "fresh runs",
+            str(pair.runs),
         )
-        for each in ordered[:_MOST_PAIRS]
+        for pair in ordered[:_MOST_PAIRS]
     )
     return section(
         "Pairs",

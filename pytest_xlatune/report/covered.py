@@ -166,13 +166,15 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     @property
     def jobs(self) -> frozenset[str]:
         """All its jobs: another ledger of the same cell has none of them."""
-        return frozenset(job for each in self.history for job in each.job_ids)
+        return frozenset(job for result in self.history for job in result.job_ids)
 
     @property
     def baseline_scores(self) -> tuple[float, ...]:
         """The scores of the baseline's trials: logarithms."""
         return tuple(
-            each.score.value for each in self.history if each.trial.is_baseline and each.score
+            result.score.value
+            for result in self.history
+            if result.trial.is_baseline and result.score
         )
 
     @property
@@ -184,7 +186,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     def recipe(self) -> Profile | None:
         """The settings of the winner; None without one, or where the sweep names it no more."""
         best = self.best
-        return next((each for each in self.profiles if best and each.id == best.arm), None)
+        return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
     @property
     def subject(self) -> Subject:
@@ -223,12 +225,12 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     """Return cell digest -> how the document calls the cell; two of one label differ by sweep."""
-    labels = [each.label for each in cells]
+    labels = [cell.label for cell in cells]
     return {
-        each.cell_digest: each.label
-        if labels.count(each.label) == 1
-        else f"{each.label} ({each.sweep})"
-        for each in cells
+        cell.cell_digest: cell.label
+        if labels.count(cell.label) == 1
+        else f"{cell.label} ({cell.sweep})"
+        for cell in cells
     }
 
 
@@ -239,26 +241,26 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
     old one. Evidence that was read before stays, because its artifacts may be gone by now.
     """
     cells = list(kept)
-    for at, each in enumerate(cells):
-        if (each.sweep, each.label) != (new.sweep, new.label):
+    for at, cell in enumerate(cells):
+        if (cell.sweep, cell.label) != (new.sweep, new.label):
             continue
-        earlier = each.earlier
-        if each.cell_digest != new.cell_digest or (each.jobs.isdisjoint(new.jobs) and each.jobs):
+        earlier = cell.earlier
+        if cell.cell_digest != new.cell_digest or (cell.jobs.isdisjoint(new.jobs) and cell.jobs):
             then = FormerSweep(
-                cell_digest=each.cell_digest,
-                written_s=each.written_s,
-                baseline=each.conclusion.baseline,
-                best=each.best,
-                recipe=each.recipe,
-                deployed=each.cell.environment,
-                scores=each.baseline_scores,
+                cell_digest=cell.cell_digest,
+                written_s=cell.written_s,
+                baseline=cell.conclusion.baseline,
+                best=cell.best,
+                recipe=cell.recipe,
+                deployed=cell.cell.environment,
+                scores=cell.baseline_scores,
             )
             # a deployed recipe makes another cell: the first one's evidence and patch were gone
             earlier = (*earlier, then)
-        elif not new.explanation.facts and each.explanation.facts:
-            new = replace(new, explanation=each.explanation)
-        if new.recipe == each.recipe:
-            new = replace(new, elsewhere=new.elsewhere or each.elsewhere)
+        elif not new.explanation.facts and cell.explanation.facts:
+            new = replace(new, explanation=cell.explanation)
+        if new.recipe == cell.recipe:
+            new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
         cells[at] = replace(new, earlier=earlier) if earlier else new
         return tuple(cells)
     return (*cells, new)
@@ -284,7 +286,7 @@ _NAMED = msgspec.json.Decoder(_NamedCell, dec_hook=decode)
 
 def write_cells(cells: Sequence[MeasuredCell]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    texts = ",\n".join(pretty_json(each.to_json()).rstrip() for each in cells)
+    texts = ",\n".join(pretty_json(cell.to_json()).rstrip() for cell in cells)
     return f'{{"schema": {SCHEMA}, "cells": [\n{texts}\n]}}\n'
 
 
@@ -299,7 +301,7 @@ def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Measured
 
 def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:
     """Read of what `write_cells` wrote which cells it has, and no more; as `read_cells` raises."""
-    return tuple(each.cell for each in _read(text, _NAMED, where=where, advice=_AGAIN))
+    return tuple(cell.cell for cell in _read(text, _NAMED, where=where, advice=_AGAIN))
 
 
 def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str) -> list[_T]:
@@ -312,6 +314,6 @@ def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str)
     if file.schema != SCHEMA:
         raise LedgerError(f"{where}: schema {file.schema}, this version reads {SCHEMA}; {advice}")
     try:
-        return [cell.decode(each) for each in file.cells]
+        return [cell.decode(raw) for raw in file.cells]
     except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
         raise LedgerError(f"{where}: {explained(error)}; {advice}") from None

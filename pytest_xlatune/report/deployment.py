@@ -117,18 +117,20 @@ def _why_not(
     say: Translator,
 ) -> str:
     """Return why no file that others read too can deploy a recipe; "" where one can."""
-    if any(not each.guard and not each.is_open for each in against):
+    if any(not conflict.guard and not conflict.is_open for conflict in against):
         return say("no variable tells the conflicting cells apart")
     # a guard can keep lines of a shell from a configuration, and no key of the trainer
-    if harmed := [each.where for each in against if each.other is None and each.is_of_keys]:
+    if harmed := [
+        conflict.where for conflict in against if conflict.other is None and conflict.is_of_keys
+    ]:
         return say(
             "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
         )
-    if (recipe.flags or recipe.env) and not any(each.is_shell for each in cell.files):
+    if (recipe.flags or recipe.env) and not any(file.is_shell for file in cell.files):
         return say("the sweep did not record the env file that deploys the cell")
-    if any(latest[each.path].text != each.text for each in cell.files):
+    if any(latest[file.path].text != file.text for file in cell.files):
         return say("a file that deploys the cell has changed since")
-    if any(each.is_of_keys for each in against):
+    if any(conflict.is_of_keys for conflict in against):
         return say("a configuration file cannot ask for the parallelism")
     return ""
 
@@ -263,7 +265,7 @@ def _said(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *mor
     if cell.best is not None and cell.best.effect is not None:
         said.append(f"its settings in every trial: {effect_words(cell.best)}")
     said += more
-    said += [each.remark for each in against]
+    said += [conflict.remark for conflict in against]
     return "".join(f"# {each}\n" for each in said)
 
 

@@ -28,11 +28,11 @@ def columns(*titles: str) -> tuple[Column, ...]:
     """Return columns by their titles; `>` before a title aligns right, `~` lets long text wrap."""
     return tuple(
         Column(
-            title=each.lstrip(">~"),
-            align="right" if each[0] == ">" else "left",
-            wrap=each[0] == "~",
+            title=title.lstrip(">~"),
+            align="right" if title[0] == ">" else "left",
+            wrap=title[0] == "~",
         )
-        for each in titles
+        for title in titles
     )
 
 

@@ -69,12 +69,14 @@ class Exported:
         """The reference, where there is one, and each arm with a verdict, each once."""
         reference = self.conclusion.reference
         own = (reference,) if reference is not None else ()
-        return tuple({each.arm: each for each in (*self.conclusion.verdicts, *own)}.values())
+        return tuple(
+            {verdict.arm: verdict for verdict in (*self.conclusion.verdicts, *own)}.values()
+        )
 
     @property
     def settings(self) -> dict[str, str]:
         """Arm -> its settings in one line."""
-        return {each.id: each.settings_text for each in self.profiles}
+        return {profile.id: profile.settings_text for profile in self.profiles}
 
     def is_reference(self, arm: str) -> bool:
         """Whether the others are compared with it."""
@@ -89,9 +91,9 @@ def formats(text: str) -> tuple[str, ...]:
         ConfigError: there is no such format.
     """
     names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    for each in names:
-        if each not in FORMATS and each not in EXPORTS:
-            raise ConfigError.unknown("format", each, valid=(*FORMATS, *EXPORTS), where="the list")
+    for name in names:
+        if name not in FORMATS and name not in EXPORTS:
+            raise ConfigError.unknown("format", name, valid=(*FORMATS, *EXPORTS), where="the list")
     return names
 
 
@@ -281,7 +283,9 @@ class GithubExport(Export):
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - a file
         """Return the entries of the arms."""
-        entries = [entry for each in report.arms if (entry := _entry(report, each)) is not None]
+        entries = [
+            entry for verdict in report.arms if (entry := _entry(report, verdict)) is not None
+        ]
         return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
 
 
@@ -316,8 +320,10 @@ class CsvExport(Export):
         """Return the two tables."""
         common = study_row(report)
         return {
-            ".arms.csv": _table([{**common, **arm_row(report, each)} for each in report.arms]),
-            ".trials.csv": _table([{**common, **_trial_row(*each)} for each in report.trials]),
+            ".arms.csv": _table(
+                [{**common, **arm_row(report, verdict)} for verdict in report.arms]
+            ),
+            ".trials.csv": _table([{**common, **_trial_row(*trial)} for trial in report.trials]),
         }
 
 

@@ -352,16 +352,16 @@ def _guard_of_tag(own: str, other: str) -> tuple[str, tuple[str, ...]]:
 
 def guard_against(against: Sequence[Conflict]) -> str:
     """Return the condition of bash under which a recipe's lines apply; "" is always."""
-    return " && ".join(dict.fromkeys(each.guard for each in against if each.guard))
+    return " && ".join(dict.fromkeys(conflict.guard for conflict in against if conflict.guard))
 
 
 def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, ...] | None:
     """Return the table of settings measured on several parallelisms; None with only one."""
-    if len({each.cell.parallelism for each in cells}) < 2:  # noqa: PLR2004
+    if len({cell.cell.parallelism for cell in cells}) < 2:  # noqa: PLR2004
         return None
     called = names(cells)
     rows = [
-        (settings, *chain(*(_figures(by_cell.get(each.cell_digest)) for each in cells)), said)
+        (settings, *chain(*(_figures(by_cell.get(cell.cell_digest)) for cell in cells)), said)
         for settings, by_cell, said in measured_on_several(cells)
     ]
     if not rows:
@@ -421,7 +421,7 @@ _UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
 def sign(verdicts: Mapping[str, Verdict]) -> str:
     """Say whether an effect changes its sign from cell to cell: name of the cell -> its verdict."""
     # "cannot run on one" stood where a setting was dropped on both
-    broken = [name for name, each in verdicts.items() if _is_broken(each)]
+    broken = [name for name, verdict in verdicts.items() if _is_broken(verdict)]
     dead = [name for name in broken if not verdicts[name].can_run]
     for these, what in ((dead, "cannot run"), (broken, "not valid")):
         if these and len(these) == len(verdicts):
@@ -429,22 +429,22 @@ def sign(verdicts: Mapping[str, Verdict]) -> str:
         if these:
             return f"{what} on {', '.join(these)}"
     every = list(verdicts.values())
-    kinds = {each.kind for each in every}
+    kinds = {verdict.kind for verdict in every}
     moves = {_UP_OR_DOWN[each] for each in kinds if each in _UP_OR_DOWN}
     if len(moves) > 1:
         up, down = (
-            ", ".join(name for name, each in verdicts.items() if each.kind is kind)
+            ", ".join(name for name, verdict in verdicts.items() if verdict.kind is kind)
             for kind in (VerdictKind.FASTER, VerdictKind.SLOWER)
         )
         return f"flips: faster on {up}, slower on {down}"
     if kinds == {VerdictKind.EQUIVALENT}:
         return "no difference on any of them"
     if kinds <= {*_UP_OR_DOWN, VerdictKind.EQUIVALENT}:
-        moved = [name for name, each in verdicts.items() if each.kind in _UP_OR_DOWN]
+        moved = [name for name, verdict in verdicts.items() if verdict.kind in _UP_OR_DOWN]
         is_same = len(moved) == len(verdicts)
         return "the same" if is_same else f"a difference on {', '.join(moved)} only"
-    signs = {each.delta > 0 for each in every if each.delta}
-    once = sum(each.kind is VerdictKind.SCREENED for each in every)
+    signs = {verdict.delta > 0 for verdict in every if verdict.delta}
+    once = sum(verdict.kind is VerdictKind.SCREENED for verdict in every)
     direction = "the same sign" if len(signs) < 2 else "opposite"  # noqa: PLR2004 - two signs
     if once == len(every):
         return f"{direction} in single runs"

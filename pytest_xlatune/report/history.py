@@ -127,22 +127,22 @@ def history(past: Sequence[PastStudy]) -> Document:
     """Return all studies as a document, the oldest first, with what they cost."""
     rows = tuple(
         (
-            _when(each),
-            plain(each.sweep),
-            plain(each.kind),
-            plain(each.cell.label),
-            each.answer,
-            *_cost(each),
-            "complete" if each.conclusion.complete else "preliminary",
-            literal(each.digest),
+            _when(study),
+            plain(study.sweep),
+            plain(study.kind),
+            plain(study.cell.label),
+            study.answer,
+            *_cost(study),
+            "complete" if study.conclusion.complete else "preliminary",
+            literal(study.digest),
         )
-        for each in by_date(past)
+        for study in by_date(past)
     )
     titles = columns(
         "When (UTC)", "~Sweep", "study", "~Cell", "~found", ">jobs", ">node-hours", "state",
         "~cell id",
     )  # fmt: skip
-    cells = len({each.digest for each in past})
+    cells = len({study.digest for study in past})
     return Document(
         title="History",
         header=(
@@ -172,23 +172,23 @@ def course(past: Sequence[PastStudy]) -> Document:
     in what.
     """
     ordered = by_date(past)
-    varied = [name for name in _VARIED if name in varied_fields([each.cell for each in ordered])]
+    varied = [name for name in _VARIED if name in varied_fields([study.cell for study in ordered])]
     metric = ordered[-1].conclusion.metric
     rows = []
-    for each in ordered:
-        base, best = each.conclusion.reference, each.best
+    for study in ordered:
+        base, best = study.conclusion.reference, study.best
         rows.append(
             (
-                _when(each),
-                plain(each.sweep),
-                plain(each.kind),
+                _when(study),
+                plain(study.sweep),
+                plain(study.kind),
                 figure(base),
                 str(base.n) if base else ABSENT,
-                each.answer if best is None else f"★ {literal(best.arm)}",
+                study.answer if best is None else f"★ {literal(best.arm)}",
                 points(best.delta) if best else ABSENT,
                 interval(best.ci95) if best else ABSENT,
-                *_cost(each),
-                *([_differs(each.cell, ordered[0].cell, varied)] if varied else []),
+                *_cost(study),
+                *([_differs(study.cell, ordered[0].cell, varied)] if varied else []),
             )
         )
     titles = columns(
@@ -213,7 +213,8 @@ def course(past: Sequence[PastStudy]) -> Document:
                 *([Text(text="References of cells that differ do not compare.")] if varied else []),
             ),
             section(
-                "Ledgers", bullets(*(f"{literal(each.folder)}: {_when(each)}" for each in ordered))
+                "Ledgers",
+                bullets(*(f"{literal(study.folder)}: {_when(study)}" for study in ordered)),
             ),
         ),
         drawn=drawn("The reference over time", _course_plot(ordered, metric)),
@@ -223,10 +224,10 @@ def course(past: Sequence[PastStudy]) -> Document:
 def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
     """Return one figure of each study, the oldest first; None of fewer than two."""
     figures = [
-        (each.sweep, _when(each), value)
-        for each in ordered
-        if each.conclusion.metric == metric
-        and (value := _value(each.conclusion.reference)) is not None
+        (study.sweep, _when(study), value)
+        for study in ordered
+        if study.conclusion.metric == metric
+        and (value := _value(study.conclusion.reference)) is not None
     ]
     if len(figures) < 2:  # noqa: PLR2004 - one is no course
         return None
@@ -246,7 +247,7 @@ def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
         x_ticks=tuple(
             Tick(at=dot.x, text=when) for dot, (_, when, _) in zip(dots, figures, strict=True)
         ),
-        y_ticks=tuple(Tick(at=_up(each.at), text=each.text) for each in y.ticks()),
+        y_ticks=tuple(Tick(at=_up(tick.at), text=tick.text) for tick in y.ticks()),
     )
 
 
@@ -280,6 +281,6 @@ def _cost(past: PastStudy) -> tuple[str, str]:
 
 
 def _total(past: Sequence[PastStudy]) -> str:
-    known = [each.node_hours for each in past if each.node_hours is not None]
+    known = [study.node_hours for study in past if study.node_hours is not None]
     hours = significant(sum(known)) if known else ABSENT
-    return f"Cost: {counted(sum(each.jobs for each in past), 'job')}, {hours} node-hours"
+    return f"Cost: {counted(sum(study.jobs for study in past), 'job')}, {hours} node-hours"

@@ -76,4 +76,4 @@ def plainly(message: Message | None, say: Translator = ENGLISH) -> str:
 
 def joined(messages: Iterable[Message], between: str = "; ", say: Translator = ENGLISH) -> str:
     """Return the sentences of several messages in one line of a document."""
-    return between.join(plainly(each, say) for each in messages)
+    return between.join(plainly(message, say) for message in messages)

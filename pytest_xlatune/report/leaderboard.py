@@ -132,7 +132,7 @@ def can_tell(conclusion: Conclusion, noun: str) -> Section:
 
 def head_of(metrics: Collection[Metric]) -> str:
     """Return the head of a column of figures; TGS of none, one word for several metrics."""
-    heads = {each.head for each in metrics} or {TGS.head}
+    heads = {metric.head for metric in metrics} or {TGS.head}
     return heads.pop() if len(heads) == 1 else "figure"
 
 
@@ -167,7 +167,7 @@ def _state(result: TrialResult) -> str:
 def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
     """Order numbers as numbers, those of `9990.1309` too, and all others after them."""
     parts = job_id.split(".")
-    numbers = ((whole(each), each) for each in parts)
+    numbers = ((whole(part), part) for part in parts)
     return tuple((1, 0, each) if number is None else (0, number, "") for number, each in numbers)
 
 
@@ -212,7 +212,7 @@ def header(
     that were measured where there are several.
     """
     cell, conclusion = subject.cell, subject.conclusion
-    history = [each for each in subject.history if each.memory is None]  # nothing ran
+    history = [result for result in subject.history if result.memory is None]  # nothing ran
     protocol = cell.protocol
     length = cell.max_target_length
     batch = cell.per_device_batch_size
@@ -270,11 +270,11 @@ def state_line(
     conclusion: Conclusion, history: Sequence[TrialResult], say: Translator = ENGLISH
 ) -> str:
     """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has."""
-    jobs = sum(len(each.job_ids) for each in history)
+    jobs = sum(len(result.job_ids) for result in history)
     return say(
         "State: {state}: {final} of {trials} over, {jobs}; {tally}",
         state=say("complete") if conclusion.complete else say("preliminary"),
-        final=sum(each.status.is_final for each in history),
+        final=sum(result.status.is_final for result in history),
         trials=say.count(len(history), "{n} trial", "{n} trials"),
         jobs=say.count(jobs, "{n} job", "{n} jobs"),
         tally=tally(conclusion.verdicts),
@@ -301,13 +301,15 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
             yield say(msgid, text="; ".join(found))
     if record.differing:
         yield say("The nodes differ: {text}", text=plain("; ".join(record.differing)))
-    problems = dict.fromkeys(text for each in record.nodes for text in each.problems)
+    problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
     if problems:
         yield say("Not recorded: {text}", text=plain("; ".join(problems)))
     elif not record.nodes:
         yield say("Not recorded: no trial has told yet what it ran on")
-    for each in record.changes:
-        yield say("Changed on the way: {text}: nothing compares across it", text=plainly(each, say))
+    for message in record.changes:
+        yield say(
+            "Changed on the way: {text}: nothing compares across it", text=plainly(message, say)
+        )
     if record.is_rebuilt:
         yield say(
             "The ledger before was lost, and its attempts were read again from their own files: "
@@ -455,36 +457,38 @@ def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[s
     """
     best, recipe = conclusion.winner, conclusion.tuning.recipe
     least = (best.delta if best is not None else None) or 0.0
-    for each in conclusion.verdicts:
-        is_above = each.kind is VerdictKind.FASTER or (each.ci95 is not None and each.ci95[0] > 0)
-        if each is best or not is_above or (each.delta or 0.0) <= least:
+    for verdict in conclusion.verdicts:
+        is_above = verdict.kind is VerdictKind.FASTER or (
+            verdict.ci95 is not None and verdict.ci95[0] > 0
+        )
+        if verdict is best or not is_above or (verdict.delta or 0.0) <= least:
             continue
         figures = {
-            "profile": literal(each.arm),
-            "delta": points(each.delta),
-            "ci95": interval(each.ci95),
+            "profile": literal(verdict.arm),
+            "delta": points(verdict.delta),
+            "ci95": interval(verdict.ci95),
         }
-        if each.kind is VerdictKind.INCONCLUSIVE:
+        if verdict.kind is VerdictKind.INCONCLUSIVE:
             yield say(
                 "{profile} is at {delta} % (95 % interval {ci95}), and is not called faster: "
                 "{reason}.",
                 **figures,
-                reason=plainly(first(each.reasons), say).rstrip("."),
+                reason=plainly(first(verdict.reasons), say).rstrip("."),
             )
-        elif each.kind is VerdictKind.FASTER and each.unproved:
+        elif verdict.kind is VerdictKind.FASTER and verdict.unproved:
             if best is not None:
                 yield say(
                     "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: "
                     "nothing shows that {names} was in effect.",
                     **figures,
-                    names=literals(each.unproved),
+                    names=literals(verdict.unproved),
                 )
             yield say(_REMEDY)
-        elif each.kind is VerdictKind.FASTER and recipe is not None and each.wins:
+        elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
             largest = conclusion.verdict(recipe.largest)
             most = (largest.delta if largest is not None else None) or 0.0
             # the largest is the largest of those that may lead, as a stack without a part may not
-            is_of_recipe = (each.delta or 0.0) <= most
+            is_of_recipe = (verdict.delta or 0.0) <= most
             yield say(
                 _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
             )
@@ -531,7 +535,7 @@ def sensitivity(conclusion: Conclusion) -> Table:
         ),
         ("Risk of a false winner that is spent (alpha)", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("How K profiles were compared with one baseline (method)", _methods(conclusion) or ABSENT),
-        *(("Note", plainly(each)) for each in conclusion.notes),
+        *(("Note", plainly(message)) for message in conclusion.notes),
     )
     return Table(columns=columns("~Figure", "~Value"), rows=rows)
 
@@ -546,11 +550,11 @@ def _excluded(bound: float | None) -> tuple[str, str]:
 def _methods(conclusion: Conclusion) -> str:
     """Say each method once, and which arms have a noise of their own beside it."""
     alone: dict[Message, list[str]] = {}
-    for each in conclusion.verdicts:
-        if each.kind in CONFIRMED and each.method:
-            shared = _shared(each.method)
+    for verdict in conclusion.verdicts:
+        if verdict.kind in CONFIRMED and verdict.method:
+            shared = _shared(verdict.method)
             arms = alone.setdefault(shared, [])
-            arms += [each.arm] if shared != each.method else []
+            arms += [verdict.arm] if shared != verdict.method else []
     return "; ".join(
         plainly(method) + (f"; of its own noise: {literals(arms)}" if arms else "")
         for method, arms in alone.items()
@@ -569,7 +573,7 @@ def _shared(method: Message) -> Message:
 
 def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
     """Return arm -> its settings as the cell of a table."""
-    settings = {each.id: literal(each.shown_text) or ABSENT for each in profiles}
+    settings = {profile.id: literal(profile.shown_text) or ABSENT for profile in profiles}
     return {**settings, BASELINE_ID: "as deployed"}
 
 
@@ -589,7 +593,7 @@ def verdict_table(verdicts: Iterable[Verdict], *shown: Shown, title: str = "") -
     return Table(
         title=title,
         columns=columns(*(head for head, _ in shown)),
-        rows=tuple(tuple(cell(each) for _, cell in shown) for each in verdicts),
+        rows=tuple(tuple(cell(verdict) for _, cell in shown) for verdict in verdicts),
     )
 
 
@@ -642,8 +646,10 @@ def tables(
     """
     conclusion, named = subject.conclusion, named_by(subject)
     verdicts = conclusion.verdicts if only is None else only
-    confirmed = [each for each in verdicts if each.kind in CONFIRMED and not is_pending(each)]
-    screened = [each for each in verdicts if each.kind is VerdictKind.SCREENED]
+    confirmed = [
+        verdict for verdict in verdicts if verdict.kind in CONFIRMED and not is_pending(verdict)
+    ]
+    screened = [verdict for verdict in verdicts if verdict.kind is VerdictKind.SCREENED]
     base, metric = conclusion.baseline, conclusion.metric
     board = _columns_of(conclusion)
     yield verdict_table((*confirmed, base), *named, *board, title="Confirmed")
@@ -662,24 +668,24 @@ def tables(
                 left_out, "{n} more profile between these.", "{n} more profiles between these."
             )
         )
-    troubled = [each for each in verdicts if each.lost or each.hangs or each.retries]
+    troubled = [verdict for verdict in verdicts if verdict.lost or verdict.hangs or verdict.retries]
     if troubled:
         title = "Runs that were lost or tried again"
         yield verdict_table(troubled, named[0], *_TROUBLES, title=title)
-    invalid = [each for each in verdicts if each.kind is VerdictKind.INVALID]
+    invalid = [verdict for verdict in verdicts if verdict.kind is VerdictKind.INVALID]
     for title, group in {
         "Not run: compiling decided them": [
-            each for each in invalid if not each.can_run and each.not_run is not None
+            verdict for verdict in invalid if not verdict.can_run and verdict.not_run is not None
         ],
         "Dropped: cannot run here": [
-            each for each in invalid if not each.can_run and each.not_run is None
+            verdict for verdict in invalid if not verdict.can_run and verdict.not_run is None
         ],
-        "No valid measurement": [each for each in invalid if each.can_run],
+        "No valid measurement": [verdict for verdict in invalid if verdict.can_run],
     }.items():
         if group:
             evidence = ("~evidence", partial(_evidence, history=subject.history))
             yield verdict_table(group, *named, REASONS, evidence, JOBS, title=title)
-    pending = [each.arm for each in verdicts if is_pending(each)]
+    pending = [verdict.arm for verdict in verdicts if is_pending(verdict)]
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
 
@@ -693,9 +699,9 @@ def in_short(screened: list[Verdict]) -> tuple[list[Verdict], int]:
 def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
     findings = [
         finding
-        for each in history
-        if each.trial.profile.id == verdict.arm
-        for finding in each.findings
+        for result in history
+        if result.trial.profile.id == verdict.arm
+        for finding in result.findings
         if finding.said is not None
     ]
     # the one that dropped the profile, else the first
@@ -735,18 +741,18 @@ def leaderboard_json(subject: Subject) -> str:
     ]
     trials = [
         {
-            "id": each.trial.id,
-            **thinned(each, steps=inf if each.trial.is_baseline else _MOST_STEPS).to_json(),
-            **({"slot": numbers.get(each.trial.cell_digest)} if numbers else {}),
+            "id": result.trial.id,
+            **thinned(result, steps=inf if result.trial.is_baseline else _MOST_STEPS).to_json(),
+            **({"slot": numbers.get(result.trial.cell_digest)} if numbers else {}),
         }
-        for each in subject.history
+        for result in subject.history
     ]
     document = {
         "schema": SCHEMA,
         "written": subject.now.isoformat(timespec="seconds"),
         "cell_digest": subject.cell.digest,
         "cell": subject.cell.to_json(),
-        "profiles": [each.to_json() for each in subject.profiles],
+        "profiles": [profile.to_json() for profile in subject.profiles],
         "conclusion": subject.conclusion.to_json(),
         **({"uses": {arm: use.to_json() for arm, use in uses.items()}} if uses else {}),
         **({"record": subject.record.to_json()} if subject.record is not None else {}),

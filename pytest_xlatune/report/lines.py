@@ -141,7 +141,7 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
     if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"
-    reasons = "; ".join(plainly(each).rstrip(".") for each in verdict.reasons)
+    reasons = "; ".join(plainly(message).rstrip(".") for message in verdict.reasons)
     sentences = [f"{verdict.arm} {kind}" + (f": {reasons}" if reasons else "")]
     if verdict.tgs is not None or verdict.figure is not None:
         sentences.append(speed(verdict) + step(verdict, ", "))
@@ -188,9 +188,9 @@ def standing(
         left_s: seconds that the rest takes, as planned and at most; None where unknown.
         left: how many jobs are to come, as planned and at most; None is those of the history.
     """
-    history = [each for each in history if each.memory is None]  # compiled alone: no job
-    running = [each for each in history if each.status is TrialStatus.RUNNING]
-    over = sum(each.status.is_final for each in history)
+    history = [result for result in history if result.memory is None]  # compiled alone: no job
+    running = [result for result in history if result.status is TrialStatus.RUNNING]
+    over = sum(result.status.is_final for result in history)
     fewest, most = (over + each for each in left) if left else (len(history), len(history))
     parts = [f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs"]
     if running:
@@ -245,7 +245,7 @@ def _turned(result: TrialResult, rotation: RotationResult) -> str:
         return "the step's program is found: profiles can take turns"
     if found is None:
         return f"not measured: {_cut(plainly(first([rotation.reason, result.reason]))) or ABSENT}"
-    arms = [each for each in found.programs if not is_baseline(each.program)]
+    arms = [change for change in found.programs if not is_baseline(change.program)]
     best = max(arms, key=lambda each: each.change, default=None)
     shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
     return f"{counted(len(found.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
@@ -304,7 +304,7 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     if result.status is TrialStatus.DROPPED:
         return f"dropped: {plainly(result.reason)}"
     if not trial.block:
-        open_ones = [each.label for each in result.own_settings if not each.is_proved]
+        open_ones = [setting.label for setting in result.own_settings if not setting.is_proved]
         effect = f", not known to be in effect: {', '.join(open_ones)}" if open_ones else ""
         if verdict is None or verdict.delta is None:
             return f"screened{effect}"
@@ -316,11 +316,12 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
 
 def tally(verdicts: Sequence[Verdict]) -> str:
     """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
-    verdicts = [each for each in verdicts if each.arm != CONCLUSION]
-    words_of = dict.fromkeys(each.word for each in verdicts if each.word)
+    verdicts = [verdict for verdict in verdicts if verdict.arm != CONCLUSION]
+    words_of = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
     names = [*words_of, *VerdictKind, "not measured yet"]
     found = [
-        each.word or ("not measured yet" if is_pending(each) else each.kind) for each in verdicts
+        verdict.word or ("not measured yet" if is_pending(verdict) else verdict.kind)
+        for verdict in verdicts
     ]
     counts = {name: found.count(name) for name in names}
     return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "no verdict"
@@ -348,8 +349,8 @@ def stop_message(
     Without `is_failure` a limit of the sweep was reached. `artifacts` is the folder of the jobs'
     files.
     """
-    pending = [each.trial.arm for each in history if not each.status.is_final]
-    jobs = [job for each in history for job in each.job_ids]
+    pending = [result.trial.arm for result in history if not result.status.is_final]
+    jobs = [job for result in history for job in result.job_ids]
     failed = (
         f"Failing node(s): {', '.join(nodes) or 'not known'}; "
         f"recovery attempted: {plain('; '.join(recovery)) or 'none'}; "
@@ -387,7 +388,7 @@ def best_lines(conclusion: Conclusion) -> list[str]:
     The recommended profile comes first; a single run never stands before one that blocks decided.
     """
     if summary := conclusion.facts.summary:
-        return [f"- {sentence(each)}" for each in summary]
+        return [f"- {sentence(message)}" for message in summary]
     reference = conclusion.reference.arm if conclusion.reference else ""
     best = conclusion.winner
     ranked = sorted(
@@ -400,19 +401,19 @@ def best_lines(conclusion: Conclusion) -> list[str]:
         ),
     )
     lines: list[str] = []
-    for each in ranked[:_TOP]:
+    for verdict in ranked[:_TOP]:
         head = "" if lines else "Best so far: "
-        delta = f"{percent(each.delta)} vs {reference}, " if each.delta is not None else ""
-        figures = f"{speed(each)} ({delta}{each.kind}, n = {each.n})"
-        lines.append(f"- {head}{each.arm} @ {figures}")
+        delta = f"{percent(verdict.delta)} vs {reference}, " if verdict.delta is not None else ""
+        figures = f"{speed(verdict)} ({delta}{verdict.kind}, n = {verdict.n})"
+        lines.append(f"- {head}{verdict.arm} @ {figures}")
     return lines
 
 
 def _tested(conclusion: Conclusion) -> list[Verdict]:
     return [
-        each
-        for each in conclusion.verdicts
-        if (each.tgs is not None or each.figure) and each.kind is not VerdictKind.INVALID
+        verdict
+        for verdict in conclusion.verdicts
+        if (verdict.tgs is not None or verdict.figure) and verdict.kind is not VerdictKind.INVALID
     ]
 
 
@@ -448,12 +449,12 @@ def ending_text(
 
     `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
     """
-    left = sum(not each.status.is_final for each in history)
+    left = sum(not result.status.is_final for result in history)
     if conclusion.complete and (summary := conclusion.facts.summary):
         return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
     if conclusion.complete:
-        won = [each for each in conclusion.verdicts if each.wins]
+        won = [verdict for verdict in conclusion.verdicts if verdict.wins]
         is_bounded = bound is not None and bound < BOUNDED
         bounded = _SLOWER if bound is not None and bound < 0 else _BOUNDED
         how = _WINNER if won else bounded if is_bounded else _UNDECIDED

@@ -80,14 +80,24 @@ def triage_of_log(
     """
     ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
     rows = tuple(
-        (each.cls, str(each.action), str(each.line or ABSENT), literal(_last_line(each)))
-        for each in ordered
+        (
+            finding.cls,
+            str(finding.action),
+            str(finding.line or ABSENT),
+            literal(_last_line(finding)),
+        )
+        for finding in ordered
     )
-    heads = [each for each in ordered if each.cls == status or each.action is not Action.NONE]
-    ends = [each.text for each in ordered if "\n" in each.text]
+    heads = [
+        finding for finding in ordered if finding.cls == status or finding.action is not Action.NONE
+    ]
+    ends = [finding.text for finding in ordered if "\n" in finding.text]
     return Document(
         title=f"{path}: {status}",
-        header=(reached, *(f"{each.cls}: {plain(each.detail)}" for each in heads if each.detail)),
+        header=(
+            reached,
+            *(f"{finding.cls}: {plain(finding.detail)}" for finding in heads if finding.detail),
+        ),
         sections=(
             section(
                 "Findings",
@@ -107,19 +117,19 @@ _MOST_ROWS = 64
 
 def rank_behind(found: Standstill) -> Document:
     """Return which rank of a job the others waited for, and where each stands."""
-    behind = [each for each in found.stands if each.rank in found.behind]
-    others = [each for each in found.stands if each.rank not in found.behind]
+    behind = [state for state in found.stands if state.rank in found.behind]
+    others = [state for state in found.stands if state.rank not in found.behind]
     shown = (*behind, *others)[:_MOST_ROWS]
     more = len(found.stands) - len(shown)
     rows = tuple(
         (
-            str(each.rank),
-            literal(each.node) if each.node else ABSENT,
-            ABSENT if each.step is None else str(each.step),
-            plainly(each.why),
-            literal(each.last_line) if each.last_line else ABSENT,
+            str(state.rank),
+            literal(state.node) if state.node else ABSENT,
+            ABSENT if state.step is None else str(state.step),
+            plainly(state.why),
+            literal(state.last_line) if state.last_line else ABSENT,
         )
-        for each in shown
+        for state in shown
     )
     said = (plainly(found.why), *([f"{more} more ranks"] if more else []))
     return Document(

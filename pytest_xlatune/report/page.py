@@ -205,11 +205,11 @@ def page_of(
         "What was measured, and on what": [Bullets(items=document.header)],
     }
     sections = [
-        *((each.title, each.blocks) for each in found),
-        *((each.title, (_known(each.plot),)) for each in document.drawn),
+        *((section.title, section.blocks) for section in found),
+        *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
         ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
         ("To deploy", tuple(_deploy(subject, covered))),
-        *((each.title, each.blocks) for each in rest),
+        *((section.title, section.blocks) for section in rest),
         *([(WHY, tuple(_why(covered)))] if covered is not None and covered.best else []),
         *of_trials.items(),
     ]
@@ -220,9 +220,9 @@ def document_page(document: Document, *, source: str) -> Page:
     """Return the page of a document that no single study is behind: its text and its plots."""
     found, rest = document.sections[:1], document.sections[1:]
     sections = [
-        *((each.title, each.blocks) for each in found),
-        *((each.title, (_known(each.plot),)) for each in document.drawn),
-        *((each.title, each.blocks) for each in rest),
+        *((section.title, section.blocks) for section in found),
+        *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
+        *((section.title, section.blocks) for section in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
     return dataclasses.replace(_page(document.title, sections, ()), source=source)
@@ -242,26 +242,26 @@ def tuning_page_of(
     The deployment stands second on the page, and behind the evidence in the document.
     """
     found, others = document.sections[:1], document.sections[1:]
-    deployed = [each for each in others if each.title == DEPLOYMENT]
-    rest = [each for each in others if each.title != DEPLOYMENT]
+    deployed = [section for section in others if section.title == DEPLOYMENT]
+    rest = [section for section in others if section.title != DEPLOYMENT]
     called = names(cells)
     forests: list[_Shown | None] = [
         forest(
-            each.conclusion, title=called[each.cell_digest], profiles=each.profiles, is_short=True
+            cell.conclusion, title=called[cell.cell_digest], profiles=cell.profiles, is_short=True
         )
-        for each in cells
+        for cell in cells
     ]
     flips = forest_of_cells(
         [
-            (settings, {called[digest]: each for digest, each in by_cell.items()}, said)
+            (settings, {called[digest]: verdict for digest, verdict in by_cell.items()}, said)
             for settings, by_cell, said in measured_on_several(cells)
         ]
     )
     sections = [
-        *((each.title, each.blocks) for each in (*found, *deployed)),
+        *((section.title, section.blocks) for section in (*found, *deployed)),
         ("Changes and intervals", tuple(forests)),
         ("The same settings on several parallelisms", (flips,)),
-        *((each.title, each.blocks) for each in rest),
+        *((section.title, section.blocks) for section in rest),
         ("What was measured, and on what", (Bullets(items=document.header),)),
     ]
     return _page(document.title, sections, files)
@@ -275,9 +275,9 @@ def _page(
     parts: list[PagePart] = []
     for name, blocks in sections:
         shown = tuple(
-            _without_empty(each) if isinstance(each, Table) else each
-            for each in blocks
-            if each is not None
+            _without_empty(block) if isinstance(block, Table) else block
+            for block in blocks
+            if block is not None
         )
         if shown:
             parts.append(PagePart(title=name, anchor=f"part-{len(parts) + 1}", blocks=shown))
@@ -306,8 +306,8 @@ def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
     """Whether a document shows its jobs itself."""
     return jobs is not None and any(
         isinstance(block, Table) and block.columns == jobs.columns
-        for each in sections
-        for block in each.blocks
+        for section in sections
+        for block in section.blocks
     )
 
 
@@ -361,7 +361,7 @@ def _why(covered: MeasuredCell) -> Iterator[_Shown]:
 def _deploy(subject: Subject, covered: MeasuredCell | None) -> Iterator[Block]:
     """Yield the lines that deploy a recipe; nothing without one."""
     recipe, best = subject.conclusion.tuning.recipe, subject.conclusion.winner
-    found = next((each for each in subject.profiles if best and each.id == best.arm), None)
+    found = next((profile for profile in subject.profiles if best and profile.id == best.arm), None)
     if recipe is None or found is None:
         return
     head = Text(text=f"In the environment of the job, for {literal(found.id)}:")
@@ -373,13 +373,20 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     """Return how well each setting of each arm is known to have been in effect."""
     found: dict[tuple[str, ...], int] = {}
     for result in history:
-        for each in result.settings or ():
-            arm = "as deployed" if each.is_deployed else literal(result.trial.arm)
-            shown = sentence(each.said)
+        for setting in result.settings or ():
+            arm = "as deployed" if setting.is_deployed else literal(result.trial.arm)
+            shown = sentence(setting.said)
             is_quoted = len(shown) > 1 and shown[0] == shown[-1] == "'"
             seen = plain(shown[1:-1] if is_quoted else shown) or ABSENT
-            asked = plain(each.asked)
-            row = (arm, literal(each.label), asked, str(each.effect), seen, plain(each.witness))
+            asked = plain(setting.asked)
+            row = (
+                arm,
+                literal(setting.label),
+                asked,
+                str(setting.effect),
+                seen,
+                plain(setting.witness),
+            )
             found[row] = found.get(row, 0) + 1
     if not found:
         return None
@@ -395,14 +402,14 @@ def _findings(history: Sequence[TrialResult]) -> Table | None:
         (
             plain(", ".join(result.job_ids)) or ABSENT,
             literal(result.trial.arm),
-            plain(each.cls),
-            str(each.action),
-            plain(each.detail) or ABSENT,
-            str(each.count),
-            literal(sentence(each.said)) or ABSENT,
+            plain(finding.cls),
+            str(finding.action),
+            plain(finding.detail) or ABSENT,
+            str(finding.count),
+            literal(sentence(finding.said)) or ABSENT,
         )
         for result in history
-        for each in result.findings
+        for finding in result.findings
     )
     titles = columns("~Job", "~Arm", "~class", "action", "~detail", ">times", "~evidence")
     return Table(columns=titles, rows=rows) if rows else None

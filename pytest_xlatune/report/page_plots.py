@@ -246,7 +246,7 @@ class PlotAxis:
     """Numbers to percent of an axis, with a margin at both ends."""
 
     def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
-        found = [each for each in values if math.isfinite(each)] or [0.0]
+        found = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(found), max(found)
         if high - low <= 0.0:
             around = 0.01 * max(abs(low), 1.0)
@@ -411,9 +411,9 @@ def forest_of_cells(
     return _forest(
         {
             f"{settings}: {said}": [
-                (name, each)
-                for name, each in by_cell.items()
-                if each.delta is not None and math.isfinite(each.delta)
+                (name, verdict)
+                for name, verdict in by_cell.items()
+                if verdict.delta is not None and math.isfinite(verdict.delta)
             ]
             for settings, by_cell, said in several
         },
@@ -434,11 +434,11 @@ def _forest(
     dropped: Sequence[Verdict] = (),
     settings: Mapping[str, str] | None = None,
 ) -> Forest | None:
-    every = [each for rows in parts.values() for _, each in rows]
+    every = [verdict for rows in parts.values() for _, verdict in rows]
     told = settings or {}
     if not every:
         return None
-    ends = [end for each in every for end in (*(each.ci95 or ()), each.delta or 0.0)]
+    ends = [end for verdict in every for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
     is_small = max(map(abs, ends)) < _LEAST_CHANGE
     axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
     return Forest(
@@ -451,8 +451,8 @@ def _forest(
             ForestPart(
                 title=name,
                 rows=tuple(
-                    _forest_row(label, each, axis, best=best, what=told.get(each.arm, ""))
-                    for label, each in rows
+                    _forest_row(label, verdict, axis, best=best, what=told.get(verdict.arm, ""))
+                    for label, verdict in rows
                 ),
             )
             for name, rows in (*parts.items(), *_without(dropped))
@@ -463,8 +463,8 @@ def _forest(
 
 def _without(dropped: Sequence[Verdict]) -> Iterator[tuple[str, list[tuple[str, Verdict]]]]:
     """Yield the parts of arms without a change, by why they have none."""
-    yield _NOT_RUN, [(each.arm, each) for each in dropped if each.not_run is not None]
-    yield _DROPPED, [(each.arm, each) for each in dropped if each.not_run is None]
+    yield _NOT_RUN, [(verdict.arm, verdict) for verdict in dropped if verdict.not_run is not None]
+    yield _DROPPED, [(verdict.arm, verdict) for verdict in dropped if verdict.not_run is None]
 
 
 def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str, what: str) -> ForestRow:
@@ -509,29 +509,29 @@ _LOOKS = {
 def path(history: Sequence[TrialResult], *, reference: str = "") -> BarsPlot | None:
     """Return the jobs of a history over time, a row for each stage; None where none has a time."""
     timed = [
-        (each, start, end)
-        for each in _in_time(history)
-        if each.outcome is not None
-        and (start := each.outcome.start_s) is not None
-        and (end := each.outcome.end_s) is not None
+        (result, start, end)
+        for result in _in_time(history)
+        if result.outcome is not None
+        and (start := result.outcome.start_s) is not None
+        and (end := result.outcome.end_s) is not None
     ]
     if not timed:
         return None
     begin = min(start for _, start, _ in timed)
     unit, unit_s = _unit(max(end for _, _, end in timed) - begin)
     bars: dict[str, list[Bar]] = {}
-    for each, start, end in timed:
-        looks = _LOOKS.get(each.status, "running")
-        if each.trial.arm == reference and looks == "measured":
+    for result, start, end in timed:
+        looks = _LOOKS.get(result.status, "running")
+        if result.trial.arm == reference and looks == "measured":
             looks = "reference"
         bar = Bar(
             at=(start - begin) / unit_s,
             width=max(end - start, _LEAST_STAY_S) / unit_s,
             looks=looks,
-            said=f"{each.trial.arm}, job {', '.join(each.job_ids)}, {duration(end - start)}: "
-            f"{_came(each)}",
+            said=f"{result.trial.arm}, job {', '.join(result.job_ids)}, {duration(end - start)}: "
+            f"{_came(result)}",
         )
-        bars.setdefault(_stage(each), []).append(bar)
+        bars.setdefault(_stage(result), []).append(bar)
     seen = dict.fromkeys(bar.looks for of_stage in bars.values() for bar in of_stage)
     return bars_plot(
         [BarRow(name="", what=name, bars=tuple(found)) for name, found in bars.items()],
@@ -569,24 +569,24 @@ def _came(result: TrialResult) -> str:
 def stages(history: Sequence[TrialResult]) -> Table:
     """Return what each stage took and which arms ended in it."""
     rows = []
-    for name in dict.fromkeys(_stage(each) for each in _in_time(history)):
-        own = [each for each in history if _stage(each) == name]
+    for name in dict.fromkeys(_stage(result) for result in _in_time(history)):
+        own = [result for result in history if _stage(result) == name]
         ended = dict.fromkeys(
-            f"{literal(each.trial.arm)} ({plainly(each.reason) or each.status})"
-            for each in own
-            if each.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED)
+            f"{literal(result.trial.arm)} ({plainly(result.reason) or result.status})"
+            for result in own
+            if result.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED)
         )
         rows.append(
             (
                 plain(name),
-                str(len({each.trial.arm for each in own})),
-                str(sum(len(each.job_ids) for each in own)),
+                str(len({result.trial.arm for result in own})),
+                str(sum(len(result.job_ids) for result in own)),
                 _node_hours(own),
                 "; ".join(ended) or ABSENT,
             )
         )
-    jobs = sum(len(each.job_ids) for each in history)
-    arms = str(len({each.trial.arm for each in history}))
+    jobs = sum(len(result.job_ids) for result in history)
+    arms = str(len({result.trial.arm for result in history}))
     rows.append(("all", arms, str(jobs), _node_hours(history), ABSENT))
     titles = columns("Stage", ">arms", ">jobs", ">node-hours of last attempts", "~no figure")
     return Table(columns=titles, rows=tuple(rows))
@@ -594,11 +594,11 @@ def stages(history: Sequence[TrialResult]) -> Table:
 
 def _node_hours(history: Iterable[TrialResult]) -> str:
     found = [
-        max(each.outcome.end_s - each.outcome.start_s, 0.0) * max(len(each.outcome.nodes), 1)
-        for each in history
-        if each.outcome is not None
-        and each.outcome.start_s is not None
-        and each.outcome.end_s is not None
+        max(result.outcome.end_s - result.outcome.start_s, 0.0) * max(len(result.outcome.nodes), 1)
+        for result in history
+        if result.outcome is not None
+        and result.outcome.start_s is not None
+        and result.outcome.end_s is not None
     ]
     return significant(sum(found) / _HOUR_S) if found else ABSENT
 
@@ -610,9 +610,9 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     scale stands at its edge.
     """
     found = [
-        (each, each.score)
-        for each in history
-        if each.score is not None and each.score.timings and each.score.step_s
+        (result, result.score)
+        for result in history
+        if result.score is not None and result.score.timings and result.score.step_s
     ]
     if not found:
         return None
@@ -624,7 +624,7 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
     # the reference first, then in the order of the first trial of each
-    arms = dict.fromkeys([reference, *(each.trial.arm for each, _ in found)])
+    arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in found)])
     order = {arm: at for at, arm in enumerate(arms)}
     found.sort(key=lambda pair: order[pair[0].trial.arm])
     most = max(_MOST_POINTS // min(len(found), _MOST_STRIPS), 20)
@@ -639,8 +639,8 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     return Strips(
         caption=caption,
         strips=tuple(
-            _strip(each, score, scale, most=most, is_reference=each.trial.arm == reference)
-            for each, score in found[:_MOST_STRIPS]
+            _strip(result, score, scale, most=most, is_reference=result.trial.arm == reference)
+            for result, score in found[:_MOST_STRIPS]
         ),
     )
 
@@ -687,9 +687,9 @@ def turn_strips(history: Sequence[TrialResult]) -> Strips | None:
     that differ lie apart in every rotation, and a rotation's drift shows in all of its programs.
     """
     found = [
-        (each, score, name)
-        for each in history
-        if each.rotation is not None and (score := each.rotation.score) is not None
+        (result, score, name)
+        for result in history
+        if result.rotation is not None and (score := result.rotation.score) is not None
         for name in dict.fromkeys(turn.program for turn in score.turns)
     ]
     off = sorted(
@@ -713,21 +713,21 @@ def turn_strips(history: Sequence[TrialResult]) -> Strips | None:
     return Strips(
         caption=caption,
         strips=tuple(
-            _turn_strip(each, score, name, scale) for each, score, name in found[:_MOST_STRIPS]
+            _turn_strip(result, score, name, scale) for result, score, name in found[:_MOST_STRIPS]
         ),
     )
 
 
 def _turn_strip(result: TrialResult, score: RotationScore, name: str, scale: float) -> Strip:
     last = max(score.turns[-1].first_step, 1)
-    own = [each for each in score.turns if each.program == name]
+    own = [turn for turn in score.turns if turn.program == name]
     change = score.of(name)
     points = (
         (
-            round(100 * each.first_step / last, 1),
-            round(50 - 48 * min(max((each.log_step_s + score.level) / scale, -1.0), 1.0), 1),
+            round(100 * turn.first_step / last, 1),
+            round(50 - 48 * min(max((turn.log_step_s + score.level) / scale, -1.0), 1.0), 1),
         )
-        for each in own
+        for turn in own
     )
     told = percent(relative(change.change)) if change is not None else ABSENT
     return Strip(
@@ -759,15 +759,17 @@ def drift(
 ) -> Chart | None:
     """Return each repeated trial against the mean of its arm, over time; None without repeats."""
     by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
-    for each in history:
-        start = _start(each.outcome)
-        if each.score is not None and start is not None and each.trial.protocol.is_scored:
-            by_arm.setdefault((each.trial.arm, each.epoch), []).append((start, each, each.score))
+    for result in history:
+        start = _start(result.outcome)
+        if result.score is not None and start is not None and result.trial.protocol.is_scored:
+            by_arm.setdefault((result.trial.arm, result.epoch), []).append(
+                (start, result, result.score)
+            )
     offs = [
-        (start, each, relative(score.value - fmean(one.value for _, _, one in runs)))
+        (start, result, relative(score.value - fmean(one.value for _, _, one in runs)))
         for runs in by_arm.values()
         if len(runs) > 1
-        for start, each, score in runs
+        for start, result, score in runs
     ]
     if not offs:
         return None
@@ -779,10 +781,12 @@ def drift(
         Dot(
             x=x.at((start - begin) / unit_s),
             y=round(100 - y.at(off), 2),
-            looks="reference" if each.trial.arm == reference else "",
-            said=f"{plain(each.trial.arm)}, job {plain(', '.join(each.job_ids))}: {percent(off)}",
+            looks="reference" if result.trial.arm == reference else "",
+            said=(
+                f"{plain(result.trial.arm)}, job {plain(', '.join(result.job_ids))}: {percent(off)}"
+            ),
         )
-        for start, each, off in offs
+        for start, result, off in offs
     )
     caption = (
         "Each dot is a trial of an arm with several, in percent of the mean of that arm; above is "
@@ -800,7 +804,7 @@ def drift(
         zero=round(100 - y.at(0.0), 2),
         x_ticks=x.ticks(unit=f" {unit}"),
         y_ticks=tuple(
-            Tick(at=round(100 - each.at, 2), text=each.text)
-            for each in y.ticks(scale=100.0, sign=True)
+            Tick(at=round(100 - tick.at, 2), text=tick.text)
+            for tick in y.ticks(scale=100.0, sign=True)
         ),
     )

@@ -37,7 +37,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
             "so the recipe leaves them out.",
             largest=literal(recipe.largest),
         )
-    if any(each.need is Needed.NOT_TESTED for each in recipe.parts):
+    if any(part.need is Needed.NOT_TESTED for part in recipe.parts):
         yield say.text(
             "No run without some of these settings stands in the same blocks: they are known to "
             "help together, and any of them may do nothing."
@@ -56,7 +56,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
 def recipe_remarks(conclusion: Conclusion) -> list[str]:
     """Return what a patch says of each setting of the recipe, one line each."""
     recipe = conclusion.tuning.recipe
-    return [] if recipe is None else [_remark(each) for each in recipe.parts]
+    return [] if recipe is None else [_remark(part) for part in recipe.parts]
 
 
 def _row(part: RecipePart) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def csv_text(table: Table) -> str:
     """Return a table as CSV; a text with a comma, a quote or an end of line is quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([each.title for each in table.columns])
+    writer.writerow([column.title for column in table.columns])
     writer.writerows(table.rows)
     return printable(text.getvalue())
 

@@ -69,9 +69,12 @@ _ANSWERS = {
 def gate(subject: Subject) -> Document:
     """Return the gate as a document: its answer on each candidate, then the figures."""
     conclusion = subject.conclusion
-    answers = [(_answer(each), each) for each in conclusion.verdicts]
+    answers = [(_answer(verdict), verdict) for verdict in conclusion.verdicts]
     counts = Counter(answer for answer, _ in answers)
-    lines = (f"{answer}: {literal(each.arm)}: {plain(paragraph(each))}" for answer, each in answers)
+    lines = (
+        f"{answer}: {literal(verdict.arm)}: {plain(paragraph(verdict))}"
+        for answer, verdict in answers
+    )
     return Document(
         title=f"{subject.cell.label}: gate",
         header=header(subject),
@@ -94,9 +97,9 @@ _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
 def _candidates(subject: Subject) -> Table:
     """Say of each candidate in a cell of its own what differs from the baseline's."""
     by_digest = {each.digest: each for each in subject.cells}
-    cell_of = {each.trial.arm: each.trial.cell_digest for each in subject.history}
+    cell_of = {result.trial.arm: result.trial.cell_digest for result in subject.history}
     rows = []
-    for arm in (BASELINE_ID, *(each.arm for each in subject.conclusion.verdicts)):
+    for arm in (BASELINE_ID, *(verdict.arm for verdict in subject.conclusion.verdicts)):
         cell = by_digest.get(cell_of.get(arm, ""), subject.cell)
         varied = [name for name in _NAMED if name in varied_fields(subject.cells)]
         said = (f"{_NAMED[name]} {getattr(cell, name) or ABSENT}" for name in varied)
@@ -142,12 +145,12 @@ def evidence(subject: Subject) -> Document:
         ),
         sections=tuple(
             section(
-                f"{each.trial.profile.id}, job {', '.join(each.job_ids) or 'none'}",
+                f"{result.trial.profile.id}, job {', '.join(result.job_ids) or 'none'}",
                 bullets(
-                    *(map(plain, said) if said else [plainly(each.reason) or str(each.status)])
+                    *(map(plain, said) if said else [plainly(result.reason) or str(result.status)])
                 ),
             )
-            for each, said in subject.evidence
+            for result, said in subject.evidence
         ),
     )
 
@@ -157,8 +160,8 @@ def imported(subject: Subject) -> Document:
     conclusion, cell = subject.conclusion, subject.cell
     count = counted(len(subject.history), "job")
     named = named_by(subject)
-    ranked = [each for each in conclusion.verdicts if each.kind is VerdictKind.SCREENED]
-    rest = [each for each in conclusion.verdicts if each.kind is not VerdictKind.SCREENED]
+    ranked = [verdict for verdict in conclusion.verdicts if verdict.kind is VerdictKind.SCREENED]
+    rest = [verdict for verdict in conclusion.verdicts if verdict.kind is not VerdictKind.SCREENED]
     ranking = verdict_table(
         (*ranked, conclusion.baseline),
         *named,

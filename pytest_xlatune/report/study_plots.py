@@ -45,7 +45,7 @@ def pair_matrix(
     if not pairs:
         return None
     change = {frozenset(each.nodes): each.change for each in pairs}
-    told = sorted((each for each in change.items() if each[1] is not None), key=_by_change)
+    told = sorted((item for item in change.items() if item[1] is not None), key=_by_change)
     slowest = dict.fromkeys(name for pair, _ in told for name in sorted(pair))
     kept = set(list(dict.fromkeys((*first, *slowest)))[:_MOST_NODES])
     of_pairs = {name for pair in change for name in pair}

@@ -115,12 +115,12 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 def _evidence(found: Explanation) -> Iterator[Block]:
     """Yield the facts, each with the numbers of its artifacts, and the artifacts once."""
     job_of = {
-        path: job for each in found.facts for path, job in zip_longest(each.artifacts, each.jobs)
+        path: job for fact in found.facts for path, job in zip_longest(fact.artifacts, fact.jobs)
     }
     number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
     facts = tuple(
-        (each.kind, plain(each.text), ", ".join(number[path] for path in each.artifacts) or ABSENT)
-        for each in found.facts
+        (fact.kind, plain(fact.text), ", ".join(number[path] for path in fact.artifacts) or ABSENT)
+        for fact in found.facts
     )
     title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
     yield Table(title=title, columns=_COLUMNS, rows=facts)
@@ -245,16 +245,16 @@ def tuning(
     """
     say = Translator(language)
     model = cells[0].cell.model_tag
-    axes = " and ".join(dict.fromkeys(str(each.cell.parallelism) for each in cells))
+    axes = " and ".join(dict.fromkeys(str(cell.cell.parallelism) for cell in cells))
     signs = sign_flips(cells, say)
     env_files = dict.fromkeys(filter(None, map(_env_file, cells)))
     deployed = literals(env_files) if env_files else "the deployed environment"
 
     def each_cell(part: Callable[[MeasuredCell, Translator], Iterable[Block]]) -> Iterator[Block]:
-        for name, each in _named(cells):
+        for name, cell in _named(cells):
             if len(cells) > 1:
                 yield Heading(text=name)
-            yield from part(each, say)
+            yield from part(cell, say)
 
     parts: dict[str, Iterable[Block]] = {
         "TL;DR": _summary(cells, say),
@@ -267,8 +267,8 @@ def tuning(
         DEPLOYMENT: _deployment(cells, say, rewrite=rewrite),
         "Appendix: data sources": [
             jobs_table(
-                [(name, each.history, each.remarks) for name, each in _named(cells)],
-                slots={k: n for each in cells for k, n in slot_numbers(each.slots).items()},
+                [(name, cell.history, cell.remarks) for name, cell in _named(cells)],
+                slots={k: n for cell in cells for k, n in slot_numbers(cell.slots).items()},
             )
             or say.text("No job was submitted.")
         ],
@@ -287,14 +287,14 @@ def _env_file(covered: MeasuredCell) -> str:
 
 def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
     called = names(cells)
-    return [(called[each.cell_digest], each) for each in cells]
+    return [(called[cell.cell_digest], cell) for cell in cells]
 
 
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
     """Yield the bullets: those that cells share once, the others once for each cell."""
     of_cell = [
-        (*header(_with_load(each), digest=each.cell_digest, say=say), *_origins(each, say))
-        for each in cells
+        (*header(_with_load(cell), digest=cell.cell_digest, say=say), *_origins(cell, say))
+        for cell in cells
     ]
     shared = set.intersection(*map(set, of_cell))
     yield from (bullet for bullet in of_cell[0] if bullet in shared)
@@ -339,14 +339,14 @@ def _origins(covered: MeasuredCell, say: Translator) -> Iterator[str]:
 
 def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     rows = []
-    for name, each in _named(cells):
-        best, base = each.best, each.conclusion.baseline
+    for name, cell in _named(cells):
+        best, base = cell.best, cell.conclusion.baseline
         shown = best or base
         rows.append(
             (
                 name,
                 f"★ {literal(best.arm)}" if best else "as deployed",
-                (literal(each.recipe.shown_text) if each.recipe else "") or ABSENT,
+                (literal(cell.recipe.shown_text) if cell.recipe else "") or ABSENT,
                 figure(shown),
                 figure(base),
                 points(best.delta) if best else ABSENT,
@@ -355,18 +355,18 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
                 ", ".join(shown.job_ids) or ABSENT,
             )
         )
-    head = head_of({each.conclusion.metric for each in cells})
+    head = head_of({cell.conclusion.metric for cell in cells})
     titles = columns(
         "~Cell", "~Best recipe", "~Flags", f">{head}", f">{BASELINE_ID} {head}", ">delta %",
         "95 %", ">n", "~jobs",
     )  # fmt: skip
     yield Table(columns=titles, rows=tuple(rows))
-    for name, each in _named(cells):
+    for name, cell in _named(cells):
         said = [
-            headline(each.conclusion, say),
-            *on_slots(each.slots, say),
-            ending_text(say, each.conclusion, history=each.history, stopped=each.stopped),
-            *([_reason(each.best, each.explanation, say)] if each.best else []),
+            headline(cell.conclusion, say),
+            *on_slots(cell.slots, say),
+            ending_text(say, cell.conclusion, history=cell.history, stopped=cell.stopped),
+            *([_reason(cell.best, cell.explanation, say)] if cell.best else []),
         ]
         text = " ".join(said)
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
@@ -409,7 +409,7 @@ def _file(file: DeployedFile) -> Block:
     settings = settings_of(file.text)
     if settings is None:
         return Code(text=file.text, language="yaml")
-    rows = tuple((literal(each.key), literal(each.written)) for each in settings)
+    rows = tuple((literal(setting.key), literal(setting.written)) for setting in settings)
     return Table(columns=_SETTINGS, rows=rows)
 
 
@@ -447,17 +447,19 @@ def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     found = [
-        each
-        for each in covered.conclusion.verdicts
-        if each.kind is VerdictKind.SLOWER
-        or each.is_likely_slower
-        or (each.kind is VerdictKind.INVALID and not each.can_run)
+        verdict
+        for verdict in covered.conclusion.verdicts
+        if verdict.kind is VerdictKind.SLOWER
+        or verdict.is_likely_slower
+        or (verdict.kind is VerdictKind.INVALID and not verdict.can_run)
     ]
     if not found:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
     confirmed, *others = tables(covered.subject, only=found, say=say)
-    if any(each.kind is VerdictKind.SLOWER for each in found):  # else it has the baseline alone
+    if any(
+        verdict.kind is VerdictKind.SLOWER for verdict in found
+    ):  # else it has the baseline alone
         yield confirmed
     yield from others
 
@@ -474,28 +476,28 @@ def _deployment(
         )
         yield Code(text=patch.text, language="diff")
     called = names(cells)
-    for name, each in _named(cells):
-        best, against = each.best, conflicts(each, cells)
+    for name, cell in _named(cells):
+        best, against = cell.best, conflicts(cell, cells)
         if len(cells) > 1:
             yield Heading(text=name)
         if best is None:
             yield say.text("Leave the deployed environment as it is.")
-        elif each.recipe is None:
+        elif cell.recipe is None:
             yield say.text(
                 "The sweep no longer names the settings of {profile}.",
                 profile=literal(best.arm),
             )
-        elif each.cell_digest in patch.missing:
-            why = patch.missing[each.cell_digest]
-            yield from _by_hand(each, each.recipe, against, why, say)
-        yield from recipe_blocks(each.conclusion, say)
+        elif cell.cell_digest in patch.missing:
+            why = patch.missing[cell.cell_digest]
+            yield from _by_hand(cell, cell.recipe, against, why, say)
+        yield from recipe_blocks(cell.conclusion, say)
         for conflict in against:
             if conflict.other is not None:
                 other = called.get(conflict.other.cell_digest, conflict.where)
                 yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
-        yield from _deployed_since(each, name, say)
+        yield from _deployed_since(cell, name, say)
         if best is not None:
-            yield from _shown_for(each, against, say)
+            yield from _shown_for(cell, against, say)
 
 
 def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
@@ -525,16 +527,16 @@ def _shown_for(
         )
         return
     kinds: dict[str, list[OtherCell]] = {_HOLDS: [], _HARMFUL: [], _UNTOLD: []}
-    for each in covered.elsewhere:
-        msgid = _HOLDS if each.holds else _HARMFUL if each.is_harmful else _UNTOLD
-        kinds[msgid].append(each)
+    for other in covered.elsewhere:
+        msgid = _HOLDS if other.holds else _HARMFUL if other.is_harmful else _UNTOLD
+        kinds[msgid].append(other)
     for msgid, found in kinds.items():
         if found:
-            tags = literals([each.config_tag for each in found])
-            files = literals([f"{each.sweep}/gate.md" for each in found])
+            tags = literals([other.config_tag for other in found])
+            files = literals([f"{other.sweep}/gate.md" for other in found])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
     variables = dict.fromkeys(
-        name for each in against if each.other is None for name in each.variables
+        name for conflict in against if conflict.other is None for name in conflict.variables
     )
     if variables and covered.recipe and (covered.recipe.flags or covered.recipe.env):
         yield say.text(_GUARDED, variables=literals(variables))
@@ -587,7 +589,10 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
             _change(change),
         )
         for written_s, baseline, best, change in (
-            *((each.written_s, each.baseline, each.best, each.change) for each in covered.earlier),
+            *(
+                (former.written_s, former.baseline, former.best, former.change)
+                for former in covered.earlier
+            ),
             (covered.written_s, covered.conclusion.baseline, covered.best, None),
         )
     ]

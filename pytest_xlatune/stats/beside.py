@@ -26,7 +26,7 @@ FAR = 3.5  # robust standard deviations: a value farther off is a bad job
 def spread_of(values: Sequence[float]) -> float:
     """Return the standard deviation of most of the values, those far off hardly counted."""
     level = median(values)
-    return MAD * median(abs(each - level) for each in values)
+    return MAD * median(abs(value - level) for value in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

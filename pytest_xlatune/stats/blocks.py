@@ -62,19 +62,19 @@ class BlockFit:
 
 def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None:
     """Fit block and arm effects; None where there is no control or nothing beside it."""
-    counts = Counter(each.arm for each in scores)
+    counts = Counter(score.arm for score in scores)
     arms = sorted(counts.keys() - {control})
     if not arms or not counts[control]:
         return None
-    blocks = list(dict.fromkeys(each.block for each in scores))
+    blocks = list(dict.fromkeys(score.block for score in scores))
     column = {arm: at for at, arm in enumerate(arms)}
     row = {block: len(arms) + at for at, block in enumerate(blocks)}
     design = np.zeros((len(scores), len(arms) + len(blocks)))
-    for at, each in enumerate(scores):
-        design[at, row[each.block]] = 1.0
-        if each.arm != control:
-            design[at, column[each.arm]] = 1.0
-    values = np.array([each.value for each in scores])
+    for at, score in enumerate(scores):
+        design[at, row[score.block]] = 1.0
+        if score.arm != control:
+            design[at, column[score.arm]] = 1.0
+    values = np.array([score.value for score in scores])
     # centred: a common factor of all TGS must not cost digits
     values -= values.mean()
     normal = design.T @ design
@@ -92,7 +92,7 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
         if found is None:
             return None, None
         own, job = found
-        mine = [at for at, each in enumerate(scores) if each.arm == arm]
+        mine = [at for at, score in enumerate(scores) if score.arm == arm]
         kept = np.eye(len(mine)) - design[mine] @ inverse @ design[mine].T
         taken = float(residual[mine] @ np.linalg.pinv(kept, rcond=1e-9) @ residual[mine])
         rest_df = df - (len(mine) - 1)
@@ -127,18 +127,18 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     Each control keeps an effect of its own, so that what controls differ by for good is no noise.
     None where no control or nothing beside them was scored.
     """
-    counts = Counter(each.arm for each in scores)
+    counts = Counter(score.arm for score in scores)
     beside = sorted(counts.keys() & set(controls))
     arms = sorted(counts.keys() - set(beside))
     if not beside or not arms:
         return None
-    blocks = list(dict.fromkeys(each.block for each in scores))
+    blocks = list(dict.fromkeys(score.block for score in scores))
     column = {name: at for at, name in enumerate((*beside, *arms))}
     row = {block: len(column) + at for at, block in enumerate(blocks)}
     design = np.zeros((len(scores), len(column) + len(blocks)))
-    for at, each in enumerate(scores):
-        design[at, [column[each.arm], row[each.block]]] = 1.0
-    values = np.array([each.value for each in scores])
+    for at, score in enumerate(scores):
+        design[at, [column[score.arm], row[score.block]]] = 1.0
+    values = np.array([score.value for score in scores])
     values -= values.mean()
     normal = design.T @ design
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
@@ -181,9 +181,9 @@ def _own_variance(
     None with less than three blocks that hold it and a control.
     """
     cells: dict[Hashable, tuple[list[float], list[float]]] = {}
-    for each in scores:
-        if each.arm in (arm, control):
-            cells.setdefault(each.block, ([], []))[each.arm == control].append(each.value)
+    for score in scores:
+        if score.arm in (arm, control):
+            cells.setdefault(score.block, ([], []))[score.arm == control].append(score.value)
     both = [(own, beside) for own, beside in cells.values() if own and beside]
     if len(both) < _OWN_RUNS:
         return None
@@ -200,7 +200,7 @@ def _control_weights(
     Such arms share every block with as many controls, whatever else stands there for a while: their
     estimates are plain means of block differences.
     """
-    cells = Counter((each.block, each.arm) for each in scores)
+    cells = Counter((score.block, score.arm) for score in scores)
     blocks = {block for block, _ in cells}
     in_block = {cells[block, control] for block in blocks}
     weight = in_block.pop()
@@ -419,12 +419,12 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     all jobs where there are ten profiles or more: of a few a good one would pass for a drift. Then
     the baselines alone tell it, and one on each slot tells none.
     """
-    if not any(each.is_baseline for each in jobs):
+    if not any(score.is_baseline for score in jobs):
         return None
-    slots = list(dict.fromkeys(each.slot for each in jobs))
-    centre = math.fsum(each.at for each in jobs) / len(jobs)
-    is_profile = np.array([0.0 if each.is_baseline else 1.0 for each in jobs])
-    places = np.array([each.at - centre for each in jobs])
+    slots = list(dict.fromkeys(score.slot for score in jobs))
+    centre = math.fsum(score.at for score in jobs) / len(jobs)
+    is_profile = np.array([0.0 if score.is_baseline else 1.0 for score in jobs])
+    places = np.array([score.at - centre for score in jobs])
     is_told = int(is_profile.sum()) >= _MANY
     columns = [np.ones(len(jobs))]
     columns += [places] if is_told else []
@@ -432,14 +432,14 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     fixed = len(columns)
     design = np.zeros((len(jobs), fixed + len(slots)))
     design[:, :fixed] = np.stack(columns, axis=1)
-    for row, each in enumerate(jobs):
-        design[row, fixed + slots.index(each.slot)] = 1.0
-    values = np.array([each.value for each in jobs])
+    for row, score in enumerate(jobs):
+        design[row, fixed + slots.index(score.slot)] = 1.0
+    values = np.array([score.value for score in jobs])
     slope, tilt = (0.0, 0.0) if is_told else _slope_of_baselines(jobs)
     values -= slope * places
     mean = float(values.mean())
     values -= mean
-    rows = [at for at, each in enumerate(jobs) if not each.is_baseline]
+    rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
     weights, ratio = np.ones(len(jobs)), 1.0
     weights[rows] = _weights(values[rows].tolist())
     for _ in range(_EM_ROUNDS):
@@ -477,15 +477,15 @@ def _weights(values: Sequence[float]) -> list[float]:
     if not values:
         return []
     (centre,), sd = main_group([values])
-    return [weight(each - centre, sd) for each in values]
+    return [weight(value - centre, sd) for value in values]
 
 
 def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:
     """Return the slope that the baselines of the slots share, and its variance in sigma^2."""
     groups: dict[Hashable, list[tuple[float, float]]] = {}
-    for each in jobs:
-        if each.is_baseline:
-            groups.setdefault(each.slot, []).append((each.at, each.value))
+    for score in jobs:
+        if score.is_baseline:
+            groups.setdefault(score.slot, []).append((score.at, score.value))
     line = fit_lines(list(groups.values()))[0]
     return line.slope, 1 / line.spread if line.spread else 0.0
 

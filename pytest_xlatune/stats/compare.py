@@ -186,7 +186,7 @@ def winners(
         return min(each.estimate - critical * error, each.ci95[0])
 
     passed: list[str] = []
-    left = [arm for arm, each in found.items() if each.n > 1]
+    left = [arm for arm, comparison in found.items() if comparison.n > 1]
     while left:
         excesses = {arm: excess(arm, family - len(passed)) for arm in left}
         clearest = max(left, key=lambda arm: found[arm].estimate / standard_error(found[arm]))

@@ -186,7 +186,7 @@ class SweepLayout:
         first = self.widths[0]
         widths = (first if at < slots else each for at, each in enumerate(self.widths))
         return dataclasses.replace(
-            self, widths=tuple(min(each, max(profiles, 1)) for each in widths)
+            self, widths=tuple(min(width, max(profiles, 1)) for width in widths)
         )
 
     @property
@@ -389,7 +389,7 @@ def _behind_rotations(
     profiles: int, budget: int, screened: int, in_screen: int, rotations: int
 ) -> Plan | Refusal:
     """Return the widest blocks that fit behind a screen of so many jobs, and more of the last."""
-    layouts = [each.of(profiles) for each in _LAYOUTS]
+    layouts = [layout.of(profiles) for layout in _LAYOUTS]
     for found in layouts:
         left = budget - screened - found.in_blocks
         if left < 0 or found.df < MIN_DF:
@@ -404,7 +404,7 @@ def _behind_rotations(
             jobs=screened + sum(widths) + len(widths) * found.block_baselines,
             rotations=rotations,
         )
-    least = screened + min(each.in_blocks for each in layouts if each.df >= MIN_DF)
+    least = screened + min(layout.in_blocks for layout in layouts if layout.df >= MIN_DF)
     usual = max(screened + layouts[1].in_blocks, least)
     return Refusal(
         why=say(

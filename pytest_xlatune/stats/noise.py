@@ -240,10 +240,10 @@ def slot_noise(trials: Sequence[SlotTrial], *, slots: int) -> SlotNoise | None:
     known = sorted(trials, key=lambda each: each.slot)
     if [at for at, _ in groupby(known, key=lambda each: each.slot)] != list(range(slots)):
         return None
-    beside = np.array([_beside(each, known, slots) for each in known])
-    starts = np.array([each.start_s for each in known])
+    beside = np.array([_beside(trial, known, slots) for trial in known])
+    starts = np.array([trial.start_s for trial in known])
     spread = float(starts.max() - starts.min()) or 1.0
-    columns = [np.array([float(each.slot == at) for each in known]) for at in range(slots)]
+    columns = [np.array([float(trial.slot == at) for trial in known]) for at in range(slots)]
     is_varied = float(beside.max() - beside.min()) > _LEAST_SPREAD
     columns += [beside - beside.mean()] if is_varied else []
     if float(starts.max()) > float(starts.min()):
@@ -252,7 +252,7 @@ def slot_noise(trials: Sequence[SlotTrial], *, slots: int) -> SlotNoise | None:
     df = len(known) - int(np.linalg.matrix_rank(design))
     if df < _LEAST_DF:
         return None
-    values = np.array([each.value for each in known])
+    values = np.array([trial.value for trial in known])
     mean = float(values.mean())
     inverse = np.linalg.pinv(design.T @ design, rcond=1e-10, hermitian=True)
     effects = inverse @ (design.T @ (values - mean))

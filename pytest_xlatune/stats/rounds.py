@@ -193,7 +193,7 @@ def turns_of(
         before = program
     if not whose:
         return NoTurns(reason=say("no turn began"))
-    if not any(is_baseline(each.program) for each in found):
+    if not any(is_baseline(turn.program) for turn in found):
         return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
     return _warm(found)
 
@@ -202,18 +202,18 @@ def _warm(turns: Sequence[MeasuredTurn]) -> tuple[MeasuredTurn, ...]:
     """Return the turns without those in which a program was still warming up."""
     first: dict[str, MeasuredTurn] = {}
     later: defaultdict[str, list[float]] = defaultdict(list)
-    for each in turns:
-        if first.setdefault(each.program, each) is not each:
-            later[each.program].append(each.log_step_s)
+    for turn in turns:
+        if first.setdefault(turn.program, turn) is not turn:
+            later[turn.program].append(turn.log_step_s)
     level = {name: median(own) for name, own in later.items() if len(own) >= _LATER_TURNS}
     off = [abs(each - level[name]) for name in level for each in later[name]]
     most = max(_UNLIKE, _UNLIKE_TIMES * 1.4826 * median(off)) if off else math.inf
     cold = {
-        each.first_step
-        for name, each in first.items()
-        if name in level and abs(each.log_step_s - level[name]) > most
+        turn.first_step
+        for name, turn in first.items()
+        if name in level and abs(turn.log_step_s - level[name]) > most
     }
-    return tuple(each for each in turns if each.first_step not in cold)
+    return tuple(turn for turn in turns if turn.first_step not in cold)
 
 
 _LEAST_STEPS = 2  # of a turn
@@ -241,18 +241,18 @@ def fit_turns(
         turns: the turns of one rotation, in order.
         tokens: tokens of a device in a step; None is unknown.
     """
-    names = list(dict.fromkeys(each.program for each in turns))
+    names = list(dict.fromkeys(turn.program for turn in turns))
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
     beside = sum(map(is_baseline, names))
     if not beside:
         return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
     design, ridge = _design(turns, names)
-    speeds = np.array([-each.log_step_s for each in turns])
+    speeds = np.array([-turn.log_step_s for turn in turns])
     centre = float(np.median(speeds))
     effects, covariance, sd = _weighted(design, speeds - centre, ridge)
     mean = np.zeros(len(effects))
     mean[:beside] = 1 / beside
-    counts = Counter(each.program for each in turns)
+    counts = Counter(turn.program for turn in turns)
     changes = []
     for at, name in enumerate(names):
         contrast = -mean
@@ -281,20 +281,20 @@ def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix
 
     The copies of the baseline leave the same to their successors: they share that column.
     """
-    rounds = sorted({each.round for each in turns})[1:]
-    before = sorted({BASELINE_ID if is_baseline(b) else b for each in turns if (b := each.before)})
+    rounds = sorted({turn.round for turn in turns})[1:]
+    before = sorted({BASELINE_ID if is_baseline(b) else b for turn in turns if (b := turn.before)})
     columns = {name: at for at, name in enumerate(names)}
     of_round = {number: len(names) + at for at, number in enumerate(rounds)}
     slope = len(names) + len(rounds)
     carried = {name: slope + 1 + at for at, name in enumerate(before)}
     design = np.zeros((len(turns), slope + 1 + len(before)))
-    for at, each in enumerate(turns):
-        design[at, columns[each.program]] = 1.0
+    for at, turn in enumerate(turns):
+        design[at, columns[turn.program]] = 1.0
         design[at, slope] = at / len(turns) - 0.5
-        if each.round in of_round:
-            design[at, of_round[each.round]] = 1.0
-        if each.before:
-            left = BASELINE_ID if is_baseline(each.before) else each.before
+        if turn.round in of_round:
+            design[at, of_round[turn.round]] = 1.0
+        if turn.before:
+            left = BASELINE_ID if is_baseline(turn.before) else turn.before
             design[at, carried[left]] = 1.0
     ridge = np.full(design.shape[1], 1e-6)  # one round alone tells no slope
     ridge[slope + 1 :] = _RIDGE

@@ -140,7 +140,7 @@ def timed_steps(
     known = _one_rank(Steps.of(steps))
     tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
     exact = dict(zip(*_timed(known, tokens), strict=True))
-    return tuple(each._replace(step_s=exact.get(each.step)) for each in known)
+    return tuple(step._replace(step_s=exact.get(step.step)) for step in known)
 
 
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:
@@ -314,7 +314,7 @@ class StepWindow(Sequence[int]):
     def __contains__(self, step: object) -> bool:
         return (
             isinstance(step, int)
-            and any(step in each for each in self.pieces)
+            and any(step in piece for piece in self.pieces)
             and (not self.every or (step + 1) % self.every >= min(_EVALUATED, self.every))
         )
 
@@ -332,10 +332,10 @@ class StepWindow(Sequence[int]):
         return inside
 
     def __iter__(self) -> Iterator[int]:
-        return (step for each in self.pieces for step in each if step in self)
+        return (step for piece in self.pieces for step in piece if step in self)
 
     def __len__(self) -> int:
-        return sum(len(each) - self._evaluated_in(each) for each in self.pieces)
+        return sum(len(piece) - self._evaluated_in(piece) for piece in self.pieces)
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -348,7 +348,7 @@ class StepWindow(Sequence[int]):
             return tuple(self)[at]
         if not -len(self) <= at < len(self):
             raise IndexError(at)
-        backwards = (s for each in reversed(self.pieces) for s in reversed(each) if s in self)
+        backwards = (s for piece in reversed(self.pieces) for s in reversed(piece) if s in self)
         return next(islice(iter(self) if at >= 0 else backwards, max(at, ~at), None))
 
     def _evaluated_in(self, piece: range) -> int:
@@ -477,8 +477,8 @@ def _median(values: Sequence[float]) -> float:
     if not sample:
         return median(values)
     low, high = sample[len(sample) * 9 // 20], sample[len(sample) * 11 // 20]
-    middle = sorted([each for each in values if low <= each <= high])
-    at = (len(values) - 1) // 2 - len([each for each in values if each < low])
+    middle = sorted([value for value in values if low <= value <= high])
+    at = (len(values) - 1) // 2 - len([value for value in values if value < low])
     upper = at + 1 - len(values) % 2
     return (middle[at] + middle[upper]) / 2 if 0 <= at <= upper < len(middle) else median(values)
 

@@ -94,12 +94,12 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
         [statistics.median(each[at : at + WINDOW]) for each in ratios]
         for at in range(0, len(steps), WINDOW)
     ]
-    found = set.intersection(*(outliers(each) for each in windows))
-    slower = {at: math.expm1(min(each[at] for each in windows)) for at in found}
+    found = set.intersection(*(outliers(window) for window in windows))
+    slower = {at: math.expm1(min(window[at] for window in windows)) for at in found}
     slow = sorted(
         (at for at in found if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
     )
-    rest = [value for each in windows for at, value in enumerate(each) if at not in slow]
+    rest = [value for window in windows for at, value in enumerate(window) if at not in slow]
     return RankTimes(
         ranks=len(ranks),
         first=steps[0],
@@ -126,7 +126,7 @@ def outliers(values: Sequence[float]) -> set[int]:
 def _spread(values: Sequence[float]) -> float:
     """Return the standard deviation; that of `statistics` is exact, and slow in each look."""
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 @functools.lru_cache(maxsize=4096)

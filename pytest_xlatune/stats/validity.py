@@ -147,7 +147,7 @@ def judged(
             seen=said.seen,
             why=said.why,
             is_deployed=not is_own,
-            is_exempt=any(fnmatchcase(name, each.removeprefix("--")) for each in patterns),
+            is_exempt=any(fnmatchcase(name, pattern.removeprefix("--")) for pattern in patterns),
         )
         for kind, name, value, said, is_own in asked
         # of the cell's own keys only trouble is worth a word
@@ -161,26 +161,26 @@ _NOT_SET = say("not set")
 def contradictions(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
     """Return a reason for each setting that a witness contradicts: the trial is invalid."""
     return tuple(
-        each.why
-        if each.why is not None and each.why.code is MessageCode.PGLE
+        setting.why
+        if setting.why is not None and setting.why.code is MessageCode.PGLE
         else say(
             "{setting} is {seen} in {witness}, expected '{asked}': the profile was not in effect",
-            setting=each.label,
-            seen=_NOT_SET if each.said is None else each.said,
-            witness=each.witness,
-            asked=each.asked,
+            setting=setting.label,
+            seen=_NOT_SET if setting.said is None else setting.said,
+            witness=setting.witness,
+            asked=setting.asked,
         )
-        for each in settings
-        if each.effect is Effect.CONTRADICTED
+        for setting in settings
+        if setting.effect is Effect.CONTRADICTED
     )
 
 
 def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
     """Return a reason for each way in which settings are not known to be in effect."""
     found: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
-    for each in settings:
-        if each.effect in found:
-            found[each.effect].append(each.label)
+    for setting in settings:
+        if setting.effect in found:
+            found[setting.effect].append(setting.label)
     kinds = {
         Effect.ASKED: "asked, and nothing that reads it says that it is in effect: {names}",
         Effect.NOT_SEEN: "not seen, although what reads it was asked to say so: {names}",
@@ -383,7 +383,7 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Sai
 
 def _is_edited(value: str, found: str) -> bool:
     """Whether a list holds what `+FUSION,-CUBLAS` adds, and nothing of what it takes away."""
-    have = {each.lower() for each in _parts(found)}
+    have = {part.lower() for part in _parts(found)}
     edits = [each.strip().lower() for each in value.split(",") if each.strip()]
     return all((each[1:] in have) == (each[0] == "+") for each in edits)
 

@@ -183,7 +183,7 @@ class Decision:
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles that are compared, each once, the deployed baseline left out."""
-        found = {each.profile.id: each.profile for each in self.arms}
+        found = {arm.profile.id: arm.profile for arm in self.arms}
         return tuple(profile for name, profile in found.items() if name != BASELINE_ID)
 
 

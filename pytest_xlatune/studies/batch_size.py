@@ -204,7 +204,7 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
             sigma=self.sigma,
             peak_tflops=self.peak_tflops,
         )
-        if any(not isinstance(each, str) and not 0 < each < math.inf for each in self.sizes):
+        if any(not isinstance(size, str) and not 0 < size < math.inf for size in self.sizes):
             raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
         if bool(self.by) is not bool(self.by_values) or (self.by and not self.sizes):
             raise ConfigError("batch size: a second key is by=, by_values= and sizes= together")
@@ -233,7 +233,7 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     @property
     def grows(self) -> bool:
         """Whether memory grows along the values."""
-        return not any(isinstance(each, str) for each in self.sizes)
+        return not any(isinstance(size, str) for size in self.sizes)
 
     def study(self, asked: Asked) -> BatchStudy:
         """Return the study of a sweep.
@@ -299,7 +299,7 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
 
 
 def _texts(values: Sequence[float | str]) -> tuple[str, ...]:
-    return tuple(each if isinstance(each, str) else f"{each:.12g}" for each in values)
+    return tuple(value if isinstance(value, str) else f"{value:.12g}" for value in values)
 
 
 def _own_value(asked: Asked, key: str) -> float | None:
@@ -413,15 +413,15 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
     def labels(self) -> Sequence[str]:
         """How a sentence names each cell: `8`, `8 remat_policy=full`."""
         key = self.asked.by
-        pairs = [f"{each} {key}={text}" for text in self.by_values for each in self.values]
+        pairs = [f"{value} {key}={text}" for text in self.by_values for value in self.values]
         return pairs or self.values
 
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the values that were listed, or those that a search has tried so far."""
         if self.asked.names_arms:
             return self.every_arm
-        tried = {each.trial.arm for each in self.walked(history).runs.values()}
-        return tuple(each for each in self.every_arm if each.id in tried)
+        tried = {result.trial.arm for result in self.walked(history).runs.values()}
+        return tuple(arm for arm in self.every_arm if arm.id in tried)
 
     @property
     def outline(self) -> tuple[Message, ...]:
@@ -506,7 +506,7 @@ class Lane:
     @cached_property
     def too_large(self) -> list[int]:
         """The places that need more than there is, or whose compiling ended for want of memory."""
-        return [at for at, each in self.memory.items() if each.fits is False]
+        return [at for at, memory in self.memory.items() if memory.fits is False]
 
     @cached_property
     def compiled_top(self) -> int | None:
@@ -539,7 +539,7 @@ class Lane:
     def next_compiled(self) -> int | None:
         """The place to compile next; None once the ceiling is known, or cannot be."""
         end = len(self.sizes)
-        is_over = any(each.fits is None for each in self.memory.values())
+        is_over = any(memory.fits is None for memory in self.memory.values())
         if is_over or not self.grows or len(self.needed) + len(self.too_large) >= MOST_COMPILED:
             return None
         fit = set(self.needed) - set(self.too_large)
@@ -651,20 +651,20 @@ class Lane:
                     continue
                 if step == 1 or self.ratio(min(at, best), max(at, best)) <= STEPS_RATIO:
                     tries.append((self.sizes[at], at - 1, at + 1))
-        found = (self.free(*each) for each in tries)
+        found = (self.free(*attempt) for attempt in tries)
         return next((each for each in found if each is not None), None)
 
 
 def is_unfit(result: TrialResult) -> bool:
     """Whether a run shows that its value does not fit."""
     is_refused = result.not_run is NotRun.CANNOT
-    is_told = is_refused or any(each.cls in _UNFIT for each in result.findings)
+    is_told = is_refused or any(finding.cls in _UNFIT for finding in result.findings)
     return result.status is TrialStatus.DROPPED and is_told
 
 
 def cause_of(result: TrialResult) -> str:
     """Return the class that a run without a score ended in; "" where nothing was diagnosed."""
-    return next((each.cls for each in (*result.asking, *reversed(result.findings))), "")
+    return next((finding.cls for finding in (*result.asking, *reversed(result.findings))), "")
 
 
 class BatchWalk(CellWalk[BatchStudy]):
@@ -676,7 +676,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     def __init__(self, study: BatchStudy, history: History) -> None:
         super().__init__(study, history)
         every = self.results.items()
-        self.runs = {name: each for name, each in every if each.trial.stage != COMPILED}
+        self.runs = {name: result for name, result in every if result.trial.stage != COMPILED}
         self.blocks: list[tuple[Trial, ...]] = []  # those that were begun
 
     def walk(self) -> None:
@@ -691,7 +691,9 @@ class BatchWalk(CellWalk[BatchStudy]):
             trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
             self.blocks.append(trials)
             later = (blocks - len(self.blocks)) * len(self.compared)
-            gone = {each.trial.arm for each in self.run(trials, later=later) if is_unfit(each)}
+            gone = {
+                result.trial.arm for result in self.run(trials, later=later) if is_unfit(result)
+            }
             places = [at for at in places if self.study.ids[at] not in gone]
 
     @property
@@ -718,9 +720,9 @@ class BatchWalk(CellWalk[BatchStudy]):
         """Place -> its runs, blocks last; the second run of a hang stands behind the first."""
         found: dict[int, list[TrialResult]] = {at: [] for at in self.place_of.values()}
         ordered = sorted(self.runs.values(), key=lambda e: (e.trial.block, e.trial.position))
-        for each in ordered:
-            if each.trial.arm in self.place_of:
-                found[self.place_of[each.trial.arm]].append(each)
+        for result in ordered:
+            if result.trial.arm in self.place_of:
+                found[self.place_of[result.trial.arm]].append(result)
         return found
 
     @cached_property
@@ -816,9 +818,9 @@ class BatchWalk(CellWalk[BatchStudy]):
     def answers(self) -> Mapping[int, CompiledMemory]:
         """Place -> what compiling says of its memory."""
         return {
-            self.place_of[each.trial.arm]: each.memory
-            for each in self.results.values()
-            if each.status.is_final and each.memory is not None
+            self.place_of[result.trial.arm]: result.memory
+            for result in self.results.values()
+            if result.status.is_final and result.memory is not None
         }
 
     # -- what to run next
@@ -838,10 +840,10 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def stopped(self) -> Message | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
-        for each in (own[-1] for own in self.probes.values()):
-            if usable(each) is None and (cause := cause_of(each)) in _STOPS:
+        for result in (own[-1] for own in self.probes.values()):
+            if usable(result) is None and (cause := cause_of(result)) in _STOPS:
                 text = "{cause}: {why}: no other size would mend it"
-                return say(text, cause=cause, why=each.reason)
+                return say(text, cause=cause, why=result.reason)
         lost = self.lost.values()
         causes = Counter[str | Message | None](cause_of(e) or e.reason for e in lost)
         common, count = next(iter(causes.most_common(1)), ("", 0))
@@ -930,7 +932,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def affordable(self) -> tuple[int, int]:
         """How many leaders in how many blocks the budget allows."""
-        probed = sum(not each.trial.block for each in self.runs.values())
+        probed = sum(not result.trial.block for result in self.runs.values())
         left = self.study.budget - probed
         for width in range(len(self.leaders), 1, -1):
             blocks = min(left // width, self.study.asked.blocks)
@@ -946,14 +948,16 @@ class BatchWalk(CellWalk[BatchStudy]):
     @cached_property
     def fitted(self) -> tuple[BlockFit, int] | None:
         """Least squares of the blocks, held against the place that leads among them."""
-        planned = {each.id for trials in self.blocks for each in trials}
+        planned = {trial.id for trials in self.blocks for trial in trials}
         scores = [
             # nothing compares across a change of nodes
-            BlockScore(block=(each.trial.block, each.epoch), arm=each.trial.arm, value=score.value)
-            for each in self.runs.values()
-            if each.trial.id in planned
-            and self.place_of[each.trial.arm] not in self.unfit
-            and (score := usable(each))
+            BlockScore(
+                block=(result.trial.block, result.epoch), arm=result.trial.arm, value=score.value
+            )
+            for result in self.runs.values()
+            if result.trial.id in planned
+            and self.place_of[result.trial.arm] not in self.unfit
+            and (score := usable(result))
         ]
         for place in self.compared:
             first = fit_blocks(scores, control=self.study.ids[place])
@@ -1120,7 +1124,7 @@ class BatchWalk(CellWalk[BatchStudy]):
             return say(text, key=key, why=self.stopped)
         # a single run says less than blocks
         others = [e for e in verdicts if e.against == _BEST and (fit is None or e.arm in fit.arms)]
-        told = [each for each in others if each.delta is not None]
+        told = [verdict for verdict in others if verdict.delta is not None]
         following = max(told, key=lambda each: each.delta or 0.0, default=None)
         behind = None
         if following is not None:
@@ -1150,8 +1154,8 @@ class BatchWalk(CellWalk[BatchStudy]):
             return decided(base, VerdictKind.INVALID, why)
         if at not in self.scores:
             return screened(base, say("it stood still; it is run again"))
-        flags = score_flags([each for each in own if usable(each)])
-        in_blocks = lost_runs([each for each in own if each.trial.block])
+        flags = score_flags([result for result in own if usable(result)])
+        in_blocks = lost_runs([result for result in own if result.trial.block])
         base = replace(base, reasons=flags, lost=in_blocks)
         if at in self.another_loss:
             return undecided(replace(base, against=None), self.another_loss[at])
@@ -1166,7 +1170,9 @@ class BatchWalk(CellWalk[BatchStudy]):
         fit, is_lead = self.fit, at == self.lead
         is_block = fit is not None and ((is_lead and at in self.compared) or base.arm in fit.arms)
         if fit is not None and is_block:
-            blocks = [each for each in self.by_place[at] if each.trial.block and usable(each)]
+            blocks = [
+                result for result in self.by_place[at] if result.trial.block and usable(result)
+            ]
             how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
             base = replace(measured(base, blocks), job_ids=base.job_ids, n=len(blocks), method=how)
         else:
@@ -1220,7 +1226,7 @@ class BatchWalk(CellWalk[BatchStudy]):
 
     def _why_unfit(self, at: int) -> Iterator[Message]:
         own = self.by_place[at]
-        ended = [each for each in own if is_unfit(each)]
+        ended = [result for result in own if is_unfit(result)]
         if not ended:
             smaller = self.study.labels[min(self.smaller(at, self.unfit))]
             yield say("it ran, but {smaller} did not fit: {near}", smaller=smaller, near=_NEAR)

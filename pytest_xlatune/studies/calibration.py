@@ -134,8 +134,8 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     def past(self, history: History) -> Past:
         """Return its own trials: of those that measured something else, none."""
-        own = tuple(each for each in history if self._is_own(each.trial.stage))
-        protocols = {each.digest: each.protocol for each in self.cells}
+        own = tuple(result for result in history if self._is_own(result.trial.stage))
+        protocols = {cell.digest: cell.protocol for cell in self.cells}
         return read(own, protocols=protocols, declared={}, study=KIND, slots=bool(self.slots))
 
     def _is_own(self, stage: str) -> bool:
@@ -165,7 +165,7 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _trials(self) -> tuple[Trial, ...]:
-        return tuple(each for step in self.steps for each in step)
+        return tuple(trial for step in self.steps for trial in step)
 
     def _trial(self, position: int, *, stage: str = KIND, slot: int = 0) -> Trial:
         return Trial(
@@ -204,7 +204,7 @@ def _told(study: CalibrationStudy, past: Past) -> tuple[Message, ...]:
         return (
             say("cannot tell what slots differ by: a slot has no score, or too few trials have"),
         )
-    return found.found([compress(each) for each in study.slots])
+    return found.found([compress(slot) for slot in study.slots])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,21 +235,21 @@ def found_by(study: Study, history: History) -> Calibrated:
 
 
 def _slots(past: Past, cells: Sequence[Cell]) -> SlotNoise | None:
-    number = {each.digest: at for at, each in enumerate(cells)}
+    number = {cell.digest: at for at, cell in enumerate(cells)}
     times = [
-        (each, score.value, each.outcome.start_s, each.outcome.end_s)
-        for each in past.screen.values()
-        if (score := usable(each)) is not None and each.outcome is not None
+        (result, score.value, result.outcome.start_s, result.outcome.end_s)
+        for result in past.screen.values()
+        if (score := usable(result)) is not None and result.outcome is not None
     ]
     first_s = min((start_s for _, _, start_s, _ in times if start_s is not None), default=0.0)
     trials = [
         SlotTrial(
-            slot=number[each.trial.cell_digest],
+            slot=number[result.trial.cell_digest],
             start_s=start_s - first_s,
             end_s=end_s - first_s,
             value=value,
         )
-        for each, value, start_s, end_s in times
+        for result, value, start_s, end_s in times
         if start_s is not None and end_s is not None
     ]
     return slot_noise(trials, slots=len(cells))
@@ -257,11 +257,13 @@ def _slots(past: Past, cells: Sequence[Cell]) -> SlotNoise | None:
 
 def scored(history: History) -> list[TrialResult]:
     """Return the jobs of a calibration that have a score, in the order they ran."""
-    found = [each for each in history if each.trial.study == KIND and usable(each) is not None]
-    starts = [each.outcome.start_s if each.outcome else None for each in found]
+    found = [
+        result for result in history if result.trial.study == KIND and usable(result) is not None
+    ]
+    starts = [result.outcome.start_s if result.outcome else None for result in found]
     if None in starts:
         return sorted(found, key=lambda each: each.trial.position)
-    return [each for _, each in sorted(zip(starts, found, strict=True), key=_start)]
+    return [result for _, result in sorted(zip(starts, found, strict=True), key=_start)]
 
 
 def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
@@ -272,13 +274,13 @@ def _start(pair: tuple[float | None, TrialResult]) -> tuple[float, int]:
 def _noise(past: Past, cells: Sequence[Cell]) -> Noise | None:
     """Estimate the noise; what slots differ by, and what they cost each other, is none."""
     jobs = scored(tuple(past.screen.values()))
-    scores = [(each.trial, score) for each in jobs if (score := usable(each)) is not None]
+    scores = [(result.trial, score) for result in jobs if (score := usable(result)) is not None]
     if len(cells) == 1:
         return estimate_noise([score for _, score in scores])
     found = _slots(past, cells)
     if found is None:
         return None
-    number = {each.digest: at for at, each in enumerate(cells)}
+    number = {cell.digest: at for at, cell in enumerate(cells)}
     among = (len(cells) - 1) / len(cells)  # an effect is against the mean of the others
     return estimate_noise(
         [

@@ -73,10 +73,10 @@ class CellWalk(ABC, Generic[C]):
         self.study = study
         # by id: the order of arrival says nothing
         self.results: Mapping[str, TrialResult] = {
-            each.trial.id: each
-            for each in sorted(history, key=lambda each: each.trial.id)
-            if each.trial.protocol.is_scored
-            and is_ours(each.trial, protocols=study.protocols, study=study.name)
+            result.trial.id: result
+            for result in sorted(history, key=lambda each: each.trial.id)
+            if result.trial.protocol.is_scored
+            and is_ours(result.trial, protocols=study.protocols, study=study.name)
         }
         self.planned: list[Trial] = []
         self.pending: tuple[Trial, ...] = ()
@@ -104,12 +104,12 @@ class CellWalk(ABC, Generic[C]):
             later: how many are likely to follow.
         """
         self.planned += trials
-        over = {each.id: found for each in trials if (found := self.over(each)) is not None}
-        self.pending = tuple(each for each in trials if each.id not in over)
+        over = {trial.id: found for trial in trials if (found := self.over(trial)) is not None}
+        self.pending = tuple(trial for trial in trials if trial.id not in over)
         if self.pending:
             self.later = later
             raise _StageOpenError
-        return [over[each.id] for each in trials]
+        return [over[trial.id] for trial in trials]
 
     def over(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial that is over; None of another."""
@@ -124,7 +124,7 @@ class CellWalk(ABC, Generic[C]):
 
     def of(self, trials: Sequence[Trial]) -> list[TrialResult]:
         """Return the results of trials, as far as there are any."""
-        return [self.results[each.id] for each in trials if each.id in self.results]
+        return [self.results[trial.id] for trial in trials if trial.id in self.results]
 
     def concluded(
         self,
@@ -137,7 +137,7 @@ class CellWalk(ABC, Generic[C]):
     ) -> Conclusion:
         """Return the conclusion as far as the walk came; the record says what was declared."""
         told = tuple(verdicts)
-        found = next((each.mde80 for each in told if each.mde80), None)
+        found = next((verdict.mde80 for verdict in told if verdict.mde80), None)
         record = replace(record, peak_tflops=self.study.asked.peak_tflops, mde80=found)
         return Conclusion(
             reference=reference,
@@ -166,9 +166,9 @@ class CellWalk(ABC, Generic[C]):
     def by_arm(self) -> dict[str, list[TrialResult]]:
         """The results of all stages by arm, in the order of the stages; once the walk has ended."""
         found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.compared(())}
-        for each in self.of(self.planned):
-            for arm in self.arms_of(each.trial):
-                found[arm].append(each)
+        for result in self.of(self.planned):
+            for arm in self.arms_of(result.trial):
+                found[arm].append(result)
         return found
 
 
@@ -223,8 +223,8 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come: trials on the nodes of others run beside them."""
         walk = self.walked(history)
-        named = (*(each.trial for each in walk.results.values()), *walk.pending)
-        places = ((each.id, self.place_of(each)) for each in named)
+        named = (*(result.trial for result in walk.results.values()), *walk.pending)
+        places = ((trial.id, self.place_of(trial)) for trial in named)
         return Outlook(
             ahead=walk.pending,
             left=walk.left,
@@ -265,7 +265,7 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     @cached_property
     def protocols(self) -> Mapping[str, Protocol]:
         """Digest of a cell -> how its trials are run and scored."""
-        return {each.digest: each.protocol for each in self.cells}
+        return {cell.digest: cell.protocol for cell in self.cells}
 
     def trial_of(self, arm: Arm, stage: str, *, block: int = 0, position: int = 0) -> Trial:
         """Return the trial of an arm in a stage."""
@@ -386,7 +386,7 @@ def in_a_sentence(verdicts: Sequence[Verdict]) -> Message:
     """Return which arms are slower, and by how much, which have no figure, and which are open."""
     parts = []
     for kind, text in _NAMED.items():
-        arms = [_with_change(each) for each in verdicts if each.kind is kind]
+        arms = [_with_change(verdict) for verdict in verdicts if verdict.kind is kind]
         if arms:
             parts.append(say(text, arms=at_most(_MOST_NAMED, arms)))
     return say("{parts:; }", parts=parts) if parts else say("none is shown to be slow")
@@ -446,7 +446,7 @@ def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
             f"a {study} study compares its nodes with each other: {len(names)} nodes are named, "
             f"at least {least} are needed (--xlatune-nodelist 'node[001-008]')"
         )
-    if len({each.lower() for each in names}) < len(names):
+    if len({name.lower() for name in names}) < len(names):
         raise ConfigError(
             f"the node list {','.join(names)} names a node twice; name each node once"
         )
@@ -461,7 +461,7 @@ def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     free: dict[str, int] = {}  # node -> trials before it can take another
     for names in nodelists:
         nodes = tuple(names) or ("",)
-        free.update(dict.fromkeys(nodes, 1 + max(free.get(each, 0) for each in nodes)))
+        free.update(dict.fromkeys(nodes, 1 + max(free.get(node, 0) for node in nodes)))
     return max(free.values(), default=0)
 
 

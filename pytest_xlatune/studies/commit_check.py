@@ -121,7 +121,7 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
 
 def _with_subject(arm: str, labels: Sequence[str]) -> str:
     short = arm.rpartition("-")[2]
-    subjects = (each.partition(" ")[2] for each in labels if each.startswith(short))
+    subjects = (label.partition(" ")[2] for label in labels if label.startswith(short))
     return f"{arm} {next(subjects, '')}".strip()
 
 
@@ -193,7 +193,7 @@ class Commits(DeclaredStudy, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         refuse_unless_positive("commits", peak_tflops=self.peak_tflops)
-        names = [each.name for each in self.loads]
+        names = [load.name for load in self.loads]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ConfigError(f"commits: two loads are called {twice[0]!r}; leave one out")
@@ -271,12 +271,12 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Digest of a cell -> its place among the cells."""
-        return {each.digest: at for at, each in enumerate(self.cells)}
+        return {cell.digest: at for at, cell in enumerate(self.cells)}
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """The arms' ids, by place: a hash, in a table behind the name of its load."""
-        hashes = [each.code[:_SHORT] for each in self.cells[: self.commits]]
+        hashes = [cell.code[:_SHORT] for cell in self.cells[: self.commits]]
         loads = [f"{each.name}-" for each in self.asked.loads] or [""]
         return tuple(f"{load}{each}" for load in loads for each in hashes)
 
@@ -293,7 +293,7 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
         if not self.is_search:
             return self.every_arm
         last = len(self.cells) - 1
-        between = {self.places.get(each.trial.cell_digest, 0) for each in history} - {0, last}
+        between = {self.places.get(result.trial.cell_digest, 0) for result in history} - {0, last}
         return tuple(self.every_arm[at] for at in (0, last, *sorted(between)))
 
     @property
@@ -345,8 +345,8 @@ class CommitWalk(CellWalk[CommitStudy]):
     def by_place(self) -> Mapping[int, Sequence[TrialResult]]:
         """The results of each place."""
         found: dict[int, list[TrialResult]] = {}
-        for each in self.results.values():
-            found.setdefault(self.place_of(each.trial), []).append(each)
+        for result in self.results.values():
+            found.setdefault(self.place_of(result.trial), []).append(result)
         return found
 
     def is_excused(self, result: TrialResult) -> bool:
@@ -510,9 +510,9 @@ class Halving(CommitWalk):
 
     def _is_lost(self, at: int) -> bool:
         """Whether two runs of an end are over and none has a score: more would say the same."""
-        own = [self.over(each) for each in self.looks if self.place_of(each) == at]
-        over = [each for each in own if each is not None]
-        return len(over) >= _MIN_EACH and all(usable(each) is None for each in over)
+        own = [self.over(trial) for trial in self.looks if self.place_of(trial) == at]
+        over = [result for result in own if result is not None]
+        return len(over) >= _MIN_EACH and all(usable(result) is None for result in over)
 
     @cached_property
     def sigma(self) -> float:
@@ -529,9 +529,9 @@ class Halving(CommitWalk):
     def _ran_steps(self) -> Iterator[TrialResult]:
         """Yield the runs of the search that are over, in their order."""
         found = {
-            each.trial.block: each
-            for each in self.results.values()
-            if each.trial.stage == STEP and each.status.is_final
+            result.trial.block: result
+            for result in self.results.values()
+            if result.trial.stage == STEP and result.status.is_final
         }
         for number in range(1, self.most_steps + 1):
             if number not in found:
@@ -659,7 +659,7 @@ class Halving(CommitWalk):
     def _reference(self, own: Sequence[TrialResult]) -> Verdict:
         base = so_far(self.study.ids[0], own)
         if not base.n:
-            lost = [each for each in own if each.status.is_final]
+            lost = [result for result in own if result.status.is_final]
             return decided(base, VerdictKind.INVALID, lost[0].reason or NO_SCORE) if lost else base
         return replace(changed(base, 0.0), kind=VerdictKind.EQUIVALENT, method=say(THE_REFERENCE))
 
@@ -667,10 +667,10 @@ class Halving(CommitWalk):
         """Return the verdict on a commit, and the place that its change is against."""
         own, ends = self.by_place.get(at, []), self.ends
         base = so_far(self.study.ids[at], own)
-        final = [each for each in own if each.status.is_final]
+        final = [result for result in own if result.status.is_final]
         if not final:
             return base, 0
-        values = [score.value for each in final if (score := usable(each))]
+        values = [score.value for result in final if (score := usable(result))]
         if not values:
             why = final[0].reason or NO_SCORE
             if self.is_excused(final[0]):
@@ -744,7 +744,7 @@ class CommitTable(CommitWalk):
         self.is_screened = True
         spare = self.study.budget - len(self.screen)
         self.suspects = self.unlike[: max(spare // (2 * PAIRS), 0)]
-        self.run([each for key in self.suspects for each in self.pairs(key)])
+        self.run([trial for key in self.suspects for trial in self.pairs(key)])
 
     @cached_property
     def models(self) -> tuple[str, ...]:
@@ -880,7 +880,7 @@ class CommitTable(CommitWalk):
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"
         for commit, models in sorted(self.newly_broken.items()):
             firsts = [self.first_of(load, commit) for load in range(len(self.models))]
-            left = sum(self.over(each) is None for each in firsts)
+            left = sum(self.over(trial) is None for trial in firsts)
             name = self.study.labels[commit].partition(" ")[0]
             yield say(text, commit=name, models=models, runs=left)
 

@@ -78,7 +78,7 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     past = decision.past
     screened = past.screens_of(profile_id)
     in_blocks = past.confirms_of(profile_id)
-    confirmed = [each for each in in_blocks if not is_spare(each.trial)]
+    confirmed = [result for result in in_blocks if not is_spare(result.trial)]
     if not screened and not in_blocks and profile_id not in decision.arms.candidates:
         return None
     everything = (*screened, *in_blocks)
@@ -98,15 +98,15 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         return taken.of(measured(base, everything) if taken.can_run else base)
     if profile_id in decision.kept and confirmed and decision.look is not None:
         return _confirmed(decision, decision.look, base, confirmed, in_blocks)
-    is_spared = any(usable(each) for each in in_blocks) and not confirmed
+    is_spared = any(usable(result) for result in in_blocks) and not confirmed
     if is_spared or (profile_id in decision.finalists and profile_id not in decision.kept):
         return _cut(decision, base, everything)
     return _screened(decision, base, screened)
 
 
 def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    scored = [each for each in trials if usable(each) is not None]
-    final = [each for each in trials if each.status.is_final]
+    scored = [result for result in trials if usable(result) is not None]
+    final = [result for result in trials if result.status.is_final]
     if not scored and final:
         return replace(base, reasons=(unmeasured(final), *base.reasons))
     if not scored:
@@ -176,7 +176,7 @@ def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
 
 def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict on a finalist that the later blocks left out: it ranks, no more."""
-    scored = [each for each in trials if usable(each) is not None]
+    scored = [result for result in trials if usable(result) is not None]
     if not scored:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     known = measured(base, scored)
@@ -243,7 +243,7 @@ def _confirmed(
     if told is not comparison:
         base = measured(base, in_blocks)
     past = decision.past
-    baselines = [each for each in past.confirms_of(BASELINE_ID) if not is_spare(each.trial)]
+    baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
     straggling = straggler_veto(
         comparison,
         (*past.screens_of(base.arm), *trials),
@@ -276,7 +276,7 @@ def _in_all_blocks(
 
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
-    spare = sum(is_spare(each.trial) for each in in_blocks if usable(each))
+    spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
     found = compared(fitted(decision.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
@@ -403,7 +403,9 @@ def _mde80(decision: SweepDecision) -> float | None:
     """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
     if decision.look is not None:
         compared_arms = decision.look.comparisons.values()
-        found = [each.mde80 for each in compared_arms if isinstance(each, Comparison)]
+        found = [
+            comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
+        ]
         return relative(max(found)) if found else None
     return (
         decision.layout.mde80(decision.noise.value) if isinstance(decision.layout, Plan) else None
@@ -528,7 +530,7 @@ def _bound_notes(
         yield say(
             "{arms} may gain more: nothing shows that the settings were in effect", arms=unseen
         )
-    spare = {key.block for key, each in decision.past.confirm.items() if is_spare(each.trial)}
+    spare = {key.block for key, result in decision.past.confirm.items() if is_spare(result.trial)}
     if spare:
         yield say(
             "{blocks:+spare block} followed those that decide: they count in M and in "
@@ -539,7 +541,7 @@ def _bound_notes(
 
 def _idle(decision: SweepDecision) -> set[str]:
     """Return the arms that do what the baseline does."""
-    idle = {each.id for each in decision.arms.profiles.values() if each.is_control}
+    idle = {profile.id for profile in decision.arms.profiles.values() if profile.is_control}
     idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
     return idle | {ALIAS.id}
 
@@ -660,8 +662,8 @@ def _undecided_pair(decision: SweepDecision) -> Iterator[Message]:
     is_ranked = decision.plan.no_env is not None and NO_ENV_ID in decision.ranks.standings
     if not is_ranked or isinstance(layout, Refusal) or decision.paired:
         return
-    decided = any(not is_spare(each.trial) for each in past.confirms_of(NO_ENV_ID))
-    if decided or NO_ENV_ID in {each.id for each in decision.entered}:
+    decided = any(not is_spare(result.trial) for result in past.confirms_of(NO_ENV_ID))
+    if decided or NO_ENV_ID in {profile.id for profile in decision.entered}:
         return
     text = (
         (

@@ -96,7 +96,7 @@ class Singles(Written, frozen=True, kw_only=True):
         check_unique(self.every, where=f"the candidates of {self.wave}")
 
     def __hash__(self) -> int:
-        return hash((self.wave, self.slots, tuple(each.id for each in self.candidates)))
+        return hash((self.wave, self.slots, tuple(profile.id for profile in self.candidates)))
 
     @property
     def fills(self) -> Message:
@@ -141,13 +141,13 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
         rule: whose candidates.
         evidence: of the baseline; None, or one without shares, leaves the declared order.
     """
-    own = [replace(each, wave=rule.wave) for each in rule.candidates]
+    own = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
         own.insert(0, rule.by_trace(evidence.pgle))
     shares = evidence.shares if evidence is not None else None
     if shares is None:
-        return tuple(Placed(profile=each) for each in own)
-    known = {each.id: _weighed(rule.aims.get(each.id, ()), shares) for each in own}
+        return tuple(Placed(profile=profile) for profile in own)
+    known = {profile.id: _weighed(rule.aims.get(profile.id, ()), shares) for profile in own}
     left, taken, order = list(own), Counter[str](), []
     while left:
         best = max(left, key=lambda each: _claim(known[each.id], taken))  # the first of equals
@@ -175,21 +175,27 @@ def choices(
         refused: id -> why it gets no slot whatever its place.
     """
     kept = set(chosen)
-    own = [each for each in order if each.profile.id in kept]
-    cut = [each for each in order if each.profile.id not in kept and each.profile.id not in refused]
+    own = [candidate for candidate in order if candidate.profile.id in kept]
+    cut = [
+        candidate
+        for candidate in order
+        if candidate.profile.id not in kept and candidate.profile.id not in refused
+    ]
     by = _by(rule, evidence)
     numbered = [
-        say("{number} {name}", number=number, name=each.profile.id)
-        for number, each in enumerate(own, start=1)
+        say("{number} {name}", number=number, name=candidate.profile.id)
+        for number, candidate in enumerate(own, start=1)
     ]
-    taken = _grouped(numbered, [each.why for each in own])
+    taken = _grouped(numbered, [candidate.why for candidate in own])
     found = [
         say("{wave}: {by}: {groups:; }", wave=rule.wave, by=by, groups=taken)
         if own
         else say("{wave}: {by}", wave=rule.wave, by=by)
     ]
     if cut:
-        named = _grouped([each.profile.id for each in cut], [each.why for each in cut])
+        named = _grouped(
+            [candidate.profile.id for candidate in cut], [candidate.why for candidate in cut]
+        )
         found.append(
             say(
                 "{wave}: cut at {slots:+slot}: {groups:; }",
@@ -226,7 +232,7 @@ def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
     shares = evidence.shares if evidence is not None else None
     spent = {} if shares is None else {each: shares.of_step.get(each, 0.0) for each in _ACTING}
     largest = max(spent, key=lambda each: spent[each], default="")
-    aimed = {aim for each in rule.candidates for aim in rule.aims.get(each.id, ())}
+    aimed = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
     aimed |= {"communication"} if aimed & set(COLLECTIVES) else set()
     if shares is None or not spent[largest] or largest in aimed:
         return None
@@ -388,7 +394,7 @@ class Stacks(Written, frozen=True, kw_only=True):
     def _of_size(
         self, size: int, leaders: Sequence[Leader], pool: Sequence[Profile]
     ) -> Iterator[Profile]:
-        place = {each.id: at for at, each in enumerate(pool)}
+        place = {profile.id: at for at, profile in enumerate(pool)}
         for parts in sorted(
             itertools.combinations(leaders, size),
             key=lambda parts: -sum(part.estimate for part in parts),
@@ -466,8 +472,8 @@ class Around(Written, frozen=True, kw_only=True):
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are neighbours of `pool`, overtaken or not."""
-        for each in pool if planned else ():
-            for made, _ in self._beside(each):
+        for profile in pool if planned else ():
+            for made, _ in self._beside(profile):
                 found = planned.get(made.id)
                 if found is not None and found.same_as(made):
                     yield found
@@ -512,15 +518,16 @@ class Crossed(Written, frozen=True, kw_only=True):
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield a leader of each kind together, by their summed estimates."""
         del pool  # leaders of any wave before
-        able = [each for each in leaders if _is_candidate(each.profile)]
-        shapes = [each for each in able if each.profile.overrides]
-        others = [each for each in able if not each.profile.overrides]
+        able = [leader for leader in leaders if _is_candidate(leader.profile)]
+        shapes = [leader for leader in able if leader.profile.overrides]
+        others = [leader for leader in able if not leader.profile.overrides]
         for parts in sorted(
-            itertools.product(others, shapes), key=lambda pair: -sum(each.estimate for each in pair)
+            itertools.product(others, shapes),
+            key=lambda pair: -sum(leader.estimate for leader in pair),
         ):
-            found = _stack([each.profile for each in parts], wave=self.wave)
+            found = _stack([leader.profile for leader in parts], wave=self.wave)
             if found is not None:
-                told = [each.told for each in parts]
+                told = [leader.told for leader in parts]
                 yield replace(
                     found,
                     origin=say(
@@ -530,8 +537,8 @@ class Crossed(Written, frozen=True, kw_only=True):
 
     def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield those of the planned profiles that are such pairs, overtaken or not."""
-        shapes = [each for each in pool if each.overrides] if planned else []
-        others = [each for each in pool if not each.overrides]
+        shapes = [profile for profile in pool if profile.overrides] if planned else []
+        others = [profile for profile in pool if not profile.overrides]
         for parts in itertools.product(others, shapes):
             found = planned.get(_stack_id(parts))
             made = None if found is None else _stack(parts, wave=self.wave)
@@ -666,7 +673,7 @@ class Search(Written, frozen=True, kw_only=True):
     ) -> tuple[Profile, ...]:
         """Return the candidates to measure next; arguments are those of `stats.search.ask`."""
         ordered = tuple(
-            len(values) > _SEARCHED_AT_ONCE and all(_number(each) is not None for each in values)
+            len(values) > _SEARCHED_AT_ONCE and all(_number(value) is not None for value in values)
             for values in self.space.values()
         )
         found = _asked(
@@ -701,7 +708,9 @@ def _asked(
 def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
     values = dict(space)
     points = points_of(list(map(len, values.values())))
-    return MappingProxyType({_candidate_id(_set_at(values, each), values): each for each in points})
+    return MappingProxyType(
+        {_candidate_id(_set_at(values, point), values): point for point in points}
+    )
 
 
 def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
@@ -790,7 +799,7 @@ def _candidate_id(own: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
         f"{_short(name) if shorts[_short(name)] == 1 else name.lower()}-{_slug(value)}"
         for name, value in own
     ]
-    return _cut("+".join(each.strip("-") for each in parts))
+    return _cut("+".join(part.strip("-") for part in parts))
 
 
 DerivedRule = Stacks | Around | Crossed | Singles | Search
@@ -809,11 +818,11 @@ class Rules(NamedTuple):
 def by_kind(rules: Sequence[DerivedRule]) -> Rules:
     """Return rules by their kind."""
     return Rules(
-        stacks=tuple(each for each in rules if isinstance(each, Stacks)),
-        around=tuple(each for each in rules if isinstance(each, Around)),
-        crossed=tuple(each for each in rules if isinstance(each, Crossed)),
-        singles=tuple(each for each in rules if isinstance(each, Singles)),
-        searches=tuple(each for each in rules if isinstance(each, Search)),
+        stacks=tuple(stacks for stacks in rules if isinstance(stacks, Stacks)),
+        around=tuple(around for around in rules if isinstance(around, Around)),
+        crossed=tuple(crossed for crossed in rules if isinstance(crossed, Crossed)),
+        singles=tuple(singles for singles in rules if isinstance(singles, Singles)),
+        searches=tuple(search for search in rules if isinstance(search, Search)),
     )
 
 
@@ -846,12 +855,12 @@ def _is_candidate(profile: Profile) -> bool:
 
 def _stackable(leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> list[Leader]:
     """Return the leaders that may be parts of a stack: those that hold no other profile."""
-    settings = [settings_of(each) for each in pool]
+    settings = [settings_of(profile) for profile in pool]
     return [
-        each
-        for each in leaders
-        if _is_candidate(each.profile)
-        and not any(is_part(other, settings_of(each.profile)) for other in settings)
+        leader
+        for leader in leaders
+        if _is_candidate(leader.profile)
+        and not any(is_part(other, settings_of(leader.profile)) for other in settings)
     ]
 
 
@@ -861,7 +870,7 @@ def _check_slots(rule: DerivedRule) -> None:
 
 
 def _stack_id(parts: Sequence[Profile]) -> str:
-    return _cut("+".join(each.id for each in parts))
+    return _cut("+".join(profile.id for profile in parts))
 
 
 def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:

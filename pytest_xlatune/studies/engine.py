@@ -149,7 +149,7 @@ class SweepDecision:
         """Those that entered the blocks, in rank order, then the pair; the alias is none."""
         if not (self.past.confirm or (self.plan.confirm and self.is_screened)):
             return ()
-        own = tuple(each.id for each in self.entered if each.id != ALIAS.id)
+        own = tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
         has_pair = self.blocks is not None and bool(self.paired & self.able.keys())
         return (*own, NO_ENV_ID) if has_pair else own
 
@@ -163,8 +163,8 @@ class SweepDecision:
     def able(self) -> Mapping[str, Profile]:
         """The profiles that can run, and are not the baseline under another name, by id."""
         return {
-            name: each
-            for name, each in self.arms.profiles.items()
+            name: profile
+            for name, profile in self.arms.profiles.items()
             if self.arms.repeats.get(name) != BASELINE_ID and name not in self.taken
         }
 
@@ -199,7 +199,7 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
     blocks = decision.blocks
     if blocks is None or not plan.confirm or not _has_node(slots):
         return decision
-    if not arms.candidates & {each.arm for each in blocks.planned}:
+    if not arms.candidates & {trial.arm for trial in blocks.planned}:
         return decision
     return replace(decision, due=blocks.due, later=blocks.later)
 
@@ -228,7 +228,7 @@ def _to_screen(decision: SweepDecision) -> tuple[Trial, ...]:
     arms = decision.arms
     if not _has_node(decision.slots):
         return ()
-    own = [each for queue in arms.selected for each in queue.trials if arms.is_asked(each)]
+    own = [trial for queue in arms.selected for trial in queue.trials if arms.is_asked(trial)]
     return (*own, *([] if arms.evidence is None else [arms.evidence]))
 
 
@@ -266,8 +266,8 @@ def _blocks_to_come(decision: SweepDecision) -> int:
 def _screened_jobs(decision: SweepDecision) -> int:
     """Return the jobs that the screen took or takes, second runs included."""
     trials = decision.arms.queued
-    results = (decision.past.of(each) for each in trials)
-    unrun = sum(each is not None and each.not_run is not None for each in results)
+    results = (decision.past.of(trial) for trial in trials)
+    unrun = sum(result is not None and result.not_run is not None for result in results)
     return len(trials) + len(decision.again) - unrun
 
 
@@ -317,13 +317,15 @@ def second_runs(decision: SweepDecision) -> tuple[Trial, ...]:
     trials = decision.plan.orders.again([arms.profiles[each] for each in chosen])
     if decision.slots is not None:
         trials = decision.slots.dealt_again(trials, at_most=decision.plan.screen_slots)
-    return tuple(each for each in trials if each.arm in arms.candidates)
+    return tuple(trial for trial in trials if trial.arm in arms.candidates)
 
 
 def _order(arms: Waves, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
     """Return profile -> what it is sorted by: its estimate, and its place among equals."""
     places = {each: at for at, each in enumerate(arms.profiles)}
-    return {name: (-each.estimate, places[name]) for name, each in ranking.standings.items()}
+    return {
+        name: (-screened.estimate, places[name]) for name, screened in ranking.standings.items()
+    }
 
 
 def best_of(
@@ -393,7 +395,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     design = design_of(past, layout, arms=len(decision.entered))
     widths = design.widths or (design.arms,) * design.blocks
     pair = [decision.able[each] for each in decision.paired if each in decision.able]
-    profiles = {each.id: each for each in decision.entered}
+    profiles = {profile.id: profile for profile in decision.entered}
     going = tuple(profiles)
     planned: tuple[Trial, ...] = ()
     for number, width in enumerate(widths, start=1):
@@ -405,7 +407,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
                     design=design,
                     planned=planned,
                     due=due,
-                    going=(*going, *(each.id for each in pair)),
+                    going=(*going, *(profile.id for profile in pair)),
                     later=sum(later) + len(later) * beside,
                 )
             going = _narrowed(decision, going, width, profiles, design, after=number - 1)
@@ -416,7 +418,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
         design=design,
         planned=planned,
         due=not_over(past, planned),
-        going=(*going, *(each.id for each in pair)),
+        going=(*going, *(profile.id for profile in pair)),
         may_grow=jobs > 0,
     )
     if blocks.due:
@@ -484,14 +486,14 @@ def _with_spare_blocks(
     """Add spare blocks while there is a use for one, in so many jobs of all blocks."""
     past = decision.past
     others = {
-        name: each for name, each in decision.able.items() if name in decision.arms.candidates
+        name: profile for name, profile in decision.able.items() if name in decision.arms.candidates
     }
     spare = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=blocks.design.baselines)
-    number = last = max(each.block for each in blocks.planned)
+    number = last = max(trial.block for trial in blocks.planned)
     while not blocks.due:
         number += 1
-        ran = {key for key, each in past.confirm.items() if each.status.is_final}
-        taken = len(ran | {place(each) for each in blocks.planned})
+        ran = {key for key, result in past.confirm.items() if result.status.is_final}
+        taken = len(ran | {place(trial) for trial in blocks.planned})
         chosen = _spared(
             decision,
             others,

@@ -62,7 +62,7 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
         Nothing is measured: evidence explains a verdict and is none.
         """
-        own = [each for each in history if each.trial.id == self.trial.id]
+        own = [result for result in history if result.trial.id == self.trial.id]
         due = () if any(map(_is_over, own)) else (self.trial,)
         other = () if self.profile.id == BASELINE_ID else (self.profile,)
         why = say("an evidence run measures nothing")

@@ -70,23 +70,23 @@ def choose(
     """
     order = placed(rule, evidence)
     kept = {
-        each.profile.id: planned[each.profile.id]
-        for each in order
-        if each.profile.id in planned
-        and each.profile.same_as(planned[each.profile.id].trial.profile)
+        candidate.profile.id: planned[candidate.profile.id]
+        for candidate in order
+        if candidate.profile.id in planned
+        and candidate.profile.same_as(planned[candidate.profile.id].trial.profile)
     }
     # a compile check took them out: the next ones take their places
-    unrun = {name for name, each in kept.items() if each.not_run is not None}
+    unrun = {name for name, result in kept.items() if result.not_run is not None}
     free = rule.slots - len(kept.keys() - unrun)
     if rule.evidence and evidence is None and free > 0:
-        own = tuple(each.trial.profile for each in kept.values())
+        own = tuple(result.trial.profile for result in kept.values())
         return FilledWave(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
     ids = {each.id for each in profiles}
     seen = {effective.key(each): each.id for each in (BASELINE, *profiles)}
     refused: dict[str, Message] = {}
     chosen: list[Profile] = []
-    for number, each in enumerate(order, start=1):
-        profile, key = each.profile, effective.key(each.profile)
+    for number, candidate in enumerate(order, start=1):
+        profile, key = candidate.profile, effective.key(candidate.profile)
         if profile.id in kept:
             chosen.append(kept[profile.id].trial.profile)
         else:
@@ -102,7 +102,7 @@ def choose(
             if free <= 0:
                 continue
             free -= 1
-            chosen.append(_noted(each, number=number, of=len(order)))
+            chosen.append(_noted(candidate, number=number, of=len(order)))
         seen.setdefault(key, profile.id)
     told = choices(
         rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
@@ -119,20 +119,20 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
         run: the evidence run of the cell as deployed.
     """
     own = [
-        each
-        for each in history
-        if isinstance(each, EvidenceResult)
-        and each.trial.is_baseline
-        and each.trial.cell_digest == run.cell_digest
+        result
+        for result in history
+        if isinstance(result, EvidenceResult)
+        and result.trial.is_baseline
+        and result.trial.cell_digest == run.cell_digest
     ]
-    read = [each for each in own if each.is_read]
-    told = [each for each in read if each.shares is not None]
+    read = [result for result in own if result.is_read]
+    told = [result for result in read if result.shares is not None]
     lost = [
-        each
-        for each in own
-        if each.trial.id == run.id
-        and each.status.is_final
-        and each.status is not TrialStatus.MEASURED
+        result
+        for result in own
+        if result.trial.id == run.id
+        and result.status.is_final
+        and result.status is not TrialStatus.MEASURED
     ]
     return next(reversed([*lost, *read, *told]), None)
 
@@ -159,11 +159,11 @@ def without_gain(past: Past) -> frozenset[str]:
     None of them before all its blocks are over.
     """
     design = begun(past)
-    own = {key: each for key, each in past.confirm.items() if not is_spare(each.trial)}
+    own = {key: result for key, result in past.confirm.items() if not is_spare(result.trial)}
     last = max((key.block for key in own), default=0)
     if design is None or last < design.blocks:
         return frozenset()
-    if not all(each.status.is_final for each in own.values()):
+    if not all(result.status.is_final for result in own.values()):
         return frozenset()
     kept = frozen_arms(past, after=last - 1)
     look = look_at_design(past, design, kept)

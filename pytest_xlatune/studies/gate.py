@@ -153,12 +153,18 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
                 source=PurePath(self.stored).name, written=written, trials=trials
             )
         profiles = tuple(
-            each for each in asked.profiles if not asked.selected or each.id in asked.selected
+            profile
+            for profile in asked.profiles
+            if not asked.selected or profile.id in asked.selected
         )
         return GateStudy(
             cell=asked.cell,
             profiles=profiles,
-            others={each.id: asked.others[each.id] for each in profiles if each.id in asked.others},
+            others={
+                profile.id: asked.others[profile.id]
+                for profile in profiles
+                if profile.id in asked.others
+            },
             gate=self,
             budget=asked.budget,
             seed=asked.seed,
@@ -256,11 +262,11 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     def name(self) -> str:
         """The study's word and which gate it is: candidates, key and layout, in any order."""
         settings = sorted(
-            [each.id, each.settings_text, *([other.digest] if other else [])]
-            for each in self.profiles
-            for other in [self.others.get(each.id)]
+            [profile.id, profile.settings_text, *([other.digest] if other else [])]
+            for profile in self.profiles
+            for other in [self.others.get(profile.id)]
         )
-        stored = [each.trial.id for each in self.stored.trials] if self.stored else []
+        stored = [result.trial.id for result in self.stored.trials] if self.stored else []
         layout: list[Json] = [self.gate.blocks, self.design.baselines, self.seed]
         return name_of(KIND, settings, self.gate.key, layout, stored)
 
@@ -288,10 +294,12 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     def decide(self, history: History) -> Decision:
         """Return the trials of all blocks that are not over, and the candidates' verdicts."""
         past = self.past(history)
-        planned = tuple(each for each in self.trials if each.arm not in past.dropped)
+        planned = tuple(trial for trial in self.trials if trial.arm not in past.dropped)
         due = not_over(past, planned)
         gated = Gated(study=self, past=past, planned=planned, due=due)
-        own = (deployed(self.others.get(each.id, self.cell), each) for each in self.profiles)
+        own = (
+            deployed(self.others.get(profile.id, self.cell), profile) for profile in self.profiles
+        )
         return Decision(
             due=due, arms=(deployed(self.cell), *own), concluded=lambda: conclusion(gated)
         )
@@ -329,17 +337,17 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
             ),
         )
         return tuple(
-            replace(each, cell_digest=self.others[each.arm].digest)
-            if each.arm in self.others
-            else each
-            for each in planned
+            replace(trial, cell_digest=self.others[trial.arm].digest)
+            if trial.arm in self.others
+            else trial
+            for trial in planned
         )
 
     def past(self, history: History) -> Past:
         """Return its own trials of a history; a stored baseline is among them."""
         past = read(
             history,
-            protocols={each.digest: each.protocol for each in self.cells},
+            protocols={cell.digest: cell.protocol for cell in self.cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
             is_one_window=True,
@@ -349,8 +357,8 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         # a report has them in its own window; they are held beside the candidates in theirs
         window = dataclasses.replace(past.window, is_moved=True)
         stored = tuple(
-            moved(each, window if each.score and each.score.timings else past.window)
-            for each in self.stored.trials
+            moved(result, window if result.score and result.score.timings else past.window)
+            for result in self.stored.trials
         )
         return dataclasses.replace(
             past,
@@ -378,12 +386,15 @@ class Gated:
     @cached_property
     def look(self) -> Look:
         """The candidates beside the baselines."""
-        candidates, own = [each.id for each in self.study.profiles], self.past.scored_in_blocks()
+        candidates, own = (
+            [profile.id for profile in self.study.profiles],
+            self.past.scored_in_blocks(),
+        )
         # stored trials stand in no block: all are one, with everything
         cells = [(0, arm, score) for _, arm, score in own] + [
             (0, BASELINE_ID, score)
-            for each in self.past.confirms_of(BASELINE_ID)
-            if (score := usable(each)) is not None
+            for result in self.past.confirms_of(BASELINE_ID)
+            if (score := usable(result)) is not None
         ]
         return look_at(
             cells if self.study.stored else own,
@@ -405,8 +416,8 @@ class Gated:
 def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order; none passes before all trials are over."""
     level, fit = reference(gated.past), gated.look.fit
-    verdicts = tuple(beside(_verdict(gated, each.id), level) for each in gated.study.profiles)
-    seen = [each.mde80 for each in verdicts if each.mde80 is not None]
+    verdicts = tuple(beside(_verdict(gated, profile.id), level) for profile in gated.study.profiles)
+    seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
     return Conclusion(
         verdicts=verdicts,
         reference=level,
@@ -454,7 +465,7 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     unseen = of_effect(base)
     claims = [
         _margin(gated, found),
-        *(_untold(each) for each in missing),
+        *(_untold(message) for message in missing),
         *_stragglers(gated, found, base.arm),
         *_floor(gated, base),
         *([_untold(unseen)] if unseen else []),

@@ -62,8 +62,10 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
     @remembered
     def decide(self, history: History) -> Decision:
         """Return the order of the profiles against the control group: nothing is run."""
-        table = _Table(study=self, runs=[each for each in history if each.trial.study == KIND])
-        arms = tuple(deployed(self.cell, each) for each in (BASELINE, *self.profiles))
+        table = _Table(
+            study=self, runs=[result for result in history if result.trial.study == KIND]
+        )
+        arms = tuple(deployed(self.cell, profile) for profile in (BASELINE, *self.profiles))
         return Decision(due=(), arms=arms, concluded=table.conclusion)
 
     def outlook(self, history: History) -> Outlook:
@@ -76,15 +78,19 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """Profile id -> what it comes to on top of the deployed settings."""
         effective = Effective(self.cell.deployed)
         return {
-            each.id: (_UNTOLD, each.id) if each.id in self.untold else effective.key(each)
-            for each in (BASELINE, *self.profiles)
+            profile.id: (_UNTOLD, profile.id)
+            if profile.id in self.untold
+            else effective.key(profile)
+            for profile in (BASELINE, *self.profiles)
         }
 
     @cached_property
     def untold(self) -> frozenset[str]:
         """The profiles of which the table names no setting: that tells nothing of them."""
         return frozenset(
-            each.id for each in self.profiles if not (each.flags or each.env or each.overrides)
+            profile.id
+            for profile in self.profiles
+            if not (profile.flags or profile.env or profile.overrides)
         )
 
     @cached_property
@@ -109,9 +115,9 @@ class _Table:
     def scores(self) -> Mapping[str, Sequence[float]]:
         """Profile id -> the scores of its runs."""
         found: dict[str, list[float]] = {}
-        for each in self.runs:
-            if (score := usable(each)) is not None:
-                found.setdefault(each.trial.arm, []).append(score.value)
+        for result in self.runs:
+            if (score := usable(result)) is not None:
+                found.setdefault(result.trial.arm, []).append(score.value)
         return found
 
     @cached_property
@@ -135,7 +141,7 @@ class _Table:
     def conclusion(self) -> Conclusion:
         """Return the order of the profiles against the control group, and what noise allows."""
         noise, control = self.noise, self.control
-        verdicts = (self.verdict(each.id) for each in self.study.profiles)
+        verdicts = (self.verdict(profile.id) for profile in self.study.profiles)
         return Conclusion(
             verdicts=tuple(sorted(verdicts, key=_standing)),
             reference=self.verdict(BASELINE_ID),
@@ -149,14 +155,14 @@ class _Table:
 
     def verdict(self, name: str) -> Verdict:
         """Return the place of a profile: its change against the control group, and no more."""
-        trials = [each for each in self.runs if each.trial.arm == name]
+        trials = [result for result in self.runs if result.trial.arm == name]
         scores, control = self.scores.get(name, []), self.control
         if not scores:
             return Verdict(
                 arm=name,
                 kind=VerdictKind.INVALID,
-                can_run=all(each.status is not TrialStatus.DROPPED for each in trials),
-                reasons=tuple(dict.fromkeys(each.reason for each in trials if each.reason)),
+                can_run=all(result.status is not TrialStatus.DROPPED for result in trials),
+                reasons=tuple(dict.fromkeys(result.reason for result in trials if result.reason)),
                 job_ids=job_ids_of(trials),
             )
         line = measured(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)

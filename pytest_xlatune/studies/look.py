@@ -44,13 +44,15 @@ class Look:
 
 def not_over(past: Past, trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """Return the trials that are not over."""
-    return tuple(each for each in trials if not past.is_final(each))
+    return tuple(trial for trial in trials if not past.is_final(trial))
 
 
 def begun(past: Past) -> ConfirmDesign | None:
     """Return the design of the deciding blocks that have trials; None before the first."""
-    found = {each.trial.design for each in past.confirm.values() if each.trial.design is not None}
-    return max((each for each in found if each.look != SPARE), default=None)
+    found = {
+        result.trial.design for result in past.confirm.values() if result.trial.design is not None
+    }
+    return max((design for design in found if design.look != SPARE), default=None)
 
 
 def is_spare(trial: Trial) -> bool:
@@ -62,8 +64,8 @@ def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
     """Return the arms that have trials in blocks after number `after`, the alias included."""
     found = {
         key.arm
-        for key, each in past.confirm.items()
-        if key.block > after and not is_spare(each.trial)
+        for key, result in past.confirm.items()
+        if key.block > after and not is_spare(result.trial)
     }
     return tuple(sorted(found - {BASELINE_ID}))
 
@@ -74,7 +76,7 @@ def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
     It stands in every confirming trial, so that neither a restart nor a larger budget can refill
     the alpha that was spent on it.
     """
-    widths = tuple(min(each, arms) for each in layout.widths)
+    widths = tuple(min(width, arms) for width in layout.widths)
     is_narrowing = len(set(widths)) > 1
     return begun(past) or ConfirmDesign(
         arms=arms,
@@ -106,9 +108,9 @@ def look_at(
         arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
     }
     found = {
-        arm: each
-        for arm, each in comparisons.items()
-        if isinstance(each, Comparison) and arm != ALIAS.id
+        arm: comparison
+        for arm, comparison in comparisons.items()
+        if isinstance(comparison, Comparison) and arm != ALIAS.id
     }
     faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
     kinds = {
@@ -121,7 +123,7 @@ def look_at(
         comparisons=comparisons,
         kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},
         unlike=unlike_warmups(
-            [each for each in cells if each[1] in {BASELINE_ID, *arms}],
+            [cell for cell in cells if cell[1] in {BASELINE_ID, *arms}],
             family=family,
             window=window,
         ),
@@ -130,7 +132,7 @@ def look_at(
 
 def look_at_design(past: Past, design: ConfirmDesign, kept: Sequence[str]) -> Look:
     """Look at the complete blocks of a design, and at the arms that were kept to their end."""
-    inside = {key.arm for key, each in past.confirm.items() if each.trial.design == design}
+    inside = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
     entered = inside - {BASELINE_ID, ALIAS.id} - past.dropped.keys()
     return look_at(
         past.scored_in_blocks(designs=(design,)),

@@ -212,7 +212,7 @@ class PairLayout:
 
     def partners(self, node: str, *, across: bool = False) -> set[str]:
         """Return the nodes that may stand beside one, inside its rack or in other racks."""
-        own = (each for each in self.pairs if node in each and self.is_across(each) is across)
+        own = (pair for pair in self.pairs if node in pair and self.is_across(pair) is across)
         return {*chain(*own)} - {node}
 
 
@@ -272,7 +272,7 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
     def __post_init__(self) -> None:
         names, protocol = self.cell.nodelist, self.cell.protocol
         refuse_nodes(names, least=MIN_NODES, study="network")
-        if CONCLUSION in (each.lower() for each in names):
+        if CONCLUSION in (name.lower() for name in names):
             raise ConfigError(
                 f"a node is named {CONCLUSION!r}, as the verdict on the whole network is; leave "
                 "it out of the node list"
@@ -352,7 +352,7 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
         """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
         cell, names = self.cells[0].digest, self.cell.nodelist
-        return tuple(Arm(id=each.lower(), cell_digest=cell, profile=BASELINE) for each in names)
+        return tuple(Arm(id=name.lower(), cell_digest=cell, profile=BASELINE) for name in names)
 
     @property
     def outline(self) -> tuple[Message, ...]:
@@ -492,7 +492,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _find_out(self) -> None:
         """Find the nodes that cannot communicate: two failed pairs with different partners."""
-        over = self.of([each for trials in self.study.round_trials for each in trials])
+        over = self.of([trial for trials in self.study.round_trials for trial in trials])
         failed: dict[Pair, TrialResult] = {}
         worked: Counter[str] = Counter()
         for result in over:
@@ -515,8 +515,8 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     # -- rounds
 
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
-        trials = [each for pairs in rounds for each in pairs]
-        found = {self.study.pair_of(each): self.value(each) for each in trials}
+        trials = [trial for pairs in rounds for trial in pairs]
+        found = {self.study.pair_of(trial): self.value(trial) for trial in trials}
         self.values |= {pair: value for pair, value in found.items() if value is not None}
         self._centre()
         self.run(trials, later=later)
@@ -635,9 +635,9 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         trials = [self.study.trial(pair, AGAIN, at) for at, wave in numbered for pair in wave]
         self.waves += len(waves)
         self.run(trials)
-        for each in trials:
-            value = self.value(each)
-            self.again.setdefault(self.study.pair_of(each), []).extend(
+        for trial in trials:
+            value = self.value(trial)
+            self.again.setdefault(self.study.pair_of(trial), []).extend(
                 [] if value is None else [value]
             )
         self.broken = [pair for pair in self.broken if self.again.get(pair) == []]
@@ -694,7 +694,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             rows.append([*row, *(self.study.trial(each, LINK, others) for each in ends)])
         self.waves += 2 * len(rows)
         self.link = pair
-        self.run(sorted((each for row in rows for each in row), key=lambda each: each.block))
+        self.run(sorted((trial for row in rows for trial in row), key=lambda each: each.block))
         values = zip(*(map(self.value, row) for row in rows), strict=True)
         own, *twin, one, other = values
         both = zip(one, other, strict=True)
@@ -791,7 +791,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         if failed := self.out.get(name):
             text = "{pairs:+pair} with it failed, each with another partner: {why}"
             return dropped(base, say(text, pairs=len(failed), why=failed[0].reason or NO_SCORE))
-        if not any(each.status.is_final for each in own):
+        if not any(result.status.is_final for result in own):
             return base
         if not self.is_over:
             return screened(base, say("single runs of its pairs"))
@@ -826,10 +826,10 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         base = begun(CONCLUSION, every)
         if not self.is_over:
             return replace(base, kind=VerdictKind.SCREENED) if every else base
-        base = replace(base, n=sum(usable(each) is not None for each in every))
+        base = replace(base, n=sum(usable(result) is not None for result in every))
         faults = list(self._faults(base))
         if len(faults) > 1:
-            reasons = [each.reasons[0] for each in faults]
+            reasons = [verdict.reasons[0] for verdict in faults]
             return decided(base, VerdictKind.SLOWER, say("{reasons:; }", reasons=reasons))
         if faults:
             return faults[0]

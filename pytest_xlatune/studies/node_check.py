@@ -188,7 +188,7 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
-        found = [each.nodelist[0] for each in self.cells if len(each.nodelist) == 1]
+        found = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
         refuse_nodes(found, least=MIN_NODES, study="node")
         what = f"{len(found)} nodes need {len(found)} jobs to begin with"
         refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
@@ -211,7 +211,7 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     @property
     def ids(self) -> Sequence[str]:
         """The nodes, in the order of the node list."""
-        return [each.nodelist[0].lower() for each in self.cells]
+        return [cell.nodelist[0].lower() for cell in self.cells]
 
     @property
     def outline(self) -> tuple[Message, ...]:
@@ -283,12 +283,12 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def first(self) -> list[TrialResult]:
         """The first runs so far."""
-        return [each for each in self.of(self.planned) if each.trial.stage == SCREEN]
+        return [result for result in self.of(self.planned) if result.trial.stage == SCREEN]
 
     @cached_property
     def values(self) -> Mapping[str, float]:
         """Node -> log score of its first run."""
-        return {each.trial.arm: score.value for each in self.first if (score := usable(each))}
+        return {result.trial.arm: score.value for result in self.first if (score := usable(result))}
 
     @cached_property
     def level(self) -> float:
@@ -303,13 +303,13 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def is_common(self) -> bool:
         """Whether so many nodes failed that it is what they share, and no node's fault."""
-        failed = sum(each.status.is_final and usable(each) is None for each in self.first)
+        failed = sum(result.status.is_final and usable(result) is None for result in self.first)
         return failed > len(self.values) or len(self.values) < MIN_NODES
 
     @cached_property
     def faulty(self) -> frozenset[str]:
         """The nodes whose own log named a hard error by the end of their first run."""
-        return frozenset(each.trial.arm for each in self.first if hard_errors(each))
+        return frozenset(result.trial.arm for result in self.first if hard_errors(result))
 
     @cached_property
     def low(self) -> tuple[str, ...]:
@@ -327,13 +327,17 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
         """The scores of the rounds."""
-        last = {name: max(each.epoch for each in own) for name, own in self.by_arm.items() if own}
+        last = {
+            name: max(result.epoch for result in own) for name, own in self.by_arm.items() if own
+        }
         return tuple(
-            BlockScore(block=each.trial.block, arm=each.trial.arm, value=score.value)
+            BlockScore(block=result.trial.block, arm=result.trial.arm, value=score.value)
             for own in self.by_arm.values()
-            for each in own
+            for result in own
             # a node that was brought back is another one than before
-            if each.trial.block and (score := usable(each)) and each.epoch == last[each.trial.arm]
+            if result.trial.block
+            and (score := usable(result))
+            and result.epoch == last[result.trial.arm]
         )
 
     @cached_property
@@ -347,8 +351,8 @@ class NodeWalk(CellWalk[NodeStudy]):
         """Return a verdict on every node, and the nodes that can be recommended."""
         study, reference = self.study, self._median_line()
         verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
-        names = [each.nodelist[0] for each in study.cells]
-        good = {each.arm for each in verdicts if each.kind in LEVEL and self.is_over}
+        names = [cell.nodelist[0] for cell in study.cells]
+        good = {verdict.arm for verdict in verdicts if verdict.kind in LEVEL and self.is_over}
         healthy = tuple(each for each in names if each.lower() in good)
         told = in_a_sentence(verdicts) if self.is_screened else say("no verdict yet")
         summary = (
@@ -373,7 +377,7 @@ class NodeWalk(CellWalk[NodeStudy]):
     def _median_line(self) -> Verdict | None:
         if not self.values:
             return None
-        scored = [each for each in self.first if usable(each)]
+        scored = [result for result in self.first if usable(result)]
         line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
         line = at_level(line, self.level)
         return replace(line, job_ids=(), step_s=None, method=say("the median of the first runs"))
@@ -390,12 +394,12 @@ class NodeWalk(CellWalk[NodeStudy]):
         return verdict
 
     def _of_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
-        over, name = [each for each in runs if each.status.is_final], base.arm
+        over, name = [result for result in runs if result.status.is_final], base.arm
         if not over:
             return base
         if name in self.values:
             base = changed(base, self.values[name] - self.level)
-        if lost := [each for each in over if usable(each) is None]:
+        if lost := [result for result in over if usable(result) is None]:
             return self._lost(base, lost, runs=len(runs))
         if wrong := self._wrong_loss(over):
             return dropped(base, wrong)
@@ -429,7 +433,7 @@ class NodeWalk(CellWalk[NodeStudy]):
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
             return undecided(base, say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL))))
-        blamed = next((each for each in lost if not is_excused(each)), None)
+        blamed = next((result for result in lost if not is_excused(result)), None)
         if blamed is None:
             return undecided(base, say(RUN_AGAIN, why=why))
         text = "{failed} of {runs:+run} failed: {why}"
@@ -437,7 +441,7 @@ class NodeWalk(CellWalk[NodeStudy]):
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
-        every = [each for own in self.by_arm.values() for each in own]
+        every = [result for own in self.by_arm.values() for result in own]
         usual, tolerance = median_loss(every), self.study.loss_tolerance
         if usual is None or len(self.values) < MIN_NODES:
             return None
@@ -507,10 +511,12 @@ class NodeWalk(CellWalk[NodeStudy]):
         else:
             text = "the median node is {shift:percent} from the reference of {reference:g} TGS"
             yield say(text, **self._reference)
-        for each in verdicts:
-            if each.tgs is not None and each.tgs < (asked.floor_tgs or 0.0):
+        for verdict in verdicts:
+            if verdict.tgs is not None and verdict.tgs < (asked.floor_tgs or 0.0):
                 text = "{node} is below the floor of {floor:g} TGS: {tgs:.1f} TGS in {runs:+run}"
-                yield say(text, node=each.arm, floor=asked.floor_tgs, tgs=each.tgs, runs=each.n)
+                yield say(
+                    text, node=verdict.arm, floor=asked.floor_tgs, tgs=verdict.tgs, runs=verdict.n
+                )
         if self.is_over:
             yield from filter(None, map(self._scatter, self.suspects))
 
@@ -519,16 +525,16 @@ class NodeWalk(CellWalk[NodeStudy]):
 
         Both are standard deviations of one job, nodes and rounds apart.
         """
-        others = [each for each in self.fresh if each.arm != name]
+        others = [score for score in self.fresh if score.arm != name]
         rounds: dict[Hashable, list[float]] = {}
-        for each in others:
-            rounds.setdefault(each.block, []).append(each.value)
+        for score in others:
+            rounds.setdefault(score.block, []).append(score.value)
         own = [
-            each.value - fmean(rounds[each.block])
-            for each in self.fresh
-            if each.arm == name and each.block in rounds
+            score.value - fmean(rounds[score.block])
+            for score in self.fresh
+            if score.arm == name and score.block in rounds
         ]
-        rest = fit_group(others, controls={each.arm for each in others[:1]})
+        rest = fit_group(others, controls={score.arm for score in others[:1]})
         if len(own) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
             return None
         if stdev(own) <= max(SCATTER * rest.sigma, SCATTER_AT):
@@ -555,10 +561,10 @@ def hard_errors(*results: TrialResult) -> tuple[str, ...]:
 def _findings(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
     """Return what the site's command told of a node on that node itself, each line once."""
     found = (
-        each.text
+        finding.text
         for result in results
-        for each in result.findings
-        if each.cls == cls and not _is_elsewhere(each, result)
+        for finding in result.findings
+        if finding.cls == cls and not _is_elsewhere(finding, result)
     )
     return tuple(dict.fromkeys(found))
 
@@ -571,8 +577,8 @@ def _not_asked(results: Sequence[TrialResult]) -> Iterator[Message]:
     """Yield why the own log of a node is not known."""
     told = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID)
     for result in results:
-        for each in result.findings:
-            if each.cls == FailureClass.NODE_UNASKED:
-                yield verbatim(each.text)
-            elif each.cls in told and _is_elsewhere(each, result):
-                yield say("the command ran on {node}", node=each.source)
+        for finding in result.findings:
+            if finding.cls == FailureClass.NODE_UNASKED:
+                yield verbatim(finding.text)
+            elif finding.cls in told and _is_elsewhere(finding, result):
+                yield say("the command ran on {node}", node=finding.source)

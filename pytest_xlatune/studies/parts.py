@@ -131,10 +131,10 @@ def contrasts(
 def shown(found: Sequence[Contrast], *, df: int) -> list[Contrast]:
     """Return the contrasts that are shown to be above zero, by Holm's step-down over all."""
     rejected: list[Contrast] = []
-    for each in sorted(found, key=lambda each: -each.t):
-        if each.t <= t_quantile(1 - ALPHA / (len(found) - len(rejected)), df):
+    for contrast in sorted(found, key=lambda each: -each.t):
+        if contrast.t <= t_quantile(1 - ALPHA / (len(found) - len(rejected)), df):
             break
-        rejected.append(each)
+        rejected.append(contrast)
     return rejected
 
 
@@ -154,28 +154,30 @@ def recipe(
         fit: of the blocks.
     """
     faster = {
-        each.arm: each.delta
-        for each in verdicts
-        if each.wins
-        and each.delta is not None
-        and each.arm in profiles
-        and not profiles[each.arm].is_control
+        verdict.arm: verdict.delta
+        for verdict in verdicts
+        if verdict.wins
+        and verdict.delta is not None
+        and verdict.arm in profiles
+        and not profiles[verdict.arm].is_control
     }
     if not faster or fit is None or fit.df < MIN_DF:
         return None
-    settings = {each: settings_of(profiles[each]) for each in profiles}
-    valid = {each.arm for each in verdicts if each.kind is not VerdictKind.INVALID} & set(profiles)
+    settings = {profile: settings_of(profiles[profile]) for profile in profiles}
+    valid = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.INVALID} & set(
+        profiles
+    )
     # an arm that the later blocks left out ranks, and proves nothing
-    told = {each.arm for each in verdicts if each.kind is not VerdictKind.SCREENED}
+    told = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
     inside = sorted({arm for _, arm, _ in cells} & valid & told)
     parts = {
         arm: [each for each in inside if is_part(settings[each], settings[arm])] for arm in inside
     }
     # the largest is the best of several, so all arms with their parts share the error
     every = [
-        each
+        contrast
         for arm, others in parts.items()
-        for each in contrasts(arm, others, cells=cells, fit=fit)
+        for contrast in contrasts(arm, others, cells=cells, fit=fit)
     ]
     needed = shown(every, df=fit.df)
 
@@ -189,11 +191,14 @@ def recipe(
     # a stack without a part beside it gives way to the best arm that has none
     able = [arm for arm in faster if may_lead(arm)] or list(faster)
     largest = max(able, key=lambda arm: (faster[arm], arm))
-    worse = {each.without for each in needed if each.arm == largest}
+    worse = {contrast.without for contrast in needed if contrast.arm == largest}
     choice = [each for each in (largest, *parts[largest]) if each in faster and each not in worse]
     best = min(choice, key=lambda arm: (len(settings[arm]), -faster[arm], arm))
-    own = [each for each in every if each.arm == best]
-    beyond = next((each for each in every if (each.arm, each.without) == (largest, best)), None)
+    own = [contrast for contrast in every if contrast.arm == best]
+    beyond = next(
+        (contrast for contrast in every if (contrast.arm, contrast.without) == (largest, best)),
+        None,
+    )
     return Recipe(
         arm=best,
         largest=largest,
@@ -222,24 +227,24 @@ def _parts(
         name = next(iter(own))[1]
         return [RecipePart(settings=(name,), need=Needed.NEEDED, gain=delta, without=BASELINE_ID)]
     groups: dict[tuple[Key, ...], Contrast] = {}
-    for each in sorted(found, key=lambda each: -each.t):
-        lacks = tuple(key for key in own if key not in settings[each.without])
-        groups.setdefault(lacks, each)
+    for contrast in sorted(found, key=lambda each: -each.t):
+        lacks = tuple(key for key in own if key not in settings[contrast.without])
+        groups.setdefault(lacks, contrast)
     said: list[RecipePart] = []
     told: set[Key] = set()
     # the smallest group that a setting is in says most of it
-    for lacks, each in sorted(groups.items(), key=lambda item: len(item[0])):
+    for lacks, contrast in sorted(groups.items(), key=lambda item: len(item[0])):
         if told >= set(lacks):
             continue
         told |= set(lacks)
-        is_needed = each in needed
+        is_needed = contrast in needed
         said.append(
             RecipePart(
                 settings=tuple(name for _, name in lacks),
                 need=Needed.NEEDED if is_needed else Needed.NOT_SHOWN,
-                gain=relative(each.estimate),
-                without=each.without,
-                n=each.n,
+                gain=relative(contrast.estimate),
+                without=contrast.without,
+                n=contrast.n,
             )
         )
     rest = tuple(name for kind, name in own if (kind, name) not in told)
@@ -279,7 +284,7 @@ def _ties(
         and not is_part(settings[arm], settings[each])
     ]
     found = contrasts(arm, others, cells=cells, fit=fit)
-    beaten = {each.without for each in found if each.t > t_quantile(1 - ALPHA, fit.df)}
+    beaten = {contrast.without for contrast in found if contrast.t > t_quantile(1 - ALPHA, fit.df)}
     return tuple(sorted(set(others) - beaten, key=lambda each: -faster[each]))
 
 
@@ -310,7 +315,7 @@ def bounds(
             continue
         parts = [(standing.estimate, standing.variance)] if standing is not None else []
         noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        own = [upper_bound(*each, sigma=noise, df=its_df) for each in parts]
+        own = [upper_bound(*part, sigma=noise, df=its_df) for part in parts]
         if inside is not None:
             both = combine([*parts, (inside.estimate, inside.variance)])
             own.append(upper_bound(*both, sigma=noise, df=its_df))
@@ -343,20 +348,22 @@ def largest(
         kept: the arms that stayed to the last deciding block.
     """
     # one fast profile of another loss held M at 12.6 %, beside a winner at [+5.6, +6.8]
-    if any(each.kind is VerdictKind.FASTER for each in verdicts):
+    if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
         return None
-    claimed = {each.arm: each for each in verdicts if each.arm in arms and not is_out(each)}
+    claimed = {
+        verdict.arm: verdict for verdict in verdicts if verdict.arm in arms and not is_out(verdict)
+    }
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
         return None  # ranked alone
-    proved = [arm for arm, each in claimed.items() if not each.unproved]
+    proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
     found = bounds(ranking, fit, proved, kept=kept)
     if not found:
         return None
-    for arm, each in claimed.items():
-        if each.ci95 is not None:
-            found[arm] = math.log1p(each.ci95[1])
-        elif each.delta is not None and arm in found:
-            found[arm] = max(found[arm], math.log1p(each.delta))
+    for arm, verdict in claimed.items():
+        if verdict.ci95 is not None:
+            found[arm] = math.log1p(verdict.ci95[1])
+        elif verdict.delta is not None and arm in found:
+            found[arm] = max(found[arm], math.log1p(verdict.delta))
     widest = max(found, key=lambda each: found[each])
     return found[widest], widest
 

@@ -70,7 +70,9 @@ class Ranking:
     @property
     def spread(self) -> float | None:
         """The same from the profiles that do next to nothing; None where there are few profiles."""
-        scaled = [each.estimate / math.sqrt(each.variance) for each in self.standings.values()]
+        scaled = [
+            screened.estimate / math.sqrt(screened.variance) for screened in self.standings.values()
+        ]
         if len(scaled) < _ENOUGH:
             return None
         return main_group([scaled])[1] or None
@@ -81,7 +83,7 @@ class Ranking:
 
         Few baselines err together, and the profiles that neither help nor harm do not.
         """
-        found = [each.estimate for each in self.standings.values()]
+        found = [screened.estimate for screened in self.standings.values()]
         return min(0.0, *main_group([found])[0]) if len(found) >= _ENOUGH else 0.0
 
 
@@ -117,9 +119,9 @@ def screen(
     for epoch in _by_epoch(past, segments):
         for line, group in _lined(epoch):
             lines.append(line)
-            for each, at, value in group:
-                if not each.trial.is_baseline:
-                    runs[each.trial.profile.id].append((value - line.at(at), line.leverage(at)))
+            for result, at, value in group:
+                if not result.trial.is_baseline:
+                    runs[result.trial.profile.id].append((value - line.at(at), line.leverage(at)))
     in_turns = _turned(past, {segment.wave for segment in segments}, sigma)
     turned = frozenset(in_turns.keys() - runs.keys())
     for profile_id, found in in_turns.items():
@@ -144,9 +146,9 @@ def _turned(
 ) -> Mapping[str, list[tuple[float, float]]]:
     """Return what rotations say of profiles: change, and its variance in units of sigma^2."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key, each in past.screen.items():
-        score = each.rotation.score if each.rotation is not None else None
-        if key.stage not in stages or score is None or usable(each) is None:
+    for key, result in past.screen.items():
+        score = result.rotation.score if result.rotation is not None else None
+        if key.stage not in stages or score is None or usable(result) is None:
             continue
         for own in score.programs:
             error = sigma if own.error is None else own.error
@@ -162,38 +164,38 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     segments = tuple(segments)
     stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
     scored = [
-        (each, score.value)
-        for key, each in past.screen.items()
-        if key.stage in stages and (score := usable(each)) is not None
+        (result, score.value)
+        for key, result in past.screen.items()
+        if key.stage in stages and (score := usable(result)) is not None
     ]
     places = {place(trial): at for at, trial in enumerate(_queue(segments))}
     queues: dict[tuple[str, int], list[tuple[TrialResult, float]]] = defaultdict(list)
-    for each, value in scored:
-        queues[each.trial.cell_digest, each.epoch].append((each, value))
+    for result, value in scored:
+        queues[result.trial.cell_digest, result.epoch].append((result, value))
     jobs: list[tuple[TrialResult, SlotScore]] = []
     for slot, own in queues.items():
-        starts = {id(each): start_of(each) for each, _ in own}
+        starts = {id(result): start_of(result) for result, _ in own}
         is_told = None not in starts.values()
         own.sort(key=lambda job: (
             (starts[id(job[0])] or 0.0) if is_told else 0.0,
             places.get(place(job[0].trial), len(places)),
         ))  # fmt: skip
         jobs += [
-            (each, SlotScore(slot=slot, at=at, value=value, is_baseline=each.trial.is_baseline))
-            for at, (each, value) in enumerate(own)
+            (result, SlotScore(slot=slot, at=at, value=value, is_baseline=result.trial.is_baseline))
+            for at, (result, value) in enumerate(own)
         ]
-    lines = fit_slots([job for each, job in jobs if each.trial.stage != AGAIN])
+    lines = fit_slots([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
     placed = [
-        (each, job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at))
-        for each, job in jobs
+        (result, job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at))
+        for result, job in jobs
         if lines is not None and not job.is_baseline and job.slot in lines.levels
     ]
-    shift = second_shift([(each, value) for each, value, _ in placed])
+    shift = second_shift([(result, value) for result, value, _ in placed])
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for each, value, variance in placed:
-        found = value - (shift if each.trial.stage == AGAIN else 0.0)
-        runs[each.trial.profile.id].append((found, variance))
+    for result, value, variance in placed:
+        found = value - (shift if result.trial.stage == AGAIN else 0.0)
+        runs[result.trial.profile.id].append((found, variance))
     combined = {name: combine(found) for name, found in runs.items()}
     standings = {
         name: Screened(estimate=estimate, variance=variance)
@@ -241,15 +243,15 @@ def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]
     # a wave of other settings has a level of its own, so that it does not tilt the line
     beside: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for number, part in enumerate(with_line):
-        for each, at, value in part:
-            if not each.trial.is_baseline:
-                beside[number, each.trial.stage].append((at, value))
+        for result, at, value in part:
+            if not result.trial.is_baseline:
+                beside[number, result.trial.stage].append((at, value))
     lines = fit_lines([_baselines(each) for each in with_line], beside=list(beside.values()))
     yield from zip(lines, with_line, strict=True)
 
 
 def _baselines(trials: Sequence[_Slotted]) -> list[tuple[float, float]]:
-    return [(at, value) for each, at, value in trials if each.trial.is_baseline]
+    return [(at, value) for result, at, value in trials if result.trial.is_baseline]
 
 
 def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
@@ -258,7 +260,7 @@ def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
     Only a part with a baseline stands apart: without one it has no level.
     """
     ordered = sorted(epoch, key=lambda each: (each[1], place(each[0].trial)))
-    starts = [start_of(each) for each, _, _ in ordered]
+    starts = [start_of(result) for result, _, _ in ordered]
     known = [each for each in starts if each is not None]
     if len(known) < len(starts) or len(known) < ANOTHER_SESSION:
         return [ordered]
@@ -274,7 +276,9 @@ def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
 
 def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
     """Return each trial's slot: its rank by the time it started, or its planned place."""
-    starts = {place(each.trial): start for each in results if (start := start_of(each)) is not None}
+    starts = {
+        place(result.trial): start for result in results if (start := start_of(result)) is not None
+    }
     if len(starts) < len(results):
         return {key: float(at) for key, at in planned.items()}
     return {key: float(at) for at, key in enumerate(sorted(starts, key=lambda k: (starts[k], k)))}

@@ -66,9 +66,9 @@ class Slots:
     def dead(self) -> frozenset[str]:
         """The slots whose nodes took a trial and could not run it."""
         lost: dict[str, set[str]] = defaultdict(set)
-        for each in self.history:
-            if _is_lost_to_nodes(each) and each.trial.cell_digest in self.names:
-                lost[each.trial.arm].add(each.trial.cell_digest)
+        for result in self.history:
+            if _is_lost_to_nodes(result) and result.trial.cell_digest in self.names:
+                lost[result.trial.arm].add(result.trial.cell_digest)
         return frozenset(
             slot
             for arm, slots in lost.items()
@@ -79,21 +79,21 @@ class Slots:
     @property
     def alive(self) -> tuple[str, ...]:
         """The slots that take trials."""
-        return tuple(each for each in self.names if each not in self.dead)
+        return tuple(name for name in self.names if name not in self.dead)
 
     @cached_property
     def standing(self) -> tuple[TrialResult, ...]:
         """The history without what died with its slot, each trial once and each block on one."""
         kept = []
-        for each in self.history:
-            trial = each.trial
+        for result in self.history:
+            trial = result.trial
             if trial.cell_digest not in self.names or not trial.protocol.is_scored:
-                kept.append(each)
+                kept.append(result)
             elif trial.block:
                 if self._blocks.get(trial.block) == trial.cell_digest:
-                    kept.append(each)
+                    kept.append(result)
             elif self._screen.get(place(trial)) == trial.cell_digest:
-                kept.append(each)
+                kept.append(result)
         return tuple(kept)
 
     def number(self, cell_digest: str) -> int:
@@ -155,8 +155,8 @@ class Slots:
 
     def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on its slot."""
-        on = self._laid(max((each.block for each in trials), default=0))
-        return tuple(replace(each, cell_digest=on[each.block]) for each in trials)
+        on = self._laid(max((trial.block for trial in trials), default=0))
+        return tuple(replace(trial, cell_digest=on[trial.block]) for trial in trials)
 
     def _laid(self, last: int) -> Mapping[int, str]:
         """Return the slot of each block up to a number: as it is, else the one that has fewest."""
@@ -178,14 +178,14 @@ class Slots:
     def _screen(self) -> Mapping[Place, str]:
         """The slot of each trial of the screen that exists and did not die with it."""
         found: dict[Place, tuple[tuple[bool, bool], str]] = {}
-        for each in self.history:
-            trial = each.trial
+        for result in self.history:
+            trial = result.trial
             if not trial.is_screened or trial.cell_digest not in self.names:
                 continue
-            is_over = each.status.is_final and not _is_lost_to_nodes(each)
+            is_over = result.status.is_final and not _is_lost_to_nodes(result)
             if not is_over and trial.cell_digest in self.dead:
                 continue
-            key, rank = place(trial), (is_over, each.status.is_final)
+            key, rank = place(trial), (is_over, result.status.is_final)
             # of two equal ones the first that was planned
             if key not in found or rank > found[key][0]:
                 found[key] = rank, trial.cell_digest
@@ -195,13 +195,13 @@ class Slots:
     def _blocks(self) -> Mapping[int, str]:
         """The slot of each block that exists and did not die with it."""
         held: dict[int, dict[str, list[TrialResult]]] = defaultdict(lambda: defaultdict(list))
-        for each in self.history:
-            if each.trial.block and each.trial.cell_digest in self.names:
-                held[each.trial.block][each.trial.cell_digest].append(each)
+        for result in self.history:
+            if result.trial.block and result.trial.cell_digest in self.names:
+                held[result.trial.block][result.trial.cell_digest].append(result)
         found: dict[int, str] = {}
         for block, by_slot in held.items():
             whole = {
-                slot: sum(each.status.is_final for each in own)
+                slot: sum(result.status.is_final for result in own)
                 for slot, own in by_slot.items()
                 if slot not in self.dead or not any(map(_is_open, own))
             }
@@ -296,13 +296,13 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
             f"{where}: found {counted(len(slots), 'node slot')}, expected two or more, the first "
             f"on the cell's own nodes {','.join(cell.nodelist)}; for one slot leave them out"
         )
-    if len({len(each) for each in slots}) > 1 or not slots[0]:
-        sizes = ", ".join(str(len(each)) for each in slots)
+    if len({len(slot) for slot in slots}) > 1 or not slots[0]:
+        sizes = ", ".join(str(len(slot)) for slot in slots)
         raise ConfigError(
             f"{where}: the node slots have {sizes} nodes; a cell has as many on each, so name as "
             "many nodes for every slot"
         )
-    counts = Counter(node.lower() for each in slots for node in each)
+    counts = Counter(node.lower() for slot in slots for node in slot)
     shared = sorted(node for node, count in counts.items() if count > 1)
     if shared:
         raise ConfigError(
@@ -325,20 +325,20 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
         placed: runs of the screen, and how far off the line of the first ones.
     """
     starts: dict[str, list[tuple[float, bool]]] = defaultdict(list)
-    for each, _ in placed:
-        if (start := start_of(each)) is not None:
-            starts[each.trial.cell_digest].append((start, each.trial.stage == AGAIN))
+    for result, _ in placed:
+        if (start := start_of(result)) is not None:
+            starts[result.trial.cell_digest].append((start, result.trial.stage == AGAIN))
     waits: dict[bool, list[float]] = {False: [], True: []}
     for own in starts.values():
         for (before, was_second), (after, is_second) in pairwise(sorted(own)):
             waits[is_second and not was_second].append(after - before)
     if not all(waits.values()) or min(waits[True]) <= ANOTHER_SESSION * median(waits[False]):
         return 0.0
-    first = {each.trial.arm: value for each, value in placed if each.trial.stage != AGAIN}
+    first = {result.trial.arm: value for result, value in placed if result.trial.stage != AGAIN}
     off = [
-        value - first[each.trial.arm]
-        for each, value in placed
-        if each.trial.stage == AGAIN and each.trial.arm in first
+        value - first[result.trial.arm]
+        for result, value in placed
+        if result.trial.stage == AGAIN and result.trial.arm in first
     ]
     return fmean(off) if off else 0.0
 
@@ -355,9 +355,9 @@ def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tup
         first: by profile what its first run says, and the variance of that in units of sigma^2.
     """
     again: dict[int, dict[str, float]] = defaultdict(dict)
-    for key, each in past.screen.items():
-        if key.stage == AGAIN and (score := usable(each)) is not None and key.arm in first:
-            again[each.epoch][key.arm] = score.value
+    for key, result in past.screen.items():
+        if key.stage == AGAIN and (score := usable(result)) is not None and key.arm in first:
+            again[result.epoch][key.arm] = score.value
     found = {}
     for own in again.values():
         shift = fmean(value - first[arm][0] for arm, value in own.items())
@@ -378,11 +378,11 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
     """
     arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
     values = [
-        BlockScore(block=key.arm, arm=each.trial.cell_digest, value=score.value)
-        for key, each in (*past.screen.items(), *past.confirm.items())
-        if key.arm in arms and (score := usable(each)) is not None
+        BlockScore(block=key.arm, arm=result.trial.cell_digest, value=score.value)
+        for key, result in (*past.screen.items(), *past.confirm.items())
+        if key.arm in arms and (score := usable(result)) is not None
     ]
-    present = {each.arm for each in values}
+    present = {value.arm for value in values}
     if len(present) < _PAIR:
         return {}
     found = {}
@@ -407,7 +407,7 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
         nodes: of each slot, as a host list.
     """
     notes = []
-    standing = {id(each) for each in slots.standing}
+    standing = {id(result) for result in slots.standing}
     for slot, change in slower(past, slots).items():
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(
@@ -423,16 +423,16 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
             continue
         why = next(
             (
-                each.reason
-                for each in slots.history
-                if each.trial.cell_digest == slot and _is_lost_to_nodes(each)
+                result.reason
+                for result in slots.history
+                if result.trial.cell_digest == slot and _is_lost_to_nodes(result)
             ),
             None,
         )
         lost = sum(
-            each.trial.cell_digest == slot and each.trial.block > 0 and each.status.is_final
-            for each in slots.history
-            if id(each) not in standing
+            result.trial.cell_digest == slot and result.trial.block > 0 and result.status.is_final
+            for result in slots.history
+            if id(result) not in standing
         )
         with_block = (
             say(", and {trials:+trial} of its block went with it", trials=lost) if lost else None

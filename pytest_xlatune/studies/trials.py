@@ -198,7 +198,7 @@ class Orders:
         return rotated(
             replace(trial, arm=ROTATION),
             Rotation(number=number, spec=spec),
-            compile_s=max((each.compile_s for each in read_.compiled), default=None)
+            compile_s=max((program.compile_s for program in read_.compiled), default=None)
             if read_
             else None,
             step_s=base.step_s if base is not None else None,
@@ -304,10 +304,10 @@ def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[T
         return tuple(results)
     return tuple(
         moved(
-            each,
-            Window(protocol=replace(each.trial.protocol, first_step=first_step), is_moved=True),
+            result,
+            Window(protocol=replace(result.trial.protocol, first_step=first_step), is_moved=True),
         )
-        for each in results
+        for result in results
     )
 
 
@@ -382,13 +382,13 @@ def _real_blocks(
     """
     if are_beside:
         by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
-        for key, each in trials.items():
-            by_slot[each.trial.cell_digest][key] = each
+        for key, result in trials.items():
+            by_slot[result.trial.cell_digest][key] = result
         return {key: at for own in by_slot.values() for key, at in _real_blocks(own).items()}
     starts = {
         key: start
-        for key, each in trials.items()
-        if usable(each) is not None and (start := start_of(each)) is not None
+        for key, result in trials.items()
+        if usable(result) is not None and (start := start_of(result)) is not None
     }
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
@@ -488,12 +488,12 @@ class Past:
         """
         dropped = self.dropped
         return [
-            ((self.real_blocks[key], each.epoch, _allocation(each)), key.arm, score)
-            for key, each in sorted(self.confirm.items(), key=lambda item: item[0])
+            ((self.real_blocks[key], result.epoch, _allocation(result)), key.arm, score)
+            for key, result in sorted(self.confirm.items(), key=lambda item: item[0])
             if key.arm not in dropped
-            and (not designs or each.trial.design in designs)
+            and (not designs or result.trial.design in designs)
             and (not until or key.block <= until)
-            and (score := usable(each)) is not None
+            and (score := usable(result)) is not None
         ]
 
     @cached_property
@@ -630,13 +630,13 @@ def median_loss(results: Sequence[TrialResult]) -> float | None:
 
 def losses_of(results: Iterable[TrialResult]) -> list[float]:
     """Return the losses that the scored trials printed."""
-    return [s.loss for each in results if (s := usable(each)) and s.loss is not None]
+    return [s.loss for result in results if (s := usable(result)) and s.loss is not None]
 
 
 def first_loss(results: Sequence[TrialResult]) -> float | None:
     """Return the median loss of the first step of the scored trials; None where none is known."""
     scores = filter(None, map(usable, results))
-    began = [each.first_loss for each in scores if each.first_loss is not None]
+    began = [score.first_loss for score in scores if score.first_loss is not None]
     return median(began) if began else None
 
 
@@ -777,7 +777,7 @@ def as_job(
 
 def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
     """Return the score of a program: its change on top of the baseline's level as a job."""
-    steps = sum(each.steps for each in score.turns if each.program == change.program)
+    steps = sum(turn.steps for turn in score.turns if turn.program == change.program)
     level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
     value = level + change.change
     figure = base.figure if base is not None else None
@@ -801,12 +801,12 @@ def _left_out(result: TrialResult, program: str) -> Message | None:
     found = result.rotation
     if found is None:
         return None
-    for each in found.blamed:
-        if each.program == program and not each.is_suspect:
+    for blame in found.blamed:
+        if blame.program == program and not blame.is_suspect:
             return say(
                 "a rotation died of it: {meaning}",
-                meaning=FailureClass(each.cls).meaning,
-                cls=each.cls,
+                meaning=FailureClass(blame.cls).meaning,
+                cls=blame.cls,
             )
     if found.read is None:
         return None
@@ -827,15 +827,15 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
         results: of one cell; rotations among them tell how long a program compiles.
     """
     starts_s, steps_s, compiled_s = [], [], []
-    for each in results:
-        read_ = each.rotation.read if each.rotation is not None else None
+    for result in results:
+        read_ = result.rotation.read if result.rotation is not None else None
         own_s = [program.compile_s for program in read_.compiled] if read_ is not None else []
         compiled_s += own_s
-        of, score = each.outcome, usable(each)
-        if score is None or not score.step_s or of is None or each.trial.protocol.dump:
+        of, score = result.outcome, usable(result)
+        if score is None or not score.step_s or of is None or result.trial.protocol.dump:
             continue
         if of.start_s is not None and of.end_s is not None:
-            ran_s = each.trial.protocol.steps * score.step_s
+            ran_s = result.trial.protocol.steps * score.step_s
             starts_s.append(max(of.end_s - of.start_s - math.fsum(own_s) - ran_s, 0.0))
             steps_s.append(score.step_s)
     if not starts_s:
@@ -874,7 +874,7 @@ def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> li
     """Return the scores of one cell, of all where `cell_digest` is None."""
     jobs = (r for _, r in sorted(results.items()) if r.rotation is None)  # turns have no window
     of_cell = (r for r in jobs if cell_digest in (None, r.trial.cell_digest))
-    return [score for each in of_cell if (score := usable(each)) is not None]
+    return [score for result in of_cell if (score := usable(result)) is not None]
 
 
 def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:

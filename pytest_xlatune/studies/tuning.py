@@ -100,7 +100,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         profiles = sweep.arms.profiles.values()
         return Decision(
             due=carried(sweep.plan, so_far, sweep.due),
-            arms=(deployed(self.cell), *(deployed(self.cell, each) for each in profiles)),
+            arms=(deployed(self.cell), *(deployed(self.cell, profile) for profile in profiles)),
             concluded=lambda: self._concluded(sweep, so_far),
             added=blocks.added if blocks is not None else None,
         )
@@ -120,12 +120,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         rules = [each for each in self.singles if each.candidates]  # what needs no trace
         if not (rules or self.profiles or self.searches) and self.policy.derives:
             return self  # a derived wave would have none to read
-        singles = tuple(replace(each, evidence=False, pgle=False) for each in rules)
+        singles = tuple(replace(rule, evidence=False, pgle=False) for rule in rules)
         found = replace(self, singles=singles, selected=None)
         if self.selected is None:
             return found
         slots = {slot.name for every in found.places.values() for slot in every}
-        names = {BASELINE_ID, *(each.id for each in self.profiles), *slots}
+        names = {BASELINE_ID, *(profile.id for profile in self.profiles), *slots}
         return replace(found, selected=self.selected & names)
 
     @remembered
@@ -142,7 +142,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         named = (
             *due,
             *first_of(later.plan, so_far, later.due),
-            *(each for each in jobs if not is_turned(later.plan, each)),
+            *(job for job in jobs if not is_turned(later.plan, job)),
         )
         ahead = tuple({each.id: each for each in named}.values())
         own, turned = self._left(sweep, so_far)
@@ -168,7 +168,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def _left(self, sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
         """Return how many jobs, and how many rotations, are likely still to come."""
         plan, due = sweep.plan, sweep.due
-        turned = sum(is_turned(plan, each) for each in due)
+        turned = sum(is_turned(plan, trial) for trial in due)
         if not turned and not (plan.rotates and sweep.arms.opens):
             return sweep.left, 0
         return len(due) - turned + sweep.later, max(to_come(plan, so_far), 1)
@@ -187,8 +187,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return sweep.left
         past = sweep.past
         spent = sum(
-            each.status.is_final and each.not_run is None
-            for each in (*past.screen.values(), *past.confirm.values())
+            result.status.is_final and result.not_run is None
+            for result in (*past.screen.values(), *past.confirm.values())
         )
         has_run = sweep.arms.evidence is not None
         return max(sweep.left, plan.budget - spent + has_run)
@@ -196,13 +196,13 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def _rounds(self, sweep: SweepDecision, history: History) -> int:
         """Return how many of the trials that are left follow one another; others run beside."""
         layout, slots = self.layout, len(self.cells)
-        loads = Counter(each.cell_digest for each in sweep.due)
+        loads = Counter(trial.cell_digest for trial in sweep.due)
         longest, later = max(loads.values(), default=0), sweep.later
         if not later:
             return longest
-        if isinstance(layout, Refusal) or any(each.block for each in sweep.due):
+        if isinstance(layout, Refusal) or any(trial.block for trial in sweep.due):
             return longest + math.ceil(later / slots)
-        begun = {each.stage for each in (*sweep.due, *(each.trial for each in history))}
+        begun = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
         runs = derived_runs([rule for rule in self.rules if rule.wave not in begun])
         runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
         of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
@@ -234,7 +234,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 entered = decision.conclusion.tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
                 pair = {NO_ENV_ID} if self.pair == "on" else set()
-                own = [each.id for each in decision.arms if each.id in {*entered} - pair]
+                own = [arm.id for arm in decision.arms if arm.id in {*entered} - pair]
                 found = named("".join(own[question.number : question.number + 1]), decision.arms)
             case Ask.BEST:
                 found = best(decision)
@@ -284,7 +284,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return what was measured once, up to the end of a wave; "" is the last."""
         parts = self._parts(history)
         if wave not in parts:
-            parts[wave] = tuple(each for each in history if belongs_to_wave(wave, each.trial))
+            parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
         return parts[wave]
 
     @remembered
@@ -300,7 +300,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 def waiting(plan: TuningPlan, sweep: SweepDecision) -> tuple[Trial, ...]:
     """Return the trials of declared profiles whose wave is behind one that is still open."""
     arms = sweep.arms
-    own = {each.id for each in plan.profiles} & arms.candidates
+    own = {profile.id for profile in plan.profiles} & arms.candidates
     return tuple(
         trial
         for queue in arms.queues[len(arms.plannable) :]

@@ -217,7 +217,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def nodes(self) -> Mapping[str, str]:
         """The nodes of each node slot, by the identity of the cell on it."""
-        return {each.digest: compress(each.nodelist) for each in self.cells}
+        return {cell.digest: compress(cell.nodelist) for cell in self.cells}
 
     @cached_property
     def rules(self) -> tuple[DerivedRule, ...]:
@@ -245,8 +245,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if self.slots:
             return say("a sweep on several node slots runs each trial as a job of its own")
         if not self.turned:
-            stays = (self.way_of(each) for each in self.profiles)
-            why = next((each for each in stays if isinstance(each, Message)), None)
+            stays = (self.way_of(profile) for profile in self.profiles)
+            why = next((message for message in stays if isinstance(message, Message)), None)
             return why or say(_ROTATION_OFF)
         if not rule.must_save or self.searches:  # which no job can measure
             return None
@@ -292,25 +292,25 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _named(self) -> frozenset[str]:
-        every = (*self.profiles, *(each for rule in self.singles for each in rule.every))
-        return frozenset(each.id for each in every)
+        every = (*self.profiles, *(profile for rule in self.singles for profile in rule.every))
+        return frozenset(profile.id for profile in every)
 
     @cached_property
     def _turning_rules(self) -> tuple[DerivedRule, ...]:
         """The rules whose profiles take turns: a combination does where all its parts do."""
         are_all = all(map(self.can_turn, self.profiles))
         return tuple(
-            each
-            for each in self.rules
-            if isinstance(each, Search)
-            or (all(map(self.can_turn, each.every)) if isinstance(each, Singles) else are_all)
+            rule
+            for rule in self.rules
+            if isinstance(rule, Search)
+            or (all(map(self.can_turn, rule.every)) if isinstance(rule, Singles) else are_all)
         )
 
     @cached_property
     def turned(self) -> int:
         """How many profiles take turns, slots of derived waves included."""
         declared = sum(map(self.can_turn, self.profiles))
-        return declared + sum(each.slots for each in self._turning_rules)
+        return declared + sum(rule.slots for rule in self._turning_rules)
 
     @cached_property
     def rotations(self) -> int:
@@ -319,11 +319,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             return 0
         is_first = any(map(self.can_turn, self.profiles))
         found = LOOK + RANKINGS * is_first
-        for each in self._turning_rules:
-            if isinstance(each, Singles):
+        for rule in self._turning_rules:
+            if isinstance(rule, Singles):
                 found += RANKINGS
-            elif isinstance(each, Search):
-                found += each.rounds
+            elif isinstance(rule, Search):
+                found += rule.rounds
             else:
                 found += 1
         return found
@@ -365,14 +365,14 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         first = min(map(wave_order, begun), default=None)
         # nor has it what reads a search alone
         kept = [
-            each
-            for each in self.rules
-            if isinstance(each, Singles) or (first is not None and first < wave_order(each.wave))
+            rule
+            for rule in self.rules
+            if isinstance(rule, Singles) or (first is not None and first < wave_order(rule.wave))
         ]
         rules = by_kind([each for each in kept if not isinstance(each, Search)])
-        slots = {slot.name for each in self.rules for slot in self.places[each]}
-        slots -= {slot.name for each in kept for slot in self.places[each]}
-        slots |= {slot.name for each in self.searches for slot in self.places[each]}
+        slots = {slot.name for rule in self.rules for slot in self.places[rule]}
+        slots -= {slot.name for rule in kept for slot in self.places[rule]}
+        slots |= {slot.name for search in self.searches for slot in self.places[search]}
         return replace(
             self,
             rotation=None,
@@ -387,7 +387,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def no_env(self) -> Profile | None:
         """`baseline-no-env`; None where the sweep does not declare it."""
-        return next((each for each in self.profiles if each.id == NO_ENV_ID), None)
+        return next((profile for profile in self.profiles if profile.id == NO_ENV_ID), None)
 
     def laid_out(
         self,
@@ -533,13 +533,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def rules_without_search(self) -> tuple[DerivedRule, ...]:
         """The rules that are no search."""
-        return tuple(each for each in self.rules if not isinstance(each, Search))
+        return tuple(rule for rule in self.rules if not isinstance(rule, Search))
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Waves in the order they run -> their profiles, slots of derived ones included."""
         rules = ((rule.wave, rule.slots) for rule in self.rules)
-        own = [*((each.wave, 1) for each in self.profiles), *rules]
+        own = [*((profile.wave, 1) for profile in self.profiles), *rules]
         waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
         return {wave: sum(count for other, count in own if other == wave) for wave in waves}
 
@@ -547,7 +547,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def least(self) -> int:
         """The jobs that rank all, each by its own."""
         return (
-            sum(each.slots for each in self.rules_without_search)
+            sum(rule.slots for rule in self.rules_without_search)
             + len(self.profiles)
             + len(self.counts)
         )
@@ -557,8 +557,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The waves that have jobs of their own -> profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
-        own = [(each.wave, 1) for each in self.profiles if not self.can_turn(each)]
-        own += [(each.wave, each.slots) for each in self.rules if each not in self._turning_rules]
+        own = [(profile.wave, 1) for profile in self.profiles if not self.can_turn(profile)]
+        own += [(rule.wave, rule.slots) for rule in self.rules if rule not in self._turning_rules]
         found = {wave: sum(count for other, count in own if other == wave) for wave in self.counts}
         return {wave: count for wave, count in found.items() if count}
 
@@ -590,17 +590,19 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
                 return
             if until and wave_order(wave) > wave_order(until):
                 return
-            own = [each for each in profiles if each.wave == wave]
+            own = [profile for profile in profiles if profile.wave == wave]
             # one line goes through the baselines of all waves: they lie far apart
             lone = at / max(len(waves) - 1, 1)
-            turned = [each for each in own if self.rotates and self.can_turn(each)]
-            jobs = [each for each in own if each not in turned]
+            turned = [profile for profile in own if self.rotates and self.can_turn(profile)]
+            jobs = [profile for profile in own if profile not in turned]
             if jobs or not self.rotates:
                 beside = self.baselines.get(wave, 1)
                 segment = self.orders.segment(wave, jobs, baselines=beside, lone=lone)
             else:
                 segment = Segment(wave=wave, trials=())
-            ranked = self.orders.ranked(wave, [(each, self.rankings(each)) for each in turned])
+            ranked = self.orders.ranked(
+                wave, [(profile, self.rankings(profile)) for profile in turned]
+            )
             yield Segment(wave=wave, trials=(*segment.trials, *ranked))
 
     @cached_property
@@ -661,16 +663,16 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
             that takes a slot's name, a selected name that is neither.
     """
     rules, profiles = sweep.rules, sweep.profiles
-    known = {BASELINE_ID, *(each.id for each in profiles)}
+    known = {BASELINE_ID, *(profile.id for profile in profiles)}
     ids = set(known)
     kinds = [(rule.kind, rule.wave) for rule in rules]
     sources: list[Profile | Singles | Search] = [*profiles]
     sources += [rule for rule in rules if isinstance(rule, Singles | Search)]
     for rule in rules:
         if isinstance(rule, Singles):
-            ids |= {each.id for each in rule.candidates}
+            ids |= {profile.id for profile in rule.candidates}
         elif not isinstance(rule, Search) and not any(
-            wave_order(each.wave) < wave_order(rule.wave) for each in sources
+            wave_order(source.wave) < wave_order(rule.wave) for source in sources
         ):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
@@ -786,7 +788,7 @@ def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Message, 
                 "derived profiles must act on the collectives of the baseline's program: none"
             ),
         )
-    is_run = any(each.evidence for each in sweep.singles)
+    is_run = any(singles.evidence for singles in sweep.singles)
     return (
         say(
             (

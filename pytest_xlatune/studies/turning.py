@@ -54,31 +54,31 @@ class Rotations:
     @property
     def look(self) -> TrialResult | None:
         """The look that is over; None before."""
-        return next((each for each in self.looks if each.status.is_final), None)
+        return next((result for result in self.looks if result.status.is_final), None)
 
     @property
     def why_not(self) -> Message | None:
         """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
-        begun = (each for each in self.found if each.status.is_final)
+        begun = (result for result in self.found if result.status.is_final)
         return why_not_turned(self.look, next(begun, None))
 
     @property
     def is_lost(self) -> bool:
         """Whether one could not be measured: the next session tries it again."""
-        return any(each.status is TrialStatus.UNMEASURED for each in (*self.looks, *self.found))
+        return any(result.status is TrialStatus.UNMEASURED for result in (*self.looks, *self.found))
 
     @property
     def told(self) -> tuple[Message, ...]:
         """In how many rotations profiles took turns so far, and which were cut short."""
         counts = {
-            rotation_of(each).number: len(score.turns)
-            for each in self.found
-            if (score := turns_score(each)) is not None
+            rotation_of(result).number: len(score.turns)
+            for result in self.found
+            if (score := turns_score(result)) is not None
         }
         programs = {
             program.id
-            for each in self.found
-            for program in rotation_of(each).spec.programs
+            for result in self.found
+            for program in rotation_of(result).spec.programs
             if not is_baseline(program.id)
         }
         rotate = say(
@@ -92,14 +92,14 @@ class Rotations:
             say(
                 "a time limit ended rotation {number}: {turns} of its {planned:+turn} count, "
                 "longer jobs hold them all",
-                number=rotation_of(each).number,
-                turns=counts[rotation_of(each).number],
-                planned=len(rotation_of(each).spec.order),
+                number=rotation_of(result).number,
+                turns=counts[rotation_of(result).number],
+                planned=len(rotation_of(result).spec.order),
             )
-            for each in self.found
-            if rotation_of(each).number in counts
-            and each.outcome is not None
-            and each.outcome.state is State.TIMEOUT
+            for result in self.found
+            if rotation_of(result).number in counts
+            and result.outcome is not None
+            and result.outcome.state is State.TIMEOUT
         ]
         return (rotate, *cut)
 
@@ -107,25 +107,26 @@ class Rotations:
 def rotations(plan: TuningPlan, history: History) -> Rotations:
     """Return the rotations of a sweep in a history, and what each says of its programs."""
     own = [
-        each
-        for each in history
-        if each.trial.study == STUDY
-        and each.trial.cell_digest == plan.cell.digest
-        and each.trial.rotation is not None
+        result
+        for result in history
+        if result.trial.study == STUDY
+        and result.trial.cell_digest == plan.cell.digest
+        and result.trial.rotation is not None
     ]
-    looks = tuple(each for each in own if rotation_of(each).is_look)
-    turned = (each for each in own if not rotation_of(each).is_look)
+    looks = tuple(result for result in own if rotation_of(result).is_look)
+    turned = (result for result in own if not rotation_of(result).is_look)
     found = tuple(sorted(turned, key=lambda each: rotation_of(each).number))
-    plain = [each for each in history if each.trial.rotation is None]
+    plain = [result for result in history if result.trial.rotation is None]
     results = list(plain)
     # the look runs the baseline alone: it is a job of that
     results += (
-        replace(each, trial=replace(each.trial, arm=BASELINE.id, rotation=None)) for each in looks
+        replace(result, trial=replace(result.trial, arm=BASELINE.id, rotation=None))
+        for result in looks
     )
-    base = next((score for each in looks if (score := usable(each))), None)
-    for each in found:
-        if each.status.is_final:
-            results += _programs(plan, each, results, base)
+    base = next((score for result in looks if (score := usable(result))), None)
+    for result in found:
+        if result.status.is_final:
+            results += _programs(plan, result, results, base)
     so_far = Rotations(looks=looks, found=found, results=tuple(results))
     return so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(plain))
 
@@ -135,21 +136,21 @@ def _programs(
 ) -> list[TrialResult]:
     """Return what a rotation says of each of its programs; one that was edited since is another."""
     spec = rotation_of(result).spec
-    names = [each.id for each in spec.programs if not is_baseline(each.id)]
+    names = [program.id for program in spec.programs if not is_baseline(program.id)]
     known = _known(plan, names, before)
     ran = [each.trial.arm for each in before if each.rotation is not None]
     return [
         as_job(
             result,
-            each.id,
-            known[each.id],
-            stage=known[each.id].wave,
-            position=ran.count(each.id),
+            program.id,
+            known[program.id],
+            stage=known[program.id].wave,
+            position=ran.count(program.id),
             protocol=plan.cell.protocol,
             base=base,
         )
-        for each in spec.programs
-        if each.id in known and each.options == _options(plan, known[each.id])
+        for program in spec.programs
+        if program.id in known and program.options == _options(plan, known[program.id])
     ]
 
 
@@ -165,7 +166,7 @@ def _known(
     found = {each.id: each for each in plan.profiles}
     # what a search asked for is known by its name, whatever it would ask for today
     for name in names:
-        own = (each.find(name) for each in plan.searches)
+        own = (search.find(name) for search in plan.searches)
         if profile := next((each for each in own if each is not None), None):
             found.setdefault(name, profile)
     if not found.keys() >= set(names):
@@ -184,13 +185,13 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
 
     The look is the first: it tells whether any profile can take turns.
     """
-    turned = [each for each in due if is_turned(plan, each)]
+    turned = [trial for trial in due if is_turned(plan, trial)]
     if not turned:
         return tuple(due)
     if so_far.look is None:
-        return (next((each.trial for each in so_far.looks), look_of(plan)),)
-    others = tuple(each for each in due if each not in turned)
-    open_ones = tuple(each.trial for each in so_far.found if not each.status.is_final)
+        return (next((result.trial for result in so_far.looks), look_of(plan)),)
+    others = tuple(trial for trial in due if trial not in turned)
+    open_ones = tuple(result.trial for result in so_far.found if not result.status.is_final)
     return (*others, *(open_ones or (_next(plan, so_far, turned),)))
 
 
@@ -202,24 +203,24 @@ def look_of(plan: TuningPlan) -> Trial:
 
 def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
     """Return the next rotation: of what was ranked least, each round of a search by itself."""
-    waves = [each.wave for each in plan.searches]
+    waves = [search.wave for search in plan.searches]
     stages = [None, *waves]
     groups = [
-        [each for each in turned if (each.stage if each.stage in waves else None) == stage]
+        [trial for trial in turned if (trial.stage if trial.stage in waves else None) == stage]
         for stage in stages
     ]
-    own = next(each for each in groups if each)
-    least = min(each.position for each in own)
-    order = {each.id: at for at, each in enumerate(plan.profiles)}
+    own = next(group for group in groups if group)
+    least = min(trial.position for trial in own)
+    order = {profile.id: at for at, profile in enumerate(plan.profiles)}
     # in the order of the sweep file: what may abort can stand first
     profiles = sorted(
-        (each.profile for each in own if each.position == least),
+        (trial.profile for trial in own if trial.position == least),
         key=lambda each: order.get(each.id, len(order)),
     )
     pace = None if so_far.look is None else pace_of([so_far.look])
-    number = max((rotation_of(each).number for each in so_far.found), default=0) + 1
+    number = max((rotation_of(result).number for result in so_far.found), default=0) + 1
     return plan.orders.rotation(
-        {each.id: _options(plan, each) for each in profiles},
+        {profile.id: _options(plan, profile) for profile in profiles},
         number,
         turns=plan.turns_by(pace),
         copies=COPIES,
@@ -230,14 +231,14 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
 
 def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Iterator[Trial]:
     """Yield the rotation behind a look that is not over: a plan can name it."""
-    turned = [each for each in due if is_turned(plan, each)]
+    turned = [trial for trial in due if is_turned(plan, trial)]
     if turned and so_far.look is None:
         yield _next(plan, so_far, turned)
 
 
 def to_come(plan: TuningPlan, so_far: Rotations) -> int:
     """Return how many rotations are likely still to come, the look and those that run included."""
-    over = sum(each.status.is_final for each in (*so_far.looks, *so_far.found))
+    over = sum(result.status.is_final for result in (*so_far.looks, *so_far.found))
     pace = None if so_far.look is None else pace_of([so_far.look])
     return max(plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over, 0)
 
@@ -253,10 +254,10 @@ def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobW
     """
     steps = plan.cell.protocol.steps
     found = JobWork(jobs=jobs, steps=jobs * steps)
-    for each in due:
-        if each.rotation is not None:
-            programs = len(each.rotation.spec.programs)
-            found += JobWork(jobs=1, steps=each.protocol.steps, compilations=programs)
+    for trial in due:
+        if trial.rotation is not None:
+            programs = len(trial.rotation.spec.programs)
+            found += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
             turned -= 1
     return found + rotations_work(plan, max(turned, 0))
 
@@ -275,23 +276,23 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
     if plan.why_none_rotates is not None:
         return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
     turns = plan.turns
-    own = [each.id for each in plan.profiles if plan.can_turn(each)]
+    own = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
     rows = [
         *(
             say(
                 "{wave} searches: {slots} {fills}; half of each rotation but the first are steps "
                 "from the best so far, the others are drawn",
-                wave=each.wave,
-                slots=each.slots,
-                fills=each.fills,
+                wave=search.wave,
+                slots=search.slots,
+                fills=search.fills,
             )
-            for each in plan.searches
+            for search in plan.searches
         ),
         say(
             "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "
             "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
             "or so: {steps} steps. Ordinary jobs decide",
-            arms=(*own, *(each.wave for each in plan.searches)),
+            arms=(*own, *(search.wave for search in plan.searches)),
             rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
             copies=COPIES,
             turn_steps=turns.turn_steps,
@@ -299,8 +300,8 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
             steps=turns.steps(plan.turned + COPIES),
         ),
     ]
-    stays = {each.id: plan.way_of(each) for each in plan.profiles}
-    for why in dict.fromkeys(each for each in stays.values() if isinstance(each, Message)):
+    stays = {profile.id: plan.way_of(profile) for profile in plan.profiles}
+    for why in dict.fromkeys(message for message in stays.values() if isinstance(message, Message)):
         arms = [name for name, each in stays.items() if each == why]
         rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
     with_, without = plan.works

@@ -55,7 +55,8 @@ NOT_YET_MEASURED = say("not measured yet")
 def unmeasured(trials: Sequence[TrialResult]) -> Message:
     """Return why trials that are over have no score."""
     return say(
-        "it could not be measured: {why}", why=first(each.reason for each in trials) or NOT_FINITE
+        "it could not be measured: {why}",
+        why=first(result.reason for result in trials) or NOT_FINITE,
     )
 
 
@@ -64,18 +65,18 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
     Of a rotation these are the attempts that the arm is blamed for.
     """
-    own = [each for each in trials if each.rotation is None]
+    own = [result for result in trials if result.rotation is None]
     blamed = [
-        each
+        blame
         for of in trials
-        for each in (of.rotation.blamed if of.rotation else ())
-        if each.program == base.arm
+        for blame in (of.rotation.blamed if of.rotation else ())
+        if blame.program == base.arm
     ]
     return replace(
         base,
-        retries=sum(max(len(each.job_ids) - 1, 0) for each in own) + len(blamed),
-        hangs=sum(finding.cls in HANGS for each in own for finding in each.findings)
-        + sum(each.cls in HANGS for each in blamed),
+        retries=sum(max(len(result.job_ids) - 1, 0) for result in own) + len(blamed),
+        hangs=sum(finding.cls in HANGS for result in own for finding in result.findings)
+        + sum(blame.cls in HANGS for blame in blamed),
     )
 
 
@@ -93,21 +94,21 @@ def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
 
 def values_of(results: Sequence[TrialResult]) -> list[float]:
     """Return the log scores of what has one."""
-    return [score.value for each in results if (score := usable(each))]
+    return [score.value for result in results if (score := usable(result))]
 
 
 def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Fill in how well it is known that the settings of an arm were in effect, in every trial."""
-    own = [each for trial in trials for each in trial.own_settings]
-    open_ones = dict.fromkeys(each.label for each in own if not each.is_proved)
-    weakest = max((each.effect for each in own), key=lambda each: each.rank, default=None)
+    own = [setting for trial in trials for setting in trial.own_settings]
+    open_ones = dict.fromkeys(setting.label for setting in own if not setting.is_proved)
+    weakest = max((setting.effect for setting in own), key=lambda each: each.rank, default=None)
     return replace(base, effect=weakest, unproved=tuple(open_ones))
 
 
 def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Fill in the geometric means, the jobs and the settings in effect of the scored trials."""
     base = with_effect(base, trials)
-    scored = [(each, score) for each in trials if (score := usable(each))]
+    scored = [(result, score) for result in trials if (score := usable(result))]
     if not scored:
         return base
     mean, figure = fmean(score.value for _, score in scored), scored[0][1].figure
@@ -118,7 +119,7 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         tgs=None if figure else math.exp(mean),
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         figure=figure and replace(figure, value=figure.metric.figure(mean)),
-        job_ids=job_ids_of([each for each, _ in scored]),
+        job_ids=job_ids_of([result for result, _ in scored]),
     )
 
 
@@ -208,12 +209,12 @@ def as_winner(base: Verdict, told: ToldWinner) -> Verdict:
 
 def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
     """Return the jobs of all attempts."""
-    return tuple(job_id for each in trials for job_id in each.job_ids)
+    return tuple(job_id for result in trials for job_id in result.job_ids)
 
 
 def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
     """Return how many of the scored trials carry which flag."""
-    scores: list[Score] = [score for each in trials if (score := usable(each))]
+    scores: list[Score] = [score for result in trials if (score := usable(result))]
     names = list(dict.fromkeys(flag for score in scores for flag in score.flags))
     counts = {name: sum(name in score.flags for score in scores) for name in names}
     return tuple(
@@ -226,15 +227,15 @@ def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
     """Return the reference's own line: all its trials, in blocks and outside, aliases left out."""
     every = (*past.screens_of(arm), *past.confirms_of(arm))
     base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
-    scored = [each for each in every if usable(each)]
+    scored = [result for result in every if usable(result)]
     if scored:
         kind, method = VerdictKind.EQUIVALENT, say(THE_REFERENCE)
         flags = score_flags(scored)
         return replace(measured(base, scored), kind=kind, delta=0.0, method=method, reasons=flags)
-    final = [each for each in every if each.status.is_final]
+    final = [result for result in every if result.status.is_final]
     if not final:
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=(NOT_YET_MEASURED,))
-    can_run = all(each.status is not TrialStatus.DROPPED for each in final)
+    can_run = all(result.status is not TrialStatus.DROPPED for result in final)
     return replace(base, can_run=can_run, reasons=(final[0].reason or NO_SCORE,))
 
 

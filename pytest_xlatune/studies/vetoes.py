@@ -97,9 +97,9 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
         tolerance: relative distance of its loss from the reference's that makes it another.
     """
     own = (*past.screens_of(arm), *past.confirms_of(arm))
-    for each in own:
-        if each.status is TrialStatus.DROPPED:
-            return Veto(why=each.reason or CANNOT_RUN, can_run=False, not_run=each.not_run)
+    for result in own:
+        if result.status is TrialStatus.DROPPED:
+            return Veto(why=result.reason or CANNOT_RUN, can_run=False, not_run=result.not_run)
     expected = past.reference_loss
     if expected is None:
         return None
@@ -131,8 +131,8 @@ def of_effect(base: Verdict) -> Message | None:
 
 def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
     """Return which of an arm's runs are over without a score; None where every one has it."""
-    over = [each for each in trials if each.status.is_final]
-    lost = [each for each in over if usable(each) is None]
+    over = [result for result in trials if result.status.is_final]
+    lost = [result for result in over if usable(result) is None]
     if not lost:
         return None
     return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
@@ -162,7 +162,7 @@ def survivor_veto(
     own, beside = lost_runs(trials), lost_runs(references)
     if own is None:
         return None
-    over = sum(each.status.is_final for each in references)
+    over = sum(result.status.is_final for result in references)
     p = straggler_p(own.lost, own.runs, beside.lost if beside else 0, over)
     left = own.runs - own.lost
     if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
@@ -214,14 +214,14 @@ def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
     """Return the mean log loss of the whole window against the score; None where unknown."""
     costs = [
         score.value - math.log(score.window_tgs) if score.window_tgs else None
-        for each in trials
-        if each.rotation is None and (score := usable(each))
+        for result in trials
+        if result.rotation is None and (score := usable(result))
     ]
     known = [cost for cost in costs if cost is not None]
     return fmean(known) if known and len(known) == len(costs) else None
 
 
 def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
-    jobs = (each for each in trials if each.rotation is None)  # no step of a turn is left out
-    scores = [score for each in jobs if (score := usable(each))]
+    jobs = (result for result in trials if result.rotation is None)  # no step of a turn is left out
+    scores = [score for result in jobs if (score := usable(result))]
     return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)

@@ -95,7 +95,7 @@ class Waves:
             is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
             found = self._filled(rule, is_waiting=is_waiting)
             named = zip(sweep.places[rule], found.slotted, strict=False)
-            self.slots |= {slot.name: each for slot, each in named}
+            self.slots |= {slot.name: profile for slot, profile in named}
             self._all += found.profiles
             self.told += found.told
             waits += [rule.wave] * found.is_open
@@ -105,7 +105,7 @@ class Waves:
                 self.unfilled += rule.slots - (len(found.slotted) if found.is_begun else 0)
                 if found.awaits_evidence:
                     self.evidence = sweep.evidence_trial
-        self.profiles = {each.id: each for each in self._all}
+        self.profiles = {profile.id: profile for profile in self._all}
         self.candidates = self._candidates()
         is_declared = not sweep.rules
         self.repeats = sweep.declared_aliases if is_declared else sweep.effective.repeats(self._all)
@@ -118,23 +118,23 @@ class Waves:
     def _told(self) -> frozenset[str]:
         """The profiles that no further rotation ranks: jobs did, or the first one left them out."""
         return frozenset(
-            each.trial.arm
-            for each in self.history
-            if each.trial.is_screened
-            and each.status.is_final
-            and (each.rotation is None or each.status is TrialStatus.DROPPED)
+            result.trial.arm
+            for result in self.history
+            if result.trial.is_screened
+            and result.status.is_final
+            and (result.rotation is None or result.status is TrialStatus.DROPPED)
         )
 
     def _unranked(self, queue: Segment) -> Segment:
         """Return a queue without second rotations of a profile that is told, or of long steps."""
         if not self.sweep.rotates:
             return queue
-        looks = [each for each in self.history if each.trial.stage == LOOK]
+        looks = [result for result in self.history if result.trial.stage == LOOK]
         is_once = self.sweep.turns_by(pace_of(looks)).rankings == 1
         kept = (
-            each
-            for each in queue.trials
-            if each.is_baseline or not each.position or not (is_once or each.arm in self._told)
+            trial
+            for trial in queue.trials
+            if trial.is_baseline or not trial.position or not (is_once or trial.arm in self._told)
         )
         return dataclasses.replace(queue, trials=tuple(kept))
 
@@ -146,7 +146,7 @@ class Waves:
     @cached_property
     def queued(self) -> tuple[Trial, ...]:
         """The trials of all waves; the baselines of one that stayed empty are never run."""
-        return tuple(t for each in self.queues if each.has_profiles for t in each.trials)
+        return tuple(t for segment in self.queues if segment.has_profiles for t in segment.trials)
 
     @property
     def plannable(self) -> tuple[Segment, ...]:
@@ -185,18 +185,20 @@ class Waves:
         """Return what this run is about; who asks for a slot asks for the waves that it reads."""
         selected, profiles, places = self.sweep.selected, self._all, self.sweep.places
         if selected is None:
-            return frozenset(each.id for each in profiles)
-        chosen = {each.id for each in profiles if each.id in selected}
-        chosen |= {each.id for name, each in self.slots.items() if name in selected}
+            return frozenset(profile.id for profile in profiles)
+        chosen = {profile.id for profile in profiles if profile.id in selected}
+        chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
         for rule in self.sweep.rules:
             reads = not isinstance(rule, Singles | Search)
             if reads and any(slot.name in selected for slot in places[rule]):
-                chosen |= {each.id for each in self._before(rule)}
+                chosen |= {profile.id for profile in self._before(rule)}
         return frozenset(chosen)
 
     def _before(self, rule: DerivedRule) -> list[Profile]:
         """Return the profiles of the waves that a rule reads."""
-        return [each for each in self._all if wave_order(each.wave) < wave_order(rule.wave)]
+        return [
+            profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
+        ]
 
     def _filled(self, rule: DerivedRule, *, is_waiting: bool) -> FilledWave:
         """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
@@ -220,35 +222,35 @@ class Waves:
         free = rule.slots - len(kept)
         made: list[Profile] = []
         refused: dict[str, Message] = {}
-        ids = {each.id for each in self._all}
+        ids = {profile.id for profile in self._all}
         seen = set(map(key, (*self._all, ALIAS)))
         critic = self._critic()
-        for each in rule.made(leaders, pool=pool):
-            as_kept = next((old for old in kept if old.id == each.id), None)
-            if each.id in ids:
+        for profile in rule.made(leaders, pool=pool):
+            as_kept = next((old for old in kept if old.id == profile.id), None)
+            if profile.id in ids:
                 continue
             if as_kept is not None:
                 made.append(as_kept)
-            elif free and key(each) not in seen:
-                settings = settings_of(each)
+            elif free and key(profile) not in seen:
+                settings = settings_of(profile)
                 against = [
                     say("confirmed to gain nothing: {arm}", arm=arm)
                     for arm, part in useless.items()
                     if is_part(part, settings)
                 ]
-                if why := several(against) or critic(each):
-                    refused[each.id] = why
+                if why := several(against) or critic(profile):
+                    refused[profile.id] = why
                     continue
-                made.append(each)
+                made.append(profile)
                 free -= 1
             else:
                 continue
-            ids.add(each.id)
-            seen.add(key(each))
+            ids.add(profile.id)
+            seen.add(key(profile))
             if len(made) == rule.slots:
                 break
         # a profile that was measured and leads no longer comes last
-        slotted = (*made, *(each for each in kept if each.id not in ids))
+        slotted = (*made, *(profile for profile in kept if profile.id not in ids))
         return FilledWave(profiles=slotted, slotted=slotted, told=left_out(rule.wave, refused))
 
     def _searched(self, rule: Search, pool: Sequence[Profile]) -> FilledWave:
@@ -257,10 +259,10 @@ class Waves:
         # in the order of the rounds
         kept = tuple(
             found
-            for name, each in planned.items()
-            if (found := rule.find(name)) and found.same_as(each.trial.profile)
+            for name, result in planned.items()
+            if (found := rule.find(name)) and found.same_as(result.trial.profile)
         )[: rule.slots]
-        if any(not planned[each.id].status.is_final for each in kept):
+        if any(not planned[profile.id].status.is_final for profile in kept):
             is_open = len(kept) < rule.slots
             return FilledWave(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
         told = self._told_of(rule, pool, kept)
@@ -297,8 +299,8 @@ class Waves:
         """Return the candidates of the next round, and why others have no place in it."""
         key, critic = self.sweep.effective.key, self._critic()
         seen = set(map(key, (*self._all, *kept, ALIAS)))
-        ids = {each.id for each in (*self._all, *kept)}
-        without = {rule.names[each.id] for each in kept}
+        ids = {profile.id for profile in (*self._all, *kept)}
+        without = {rule.names[profile.id] for profile in kept}
         # a value of a candidate that was dropped, which none has that ran, is asked beside no other
         ran = {each for point in told for each in enumerate(point)}
         bad = {
@@ -323,26 +325,26 @@ class Waves:
             )
             if not found:
                 break
-            for each in found:
-                without.add(rule.names[each.id])
-                if each.id in ids or key(each) in seen:
+            for profile in found:
+                without.add(rule.names[profile.id])
+                if profile.id in ids or key(profile) in seen:
                     continue
-                if why := critic(each):
-                    refused[each.id] = why
+                if why := critic(profile):
+                    refused[profile.id] = why
                     continue
-                asked.append(each)
+                asked.append(profile)
         return asked, refused
 
     def _told_of(
         self, rule: Search, pool: Sequence[Profile], kept: Sequence[Profile]
     ) -> dict[Point, float]:
         """Return what the screen says of points of a search, whichever profile lies there."""
-        declared = {each.id: each for each in (*pool, *kept)}
-        own = [each for each in self.history if _is_before(rule.wave, each.trial, or_in=True)]
+        declared = {profile.id: profile for profile in (*pool, *kept)}
+        own = [result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)]
         if not own:
             return {}
         declared_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        queues = [each for each in declared_queues if each.has_profiles]
+        queues = [segment for segment in declared_queues if segment.has_profiles]
         standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return {
             point: round(standing.estimate, 9)
@@ -354,23 +356,23 @@ class Waves:
 
     def _useless(self, rule: DerivedRule) -> Mapping[str, Mapping[Key, str]]:
         """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""
-        blocks = [each.trial for each in self.history if each.trial.block]
+        blocks = [result.trial for result in self.history if result.trial.block]
         if isinstance(rule, Around) or not blocks:
             return {}
-        arms = {each.arm: each.profile for each in blocks if not each.is_baseline}
+        arms = {trial.arm: trial.profile for trial in blocks if not trial.is_baseline}
         found = without_gain(self.sweep.read(self.history, arms))
         return {each: settings_of(arms[each]) for each in sorted(found & arms.keys())}
 
     def _planned(self, rule: DerivedRule) -> dict[str, TrialResult]:
         """Return the trials of a rule's wave whose profiles are not known otherwise."""
-        known = {each.id for each in self._all}
+        known = {profile.id for profile in self._all}
         return {
-            each.trial.profile.id: each
-            for each in self.history
-            if each.trial.stage == rule.wave
-            and not each.trial.is_baseline
-            and each.trial.profile.id not in known
-            and is_ours(each.trial, protocols=self.sweep.orders.protocols)
+            result.trial.profile.id: result
+            for result in self.history
+            if result.trial.stage == rule.wave
+            and not result.trial.is_baseline
+            and result.trial.profile.id not in known
+            and is_ours(result.trial, protocols=self.sweep.orders.protocols)
         }
 
     def _critic(self) -> Callable[[Profile], Message | None]:
@@ -399,8 +401,8 @@ class Waves:
         self, rule: Stacks | Around | Crossed, pool: Sequence[Profile]
     ) -> tuple[Profile, ...]:
         """Return the profiles of this rule that have trials."""
-        planned = {name: each.trial.profile for name, each in self._planned(rule).items()}
-        found = {each.id: each for each in rule.kept(planned, pool=pool)}
+        planned = {name: result.trial.profile for name, result in self._planned(rule).items()}
+        found = {profile.id: profile for profile in rule.kept(planned, pool=pool)}
         return tuple(found[each] for each in sorted(found))[: rule.slots]
 
     def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
@@ -409,11 +411,11 @@ class Waves:
     def _leaders(self, rule: DerivedRule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return what led the waves before, best first; None while they are not over."""
         sweep = self.sweep
-        own = [each for each in self.history if _is_before(rule.wave, each.trial)]
-        past = sweep.read(own, {each.id: each for each in pool})
+        own = [result for result in self.history if _is_before(rule.wave, result.trial)]
+        past = sweep.read(own, {profile.id: profile for profile in pool})
         every = map(self._unranked, sweep.queues(self._all, before=rule.wave))
-        queues = [each for each in every if each.has_profiles]
-        if not all(past.is_final(trial) for each in queues for trial in each.trials):
+        queues = [segment for segment in every if segment.has_profiles]
+        if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
         ranked = self._ranked(past, queues)
         # a few baselines may lie far apart by chance, and profiles by what they do: both must
@@ -422,13 +424,13 @@ class Waves:
         repeats = sweep.effective.repeats(pool)
         level = ranked.level
         leaders = [
-            Leader(profile=each, estimate=standing.estimate)
-            for each in pool
-            if (standing := ranked.standings.get(each.id)) is not None
+            Leader(profile=profile, estimate=standing.estimate)
+            for profile in pool
+            if (standing := ranked.standings.get(profile.id)) is not None
             and math.isfinite(standing.estimate)
             and standing.estimate - level > LEAD * sigma * math.sqrt(standing.variance)
-            and each.id not in repeats
-            and of_arm(past, each.id, tolerance=sweep.loss_tolerance) is None
+            and profile.id not in repeats
+            and of_arm(past, profile.id, tolerance=sweep.loss_tolerance) is None
         ]
         return tuple(sorted(leaders, key=lambda each: -each.estimate))
 

@@ -123,7 +123,7 @@ def commits_of(
     launcher = placed(launcher)
     if ".." not in text:
         names = [each.strip() for each in text.split(",") if each.strip()]
-        codes = [code_of(launcher, each, where=where) for each in names]
+        codes = [code_of(launcher, name, where=where) for name in names]
     else:
         first, _, last = text.replace("...", "..").partition("..")
         codes = _range(launcher, first or "HEAD", last or "HEAD", where=where)
@@ -393,7 +393,7 @@ def _git(repository: str, *words: str) -> str:
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         # fatal: repository '/shared/lib' does not exist
-        fatal = next((each for each in said.splitlines() if each.startswith("fatal: ")), said)
+        fatal = next((line for line in said.splitlines() if line.startswith("fatal: ")), said)
         raise ConfigError(f"git {words[0]} in {repository}: {fatal[-500:]}")
     return done.stdout
 

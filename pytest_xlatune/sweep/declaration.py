@@ -223,8 +223,10 @@ class Sweep(SettingsGroup):
 
     def _add_candidates(self) -> None:
         """Count what a gate holds against the cell among the profiles: tests are made of those."""
-        own = tuple(each.profile for each in self.candidates)
-        added = tuple(each for each in own if not any(each is known for known in self.profiles))
+        own = tuple(candidate.profile for candidate in self.candidates)
+        added = tuple(
+            profile for profile in own if not any(profile is known for known in self.profiles)
+        )
         structs.force_setattr(self, "profiles", (*self.profiles, *added))
 
     @property
@@ -268,9 +270,9 @@ class Sweep(SettingsGroup):
         Raises:
             ConfigError: no profile belongs to it.
         """
-        found = tuple(each for each in self.profiles if each.wave == wave)
+        found = tuple(profile for profile in self.profiles if profile.wave == wave)
         if not found:
-            known = {each.wave for each in self.profiles}
+            known = {profile.wave for profile in self.profiles}
             raise ConfigError.unknown(
                 "wave", wave, valid=known, where=f"sweep {self.name!r} (no profile is in it)"
             )
@@ -280,7 +282,7 @@ class Sweep(SettingsGroup):
     def named_profiles(self) -> tuple[Profile, ...]:
         """The declared profiles, and the single values that a search may try."""
         own = by_kind(self.derived).searches
-        return (*self.profiles, *(single for each in own for single in each.singles))
+        return (*self.profiles, *(single for search in own for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:
         """Return the slots of the derived waves, of these ones if any is named, in order."""
@@ -295,13 +297,13 @@ class Sweep(SettingsGroup):
         Raises:
             ConfigError: there is none; names the nearest.
         """
-        for each in self.profiles:
-            if each.id == profile_id:
-                return each
+        for profile in self.profiles:
+            if profile.id == profile_id:
+                return profile
         raise ConfigError.unknown(
             "profile",
             profile_id,
-            valid=[each.id for each in self.profiles],
+            valid=[profile.id for profile in self.profiles],
             where=f"sweep {self.name!r}",
         )
 
@@ -570,23 +572,23 @@ def _with_commits(
         launcher = placed(launcher)
         cell = replace(cell, code=code_of(launcher, cell.code, where=f"{what}, cell"))
     launchers, others = dict[str, Launcher](), dict[str, Cell]()
-    for each in sweep.candidates:
-        own, where = cell, f"{what}, candidate {each.profile.id!r}"
-        if each.code:
+    for candidate in sweep.candidates:
+        own, where = cell, f"{what}, candidate {candidate.profile.id!r}"
+        if candidate.code:
             if not isinstance(launcher, CheckoutLauncher):
                 raise ConfigError(
-                    f"{where}: code={each.code!r} needs a launcher that starts a commit; write "
-                    "launcher=CheckoutLauncher(repository=..., inner=...)"
+                    f"{where}: code={candidate.code!r} needs a launcher that starts a commit; "
+                    "write launcher=CheckoutLauncher(repository=..., inner=...)"
                 )
-            own = replace(own, code=code_of(launcher, each.code, where=where))
-        if each.image:
-            own = replace(own, image=each.image)
-        if each.python:
-            other = with_python(launcher, each.python)
-            own = replace(own, launcher=f"{cell.launcher} python={each.python}")
+            own = replace(own, code=code_of(launcher, candidate.code, where=where))
+        if candidate.image:
+            own = replace(own, image=candidate.image)
+        if candidate.python:
+            other = with_python(launcher, candidate.python)
+            own = replace(own, launcher=f"{cell.launcher} python={candidate.python}")
             launchers[own.launcher] = other
-        if each.is_a_cell:
-            others[each.profile.id] = own
+        if candidate.is_a_cell:
+            others[candidate.profile.id] = own
     return LauncherByCell(usual=launcher, others=launchers) if launchers else launcher, cell, others
 
 

@@ -133,7 +133,7 @@ def deployed_files(
     if of_commits(launcher) is not None:
         return ()  # the commit says what they are, and no patch of one is a deployment
     shells = [env_file] if env_file else launcher.env_files_of(cell)[-1:]
-    configs = [each for each in launcher.files(cell) if PurePosixPath(each).suffix in _CONFIG]
+    configs = [file for file in launcher.files(cell) if PurePosixPath(file).suffix in _CONFIG]
     read = [
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
@@ -142,7 +142,7 @@ def deployed_files(
     if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
         read.append(source and replace(source, cvs_cell=inner.source_cell))
-    return tuple(each for each in read if each is not None)
+    return tuple(file for file in read if file is not None)
 
 
 # a line of a configuration:  per_device_batch_size: 8.0  # sequences
@@ -153,8 +153,8 @@ def configured(launcher: Launcher, cell: Cell) -> dict[str, str]:
     """Return the plain settings of the trainer's configuration; {} where it is not here."""
     if of_commits(launcher) is not None:
         return {}  # each commit has its own
-    files = (Path(each) for each in launcher.files(cell))
-    config = next((each for each in files if each.suffix in _CONFIG and each.exists()), None)
+    files = (Path(file) for file in launcher.files(cell))
+    config = next((path for path in files if path.suffix in _CONFIG and path.exists()), None)
     read = _read(config, Path.cwd(), is_shell=False) if config is not None else None
     return dict(_SETTING.findall(read.text)) if read is not None else {}
 
@@ -176,13 +176,13 @@ def refuse_changed(
     """
     # compared by its text, the patch that we recommend made each test of the next run an error
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
-    known = {each.path: _meaning(each.text) for each in before if is_sourced or not each.is_shell}
-    for each in now:
-        if each.launcher:
+    known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
+    for file in now:
+        if file.launcher:
             continue  # all that reaches a trial is part of the cell
-        if known.get(each.path, _meaning(each.text)) != _meaning(each.text):
+        if known.get(file.path, _meaning(file.text)) != _meaning(file.text):
             raise ConfigError(
-                f"{each.path} has changed since the trials in {where} were measured: numbers of "
+                f"{file.path} has changed since the trials in {where} were measured: numbers of "
                 "two configurations cannot be compared. Go back to what it was, or start over with "
                 "--xlatune-fresh (nothing measured is deleted)"
             )
@@ -205,7 +205,7 @@ def _read(path: Path, root: Path, *, is_shell: bool) -> DeployedFile | None:
 def _below(path: Path, root: Path) -> str:
     """Return the path inside the repository that holds it, else in the project, else its name."""
     path = path.absolute()
-    repository = next((each for each in path.parents if (each / ".git").exists()), None)
+    repository = next((parent for parent in path.parents if (parent / ".git").exists()), None)
     for each in (repository, root):
         if each is not None and path.is_relative_to(each):
             return path.relative_to(each).as_posix()

@@ -123,7 +123,7 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
             case CampaignOpened(session=opened) if session and opened == session:
                 break
             case EnvironmentSeen(cell_digest=seen, nodes=nodes) if seen == cell.digest:
-                told = (each.packages.get("jaxlib", "") for each in nodes)
+                told = (environment.packages.get("jaxlib", "") for environment in nodes)
                 found = next(filter(None, told), found)
             case _:
                 pass
@@ -145,13 +145,13 @@ def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ..
         if session and isinstance(entry.event, CampaignOpened) and entry.event.session == session:
             break
         entries.append(entry)
-    return tuple(each.result for each in replay(entries).trials.values())
+    return tuple(progress.result for progress in replay(entries).trials.values())
 
 
 def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
     """Return the pace of a cell's jobs, of any study, in a ledger; None where none tells."""
-    found = (each.ended for each in replay(entries).trials.values())
-    return pace_of(each for each in found if each and each.trial.cell_digest == cell.digest)
+    found = (progress.ended for progress in replay(entries).trials.values())
+    return pace_of(result for result in found if result and result.trial.cell_digest == cell.digest)
 
 
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
@@ -268,13 +268,15 @@ def _of_ledger(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
     before = state.with_nodes(last.cells[0])
     changed = _changed(before, cell, path)
     own = last.cells[0].digest
-    trials = [r for each in state.trials.values() if (r := each.result).trial.cell_digest == own]
+    trials = [
+        r for progress in state.trials.values() if (r := progress.result).trial.cell_digest == own
+    ]
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     return f"{written}{changed}", _usable(trials, path)
 
 
 def _usable(trials: Iterable[TrialResult], path: Path) -> tuple[TrialResult, ...]:
-    found = tuple(each for each in trials if each.trial.is_baseline and usable(each))
+    found = tuple(result for result in trials if result.trial.is_baseline and usable(result))
     if not found:
         raise ConfigError(f"the stored baseline {path} holds no baseline trial with a score")
     return found

@@ -256,13 +256,13 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
 
     def __post_init__(self) -> None:
         """Refuse a number out of its range; a subclass may refuse more."""
-        for name, each in _numbers(type(self)).items():
+        for name, option in _numbers(type(self)).items():
             value = getattr(self, name)
             if value != _defaults(type(self))[name]:
                 try:
-                    msgspec.convert(value, each.kind)
+                    msgspec.convert(value, option.kind)
                 except msgspec.ValidationError:
-                    self._refuse(name, each.expected)
+                    self._refuse(name, option.expected)
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
         value, default = getattr(self, name), _defaults(type(self))[name]
@@ -286,7 +286,7 @@ def _defaults(cls: Any) -> dict[str, Any]:
 @functools.cache
 def _numbers(cls: Any) -> dict[str, Option]:
     told = {name: _option(cls, name, hint) for name, hint in cls.__annotations__.items()}
-    return {name: each for name, each in told.items() if each.expected}
+    return {name: option for name, option in told.items() if option.expected}
 
 
 def _unknown(cls: Any, name: str) -> ConfigError:
@@ -472,7 +472,7 @@ class SiteSettings(SettingsGroup):
         if not isinstance(self.nodelist, tuple | list):
             return
         nodes = tuple(self.nodelist)
-        if nodes and all(isinstance(each, str) for each in nodes) and nodes[0][:1] != "@":
+        if nodes and all(isinstance(node, str) for node in nodes) and nodes[0][:1] != "@":
             try:
                 names = expand(",".join(nodes))
             except ConfigError as error:
@@ -655,14 +655,17 @@ _DECLARED = tuple(
     if typing.get_origin(hint) is Annotated
 )
 # every field that is no switch, and those of them that are options
-FIELDS = tuple(each for each in _DECLARED if each.kind is not bool)
-OPTIONS = tuple(each for each in FIELDS if each.where not in (Where.SWEEP, Where.TABLE))
+FIELDS = tuple(option for option in _DECLARED if option.kind is not bool)
+OPTIONS = tuple(option for option in FIELDS if option.where not in (Where.SWEEP, Where.TABLE))
 
 # flag without dashes in front -> (field of RunSettings, help)
 SWITCHES: Mapping[str, tuple[str, str]] = {
-    each.name if each.name.endswith("xlatune") else f"xlatune-{each.name}": (each.field, each.help)
-    for each in _DECLARED
-    if each.kind is bool
+    option.name if option.name.endswith("xlatune") else f"xlatune-{option.name}": (
+        option.field,
+        option.help,
+    )
+    for option in _DECLARED
+    if option.kind is bool
 }
 
 # what a day at a cluster needs: help shows these, and says where the others are

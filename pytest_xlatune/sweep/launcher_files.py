@@ -67,7 +67,7 @@ def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[s
         ConfigError: a launcher cannot be loaded.
     """
     found: dict[str, str] = {}
-    for each in files:
-        if each.launcher in BROUGHT:
-            found |= launcher_file(each.launcher, where=each.path).with_recipe(each, covered)
+    for file in files:
+        if file.launcher in BROUGHT:
+            found |= launcher_file(file.launcher, where=file.path).with_recipe(file, covered)
     return found

@@ -69,13 +69,13 @@ class ResolvedSweep:
     context: Context | None = None  # what the profiles of derived waves are held against
 
     def __post_init__(self) -> None:
-        for each in self.cells:  # an error of this sweep may quote them
-            keep_secret(secrets_in(each, self.sweep.profiles))
+        for cell in self.cells:  # an error of this sweep may quote them
+            keep_secret(secrets_in(cell, self.sweep.profiles))
 
     @property
     def restores(self) -> bool:
         """Whether `baseline-no-env` is among the profiles."""
-        return any(each.id == NO_ENV_ID for each in self.sweep.profiles)
+        return any(profile.id == NO_ENV_ID for profile in self.sweep.profiles)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -85,7 +85,7 @@ class ResolvedSweep:
     @property
     def nodelist(self) -> tuple[str, ...]:
         """The nodes of all its slots, in order; () where none is named."""
-        return tuple(name for each in self.slots for name in each) or self.cell.nodelist
+        return tuple(name for slot in self.slots for name in slot) or self.cell.nodelist
 
     @property
     def first_cells(self) -> tuple[Cell, ...]:
@@ -93,7 +93,7 @@ class ResolvedSweep:
         if not self.commits:
             return self.cells
         codes = {cell.digest: cell.code for cell in self.study().cells}
-        first = {codes[each.cell_digest] for each in self.study().decide(()).due}
+        first = {codes[trial.cell_digest] for trial in self.study().decide(()).due}
         return tuple(each for each in self.cells if each.code in first)
 
     @property
@@ -215,9 +215,9 @@ class ResolvedSweep:
             launcher = self.sweep.launcher
             other = launcher.of(cell) if isinstance(launcher, LauncherByCell) else launcher
             names = [Path(each.interpreter) for each in (launcher, other)]
-            if not all(each.is_absolute() and each.exists() for each in names):
+            if not all(path.is_absolute() and path.exists() for path in names):
                 return False
-            if len({(each.parent.resolve(), each.resolve()) for each in names}) > 1:
+            if len({(path.parent.resolve(), path.resolve()) for path in names}) > 1:
                 return False
         env = cell.environment
         deployed = effective_values(parse_flags(env.get("XLA_FLAGS", ""), where="XLA_FLAGS"))
@@ -341,9 +341,9 @@ class ResolvedSweep:
         """Return how a sweep rotates; None is off."""
         if not self.rotates:
             return None
-        own = [each for each in earlier if each.trial.cell_digest == self.cell.digest]
+        own = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
         # what began with rotations goes on with them, whatever their pace says since
-        must_save = self.must_save and not any(each.trial.rotation for each in own)
+        must_save = self.must_save and not any(result.trial.rotation for result in own)
         pace = pace_of(own) if must_save else None
         is_usual = not self.sweep.design.budget
         return RotationRule(must_save=must_save, pace=pace, is_usual=is_usual)
@@ -383,7 +383,7 @@ class ResolvedSweep:
 
 def _aimed(rule: Singles) -> Singles:
     """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
-    known = {each.id: load().aims_of(each) for each in rule.every}
+    known = {profile.id: load().aims_of(profile) for profile in rule.every}
     return replace(rule, aims={**known, **rule.aims})
 
 

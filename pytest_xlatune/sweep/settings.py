@@ -114,7 +114,7 @@ def nodes_in(path: Path) -> tuple[str, ...]:
         OSError, ValueError: the file cannot be.
     """
     lines = secure_files.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
-    return expand(",".join(each.strip() for each in lines if each.strip() and each[0] != "#"))
+    return expand(",".join(line.strip() for line in lines if line.strip() and line[0] != "#"))
 
 
 def _with_lists(said: UserOptions, workdir: Path) -> UserOptions:
@@ -123,7 +123,7 @@ def _with_lists(said: UserOptions, workdir: Path) -> UserOptions:
     Raises:
         ConfigError: no study left such a list.
     """
-    sweeps = {name: _with_lists(each, workdir) for name, each in said.sweeps.items()}
+    sweeps = {name: _with_lists(options, workdir) for name, options in said.sweeps.items()}
     said = structs.replace(said, sweeps=sweeps) if sweeps else said
     nodes = said.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
@@ -160,7 +160,7 @@ def _together(
         for name, place in part.places.items():
             below = places.get(name) if name in _TABLES else None
             places[name] = f"{place}, {below}" if below else place
-    file = next((each.file for each in reversed(parts) if each.file), "")
+    file = next((options.file for options in reversed(parts) if options.file), "")
     return UserOptions(values=values, places=places, file=file, root=root, sweeps=sweeps or {})
 
 
@@ -240,9 +240,9 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
 
 def _upward(root: Path) -> Iterator[Path]:
     """Give the root directory and those above it, as far as the project's repository goes."""
-    for each in (root, *root.parents):
-        yield each
-        if (each / ".git").exists():
+    for path in (root, *root.parents):
+        yield path
+        if (path / ".git").exists():
             return
 
 
@@ -309,15 +309,15 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
         return ConfigError(
             f"{place}: {key} is a group of the sweep file; here its settings stand at the top level"
         )
-    for each in FIELDS:
-        if key not in {each.name, each.field}:
+    for option in FIELDS:
+        if key not in {option.name, option.field}:
             continue
-        if each.where is Where.SWEEP:
-            told = f"in the sweep file: {each.group.__name__}({each.field}=...)"
-        elif each.where is Where.ABOVE:
-            told = f"before this file is read: {each.flag} or {each.variable}"
+        if option.where is Where.SWEEP:
+            told = f"in the sweep file: {option.group.__name__}({option.field}=...)"
+        elif option.where is Where.ABOVE:
+            told = f"before this file is read: {option.flag} or {option.variable}"
         else:
-            told = f"by another name: {each.name}"
+            told = f"by another name: {option.name}"
         return ConfigError(f"{place}: {key} is not read here; say it {told}")
     known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
     return ConfigError.unknown("setting", key, valid=known, where=place)

@@ -121,8 +121,8 @@ class Measured:
         """How a run ends in which an assertion on this verdict failed."""
         if self.verdict.unproved and self.kind is not VerdictKind.SLOWER:
             return Exit.NOT_MEASURED
-        failed = [each for each in self.claims if not each]
-        is_open = bool(failed) and all(each.is_undecided for each in failed)
+        failed = [claim for claim in self.claims if not claim]
+        is_open = bool(failed) and all(claim.is_undecided for claim in failed)
         return Exit.CANNOT_TELL if is_open else Exit.NEGATIVE
 
     @property

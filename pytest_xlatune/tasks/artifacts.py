@@ -99,7 +99,7 @@ def as_recorded(
         profile=trial.profile.id,
         trial_id=event.trial_id,
         dump=folder / event.dump if event.dump else None,
-        captures=tuple(folder / each for each in event.captures),
+        captures=tuple(folder / capture for capture in event.captures),
         facts=event.facts,
         problems=event.problems,
         step_s=_step_s(state, trial),
@@ -127,9 +127,13 @@ def find_recorded(said: str, workdir: Callable[[], Path]) -> Recorded | None:
             continue
         state = replay(Ledger(folder / LEDGER).refresh())
         here = [as_recorded(event, of.trial, state, folder) for event, of in _evidence(state)]
-        known += [each.profile for each in here]
+        known += [recorded.profile for recorded in here]
         # the last one: a profile may have been recorded under another protocol before
-        wanted = [each for each in here if said == each.trial_id or profile_id == each.profile]
+        wanted = [
+            recorded
+            for recorded in here
+            if said == recorded.trial_id or profile_id == recorded.profile
+        ]
         found += wanted[-1:]
         if not match and said in state.trials and not wanted:
             raise ConfigError(
@@ -145,7 +149,7 @@ def find_recorded(said: str, workdir: Callable[[], Path]) -> Recorded | None:
     if len(found) > 1:
         raise ConfigError(
             f"{said}: recorded in {len(found)} cells; name the trial: "
-            f"{', '.join(each.trial_id for each in found)}"
+            f"{', '.join(recorded.trial_id for recorded in found)}"
         )
     if match and not found:
         raise ConfigError(
@@ -194,14 +198,14 @@ def captures_of(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path],
 def _step_s(state: LedgerState, trial: Trial) -> float | None:
     """Return the median seconds of a step over the measured trials of the same settings."""
     steps = sorted(
-        each.ended.score.step_s
-        for each in state.trials.values()
-        if each.ended is not None
-        and each.ended.status is TrialStatus.MEASURED
-        and each.ended.score is not None
-        and each.ended.score.step_s is not None
-        and each.trial.cell_digest == trial.cell_digest
-        and each.trial.profile.to_json() | _UNREAD == trial.profile.to_json() | _UNREAD
+        progress.ended.score.step_s
+        for progress in state.trials.values()
+        if progress.ended is not None
+        and progress.ended.status is TrialStatus.MEASURED
+        and progress.ended.score is not None
+        and progress.ended.score.step_s is not None
+        and progress.trial.cell_digest == trial.cell_digest
+        and progress.trial.profile.to_json() | _UNREAD == trial.profile.to_json() | _UNREAD
     )
     return steps[len(steps) // 2] if steps else None
 
@@ -209,11 +213,11 @@ def _step_s(state: LedgerState, trial: Trial) -> float | None:
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
     """Read the artifacts of the evidence trials that are over and were not read yet."""
     found = []
-    for each in state.evidence():
-        attempts = state.trials[each.trial.id].attempts
+    for result in state.evidence():
+        attempts = state.trials[result.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
-        if each.status is TrialStatus.MEASURED and not each.is_read and submission is not None:
-            found.append(read_attempt(each.trial.id, folder, submission.folder))
+        if result.status is TrialStatus.MEASURED and not result.is_read and submission is not None:
+            found.append(read_attempt(result.trial.id, folder, submission.folder))
     return tuple(found)
 
 
@@ -241,7 +245,9 @@ class _Reading:
 
     def told(self) -> tuple[str, ...]:
         """Return the sentences, with paths relative to the work directory as others read them."""
-        return tuple(each.replace(f"{self.folder.parent.parent}/", "") for each in self.problems)
+        return tuple(
+            problem.replace(f"{self.folder.parent.parent}/", "") for problem in self.problems
+        )
 
 
 def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
@@ -252,7 +258,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if reading.stays(folder / dump, attempt):
         program = reading.tried(lambda: read_program(folder / dump))
     below = reading.tried(lambda: captures_below(folder / attempt)) or ()
-    captures = tuple(each for each in below if reading.stays(each, attempt))
+    captures = tuple(path for path in below if reading.stays(path, attempt))
     facts = [] if program is None else [program_fact(program)]
     window = None
     if captures:
@@ -266,16 +272,16 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     return EvidenceRecorded(
         trial_id=trial_id,
         dump="" if program is None else dump,
-        captures=tuple(str(each.relative_to(folder)) for each in captures),
+        captures=tuple(str(path.relative_to(folder)) for path in captures),
         facts=tuple(facts),
-        problems=tuple(each.replace(f"{folder}/", "") for each in reading.problems),
+        problems=tuple(problem.replace(f"{folder}/", "") for problem in reading.problems),
         shares=shares_of(drilled, program),
         pgle=_write_pgle(drilled, program, folder / attempt),
     )
 
 
 def _facts_by_others(captures: Sequence[Path]) -> list[str]:
-    return [fact for each in readers().values() for fact in each.facts(captures)]
+    return [fact for facts in readers().values() for fact in facts.facts(captures)]
 
 
 def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -> str:
@@ -292,7 +298,7 @@ def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -
 
 def program_fact(program: Program) -> str:
     """Describe a compiled program in a sentence."""
-    in_loop = sum(each.in_loop for each in program.collectives)
+    in_loop = sum(collective.in_loop for collective in program.collectives)
     memory = "" if program.memory_bytes is None else f", memory {size(program.memory_bytes)}"
     return (
         f"{program.module} for {program.target}: {counted(program.instructions, 'instruction')}, "
@@ -347,7 +353,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     where = Path(folder.parent.name, folder.name)
     facts = []
     if program is not None:
-        dumps = tuple(str(where / each.dump) for each in (before, after))
+        dumps = tuple(str(where / recorded.dump) for recorded in (before, after))
         facts = [
             EvidenceFact(kind="HLO", text=text, artifacts=dumps, jobs=jobs)
             for text in program.sentences
@@ -355,10 +361,10 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     if of_traces:
         # the folder that holds all captures of a side
         captures = tuple(
-            str(where / os.path.commonpath([Path(capture).parent for capture in each.captures]))
-            for each in (before, after)
+            str(where / os.path.commonpath([Path(capture).parent for capture in recorded.captures]))
+            for recorded in (before, after)
         )
-        facts += [replace(each, artifacts=captures, jobs=jobs) for each in of_traces]
+        facts += [replace(fact, artifacts=captures, jobs=jobs) for fact in of_traces]
     span = traces.span if traces else None
     return Explanation(
         profile=winner if facts else "",
@@ -382,8 +388,8 @@ def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[Ev
     """Return what moved by the readers of other distributions."""
     return [
         EvidenceFact(kind=name, text=text)
-        for name, each in readers().items()
-        for text in each.changes(before, after)
+        for name, facts in readers().items()
+        for text in facts.changes(before, after)
     ]
 
 

@@ -76,7 +76,7 @@ class Cost:
     @property
     def words(self) -> str:
         """The node-hours in words; they name an upper bound as one."""
-        fewest, most = (self._node_hours(each) for each in (self.jobs, self.most))
+        fewest, most = (self._node_hours(job) for job in (self.jobs, self.most))
         if fewest is None or most is None:
             return "unknown node-hours"
         if not self.known:
@@ -168,7 +168,7 @@ def cost_of(
         rounds = _waves_left(study, outlook)
     return Cost(
         jobs=left,
-        measured=sum(each.status.is_final and each.memory is None for each in history),
+        measured=sum(result.status.is_final and result.memory is None for result in history),
         nodes=study.traits.cell_nodes
         or _nodes_of(study, outlook)
         or len(resolved.cell.nodelist)
@@ -193,7 +193,9 @@ def hours_of_both(
         entries: the entries of the ledger of its cell.
         cell: the same.
     """
-    both_of = next((each.values for each in outline if each.code is MessageCode.BOTH_PLANS), None)
+    both_of = next(
+        (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
+    )
     if both_of is None:
         return ()
     plans = (
@@ -202,7 +204,7 @@ def hours_of_both(
     )
     protocol = cell.protocol
     pace = pace_in(entries, cell) or JobPace.guessed(protocol.deadline_s, protocol.steps)
-    own, other = (duration(each.seconds(pace)) for each in plans)
+    own, other = (duration(work.seconds(pace)) for work in plans)
     about = "about" if pace.jobs else "perhaps"
     said = f"one job after the other: {about} {own} with rotation, {other} without it"
     return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
@@ -256,15 +258,15 @@ def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
 
 def _nodes_of(study: Study, outlook: Outlook) -> float:
     """Return the mean number of nodes of the trials that come next; 0 where they name none."""
-    nodes = {each.digest: len(each.nodelist) for each in study.cells}
-    counts = [nodes.get(each.cell_digest, 0) for each in outlook.ahead]
+    nodes = {cell.digest: len(cell.nodelist) for cell in study.cells}
+    counts = [nodes.get(trial.cell_digest, 0) for trial in outlook.ahead]
     return sum(counts) / len(counts) if counts and all(counts) else 0
 
 
 def _waves_left(study: Study, outlook: Outlook) -> int:
     """Return how many of the trials that are left follow one another; 0 where all do."""
-    nodes = {each.digest: each.nodelist for each in study.cells}
-    ahead = [nodes.get(each.cell_digest, ()) for each in outlook.ahead]
+    nodes = {cell.digest: cell.nodelist for cell in study.cells}
+    ahead = [nodes.get(trial.cell_digest, ()) for trial in outlook.ahead]
     waves = waves_in(ahead)
     return math.ceil(outlook.left * waves / len(ahead)) if waves < len(ahead) else 0
 
@@ -279,12 +281,12 @@ def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
         return ()
     here = Path.cwd()
     places = [here, *list(here.parents)[:_FOLDERS_UP], *sorted(here.glob("*/"))[:_FOLDERS_DOWN]]
-    found = dict.fromkeys((each / workdir.name).resolve() for each in places)
+    found = dict.fromkeys((path / workdir.name).resolve() for path in places)
     return tuple(
-        f"{each} holds trials of this very cell, and this run would measure them again; start it "
-        f"from {each.parent}, or with --xlatune-workdir {each}"
-        for each in found
-        if each != workdir.resolve() and os.path.isfile(each / folder / LEDGER)  # noqa: PTH113 - false where we may not look
+        f"{path} holds trials of this very cell, and this run would measure them again; start it "
+        f"from {path.parent}, or with --xlatune-workdir {path}"
+        for path in found
+        if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - false where we may not look
     )
 
 

@@ -85,23 +85,29 @@ def drill_document(
         *told,
         *([section("Steps of each device, in figures", _per_gpu(drills))] if per_gpu else []),
         *(
-            section(", ".join(filter(None, ("Collectives", name))), *_talk(each, name, top, width))
-            for name, each in zip(names, found.talking, strict=False)
+            section(
+                ", ".join(filter(None, ("Collectives", name))),
+                *_talk(communication, name, top, width),
+            )
+            for name, communication in zip(names, found.talking, strict=False)
         ),
         *([section("Files", lines(*map(plain, found.files)))] if found.files else []),
-        *(section("Time by the path in the framework", each) for each in _paths(found, top, width)),
+        *(
+            section("Time by the path in the framework", table)
+            for table in _paths(found, top, width)
+        ),
     ]
     captures = [
-        f"{f'{name}: ' if name else ''}{counted(len(each.sources), 'capture')}: "
-        + plain(", ".join(each.sources))
-        for name, each in zip(names, drills, strict=True)
+        f"{f'{name}: ' if name else ''}{counted(len(drill.sources), 'capture')}: "
+        + plain(", ".join(drill.sources))
+        for name, drill in zip(names, drills, strict=True)
     ]
     return Document(
         title="Where the time of a step went"
         if len(drills) == 1
         else "What made the difference between variants",
         # on a terminal the command itself tells of files left out: each is said once
-        header=(*captures, *(f"left out: {plain(each)}" for each in found.problems)),
+        header=(*captures, *(f"left out: {plain(problem)}" for problem in found.problems)),
         sections=tuple(sections),
         drawn=tuple(_plots(drills, names)) if is_page else (),
         brief=True,
@@ -226,24 +232,30 @@ def _changes(title: str, names: Sequence[str], rows: Iterable[Part], width: int 
 def _several(drills: Sequence[Drill], top: int, width: int | None) -> Iterator[Section]:
     """Tell of two variants or more: a column each, with its change against the first."""
     first, *others = drills
-    compared = [compare_windows(first, each) for each in others]
+    compared = [compare_windows(first, drill) for drill in others]
     names = _names(len(drills))
     wide = 1 + max(map(len, names))
     told = [
-        f"{f'{name}:':{wide}} {plain(', '.join(each.sources))}"
-        for name, each in zip(names, drills, strict=True)
+        f"{f'{name}:':{wide}} {plain(', '.join(drill.sources))}"
+        for name, drill in zip(names, drills, strict=True)
     ]
     told += map(plain, _warned(*drills))
     head = ["before ms", "after ms", "change ms"]
     if len(others) > 1:
         head = [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
     about = [f"{name}: " if len(others) > 1 else "" for name in names[1:]]
-    told += [f"{of}{plain(each.sentence)}" for of, each in zip(about, compared, strict=True)]
+    told += [
+        f"{of}{plain(comparison.sentence)}" for of, comparison in zip(about, compared, strict=True)
+    ]
     yield section("In short", lines(*told))
     for title, rows, cut in (
-        ("composition", [(*each.parts, each.span, *each.totals) for each in compared], None),
-        ("family", [each.families for each in compared], None),
-        ("kernel", [each.kernels for each in compared], top),
+        (
+            "composition",
+            [(*comparison.parts, comparison.span, *comparison.totals) for comparison in compared],
+            None,
+        ),
+        ("family", [comparison.families for comparison in compared], None),
+        ("kernel", [comparison.kernels for comparison in compared], top),
     ):
         of = [{row.name: row for row in each} for each in rows]
         is_sorted = title == "composition" or len(others) == 1
@@ -367,8 +379,8 @@ def drill_json(found: Drill, *others: Drill) -> Json:
         }
     return {
         "schema": SCHEMA,
-        "variants": [each.to_json() for each in (found, *others)],
-        "against_the_first": [compare_windows(found, each).to_json() for each in others],
+        "variants": [drill.to_json() for drill in (found, *others)],
+        "against_the_first": [compare_windows(found, drill).to_json() for drill in others],
     }
 
 
@@ -467,8 +479,8 @@ def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
 
 
 def _bars_of_families(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    spent = [{row.name: each.seconds(row.sum_ps) for row in each.families} for each in drills]
-    kind = {row.name: str(row.kind) for each in drills for row in each.families}
+    spent = [{row.name: drill.seconds(row.sum_ps) for row in drill.families} for drill in drills]
+    kind = {row.name: str(row.kind) for drill in drills for row in drill.families}
     longest = {name: max(each.get(name, 0.0) for each in spent) for name in kind}
     shown = sorted(kind, key=lambda name: (-longest[name], name))[:_MOST_FAMILIES]
     bars = []
@@ -522,5 +534,5 @@ def _steps_of(gpu: Gpu, found: Drill, name: str) -> BarRow:
         )
         for number, step, begin in zip(found.steps, gpu.steps, gpu.begins_ps, strict=True)
     )
-    mean = sum(each.span_ps for each in gpu.steps) / len(gpu.steps) / _PS_OF_MS
+    mean = sum(timeline.span_ps for timeline in gpu.steps) / len(gpu.steps) / _PS_OF_MS
     return BarRow(name=name, what=f"{gpu.source} {gpu.name}", bars=shown, text=f"{mean:.3f} ms")

@@ -26,12 +26,12 @@ def known_of(said: str) -> tuple[list[Json], list[str]]:
     """
     bare = said.strip().lstrip("-").partition("=")[0]
     if bare in history().flags and not load().find(bare):
-        lines = [bare, *(f"  {each}" for each in _releases(bare)), "  not in the catalog"]
+        lines = [bare, *(f"  {release}" for release in _releases(bare)), "  not in the catalog"]
         return [_history_json(bare)], lines
     entries = load().named(bare)
-    paragraphs = [[*_paragraph(each)] for each in entries]
+    paragraphs = [[*_paragraph(entry)] for entry in entries]
     lines = [line for each in paragraphs for line in ("", *each)][1:]
-    return [entry_json(each) for each in entries], lines
+    return [entry_json(entry) for entry in entries], lines
 
 
 def seen_in(entry: CatalogEntry) -> str:
@@ -58,7 +58,7 @@ def seen_in(entry: CatalogEntry) -> str:
 def entry_line(entry: CatalogEntry) -> str:
     """Return an entry in one line: axes, setting, values or status."""
     name = f"--{entry.name}" if entry.is_flag or entry.channel else entry.name
-    values = " ".join(shown_value(each) for each in entry.values) or str(entry.status)
+    values = " ".join(shown_value(value) for value in entry.values) or str(entry.status)
     return f"{','.join(entry.axes):12} {name} = {values}"
 
 
@@ -75,7 +75,7 @@ def _releases(name: str) -> Iterator[str]:
 def _paragraph(entry: CatalogEntry) -> Iterator[str]:
     dashes = "--" if entry.is_flag or entry.channel else ""
     yield f"{entry.slug}: {dashes}{entry.name} ({entry.status})"
-    profiles = [f"{each.id}: {each.shown_text}" for each in entry.profiles]
+    profiles = [f"{profile.id}: {profile.shown_text}" for profile in entry.profiles]
     for title, text in (
         ("axes", ", ".join(entry.axes)),
         ("what", entry.mechanism),
@@ -92,15 +92,15 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         if text:
             yield f"  {title + ':':10}{text}"
     if entry.is_flag:
-        yield from (f"  {'jaxlib:':10}{each}" for each in _releases(entry.name))
-    yield from (f"  {'profile:':10}{each}" for each in profiles)
+        yield from (f"  {'jaxlib:':10}{release}" for release in _releases(entry.name))
+    yield from (f"  {'profile:':10}{profile}" for profile in profiles)
 
 
 def entry_json(entry: CatalogEntry) -> Json:
     """Return an entry with what shows it, its profiles, and its releases."""
     document = entry.to_json() | {
         "seen_in": seen_in(entry),
-        "profiles": [each.to_json() for each in entry.profiles],
+        "profiles": [profile.to_json() for profile in entry.profiles],
     }
     return document | (_history_json(entry.name) if entry.is_flag else {})
 

@@ -92,8 +92,8 @@ class Milestones:
         label = self.study.cells[0].label
         if news:
             arm = conclusion.reference.arm if conclusion.reference else ""
-            confirmed = (each for each in conclusion.verdicts if each.arm in news)
-            said = [paragraph(each, reference=arm) for each in confirmed]
+            confirmed = (verdict for verdict in conclusion.verdicts if verdict.arm in news)
+            said = [paragraph(verdict, reference=arm) for verdict in confirmed]
             messages.append("\n".join([f"{_TAG} {label}: confirmed", *said]))
         done, outlook = _done(history), self.study.outlook(history)
         total = done + outlook.left
@@ -114,12 +114,12 @@ def _to_run(outlook: Outlook) -> str:
 
 
 def _done(history: Sequence[TrialResult]) -> int:
-    return sum(each.status.is_final for each in history)
+    return sum(result.status.is_final for result in history)
 
 
 def _slot_of(study: Study, result: TrialResult) -> str:
     """Return which node slot a trial lies on, e.g. `slot 2`; "" where there is one."""
-    digests = [each.digest for each in study.cells]
+    digests = [cell.digest for cell in study.cells]
     if len(digests) == 1 or not study.traits.has_slots:
         return ""
     own = result.trial.cell_digest
@@ -127,7 +127,9 @@ def _slot_of(study: Study, result: TrialResult) -> str:
 
 
 def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
-    return {each.arm: each.kind for each in conclusion.verdicts if each.kind in _CONFIRMED}
+    return {
+        verdict.arm: verdict.kind for verdict in conclusion.verdicts if verdict.kind in _CONFIRMED
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +223,8 @@ class LiveLines:
     @property
     def is_idle(self) -> bool:
         """Whether all that the session asks was measured before it."""
-        told = (each.outlook(history_of(self._state, each)) for each in self._studies.values())
-        is_over = not self._has_landed and not any(each.at_most for each in told)
+        told = (study.outlook(history_of(self._state, study)) for study in self._studies.values())
+        is_over = not self._has_landed and not any(outlook.at_most for outlook in told)
         return bool(self._studies) and is_over
 
     def landed(self) -> Iterator[SweepProgress]:
@@ -231,11 +233,11 @@ class LiveLines:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        for each in self._landed():
+        for progress in self._landed():
             label = self._opened.cells[0].label if self._opened is not None else ""
-            is_named = self.is_alone or not each.line or each.line.startswith(label)
-            line = each.line if is_named else f"{label} {each.line}"
-            yield dataclasses.replace(each, line=line, label=label)
+            is_named = self.is_alone or not progress.line or progress.line.startswith(label)
+            line = progress.line if is_named else f"{label} {progress.line}"
+            yield dataclasses.replace(progress, line=line, label=label)
 
     def _landed(self) -> Iterator[SweepProgress]:
         if self._broken is not None:
@@ -359,7 +361,7 @@ class LiveLines:
         if not studies:
             return "", ()
         order = sorted(self._running, key=lambda each: each.state is State.PENDING)
-        told = (f"{each.trial.called} (job {each.job_id}) {each.words}" for each in order)
+        told = (f"{job.trial.called} (job {job.job_id}) {job.words}" for job in order)
         history = history_of(self._state, studies[-1])
         progress = self._progress(history, studies[-1].outlook(history))
         return progress, tuple(map(plain, told))
@@ -370,7 +372,7 @@ class LiveLines:
 
     def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
         # a job that has landed since the last look runs no more
-        flying = {each.job_id for each in self._state.in_flight()}
-        running = [each for each in self._running if each.job_id in flying]
+        flying = {submission.job_id for submission in self._state.in_flight()}
+        running = [job for job in self._running if job.job_id in flying]
         left = outlook.left, outlook.at_most
         return self._pace.range_s(left, self._now(), running=running)

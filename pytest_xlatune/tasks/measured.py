@@ -32,7 +32,7 @@ def folders_of(workdir: Path, sweeps: Collection[str]) -> list[Path]:
         raise ConfigError(
             f"no sweep was measured below {workdir}; run one, or name another --workdir"
         )
-    return [each for each in folders if not sweeps or each.parent.name in sweeps]
+    return [path for path in folders if not sweeps or path.parent.name in sweeps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,6 @@ def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
         yield from found
     elif levels and folder.is_dir():
         with contextlib.suppress(PermissionError):  # of another user, above several projects
-            for each in folder.iterdir():
-                if each.is_dir():
-                    yield from _ledgers_below(each, levels - 1)
+            for path in folder.iterdir():
+                if path.is_dir():
+                    yield from _ledgers_below(path, levels - 1)

@@ -112,7 +112,7 @@ def foresee(
         return None
     state = replay(Ledger(folder / LEDGER).refresh())
     profiles = (*resolved.sweep.profiles, *derived(pending, resolved.sweep.profiles))
-    selected = {each.profile.id for each in pending}
+    selected = {trial.profile.id for trial in pending}
     compiler = compiler_for(resolved, check, resolved.cell)
     step = Step(compiler, profiles, controls=check.controls)
     if compiles:
@@ -120,8 +120,10 @@ def foresee(
     needs = step.needs(state, alive=frozenset(selected - {BASELINE_ID}))
     return Foreseen(
         needs=needs,
-        said=tuple(state.compiled[each.id] for each in profiles if each.id in needs),
-        unknown=tuple(each.id for each in profiles if each.id in selected and each.id not in needs),
+        said=tuple(state.compiled[profile.id] for profile in profiles if profile.id in needs),
+        unknown=tuple(
+            profile.id for profile in profiles if profile.id in selected and profile.id not in needs
+        ),
         by=step.by,
     )
 
@@ -130,7 +132,7 @@ def _compiled_now(step: Step, state: LedgerState, pending: Sequence[Trial]) -> L
     """Compile the profiles that are not known yet; the ledger stays as it is."""
     with TemporaryDirectory() as scratch:
         while events := step.next(state, pending, (), folder=Path(scratch)):
-            entries = [LedgerEntry(number=0, at_s=0.0, event=each) for each in events]
+            entries = [LedgerEntry(number=0, at_s=0.0, event=event) for event in events]
             state = replay(entries, onto=state)
     return state
 
@@ -152,7 +154,7 @@ def scripts_of(
     if not trials:
         return ()
     trial, resources = trials[0], resolved.sweep.site.resources
-    cells = {each.digest: each.nodelist for each in study.cells}
+    cells = {cell.digest: cell.nodelist for cell in study.cells}
     nodelist = cells[trial.cell_digest]
     request = request_for(
         trial,
@@ -164,7 +166,7 @@ def scripts_of(
     )
     others = len(trials) - 1
     differ = "trial's name"
-    if len({each.nodelist for each in study.cells}) > 1:
+    if len({cell.nodelist for cell in study.cells}) > 1:
         differ += " and its nodes"
     of_others = f"; the other {others} differ in the {differ} only" if others else ""
     shown = resolved.sweep.site.runs_by.preview(trial.id, request)
@@ -194,7 +196,7 @@ def plan_of(
         recorded = state.evidence()
     alone = study.policy.compiled_stage
     outlook = study.outlook(recorded)
-    trials = left = tuple(each for each in outlook.ahead if not alone or each.stage != alone)
+    trials = left = tuple(trial for trial in outlook.ahead if not alone or trial.stage != alone)
     capacity = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
@@ -210,27 +212,27 @@ def plan_of(
     if study.policy.compiles_first:
         foreseen = foresee(resolved, folder, pending=trials, compiles=compiles)
     if foreseen is not None:
-        left = tuple(each for each in trials if each.profile.id not in foreseen.needless)
+        left = tuple(trial for trial in trials if trial.profile.id not in foreseen.needless)
         capacity += _compiling(foreseen, study, saved=len(trials) - len(left))
         compiled_first += filter(None, [foreseen.section])
     firsts: dict[str, Trial] = {}
-    for each in sorted(left, key=lambda each: not each.profile.is_baseline):
-        firsts.setdefault(each.profile.id, each)
+    for trial in sorted(left, key=lambda each: not each.profile.is_baseline):
+        firsts.setdefault(trial.profile.id, trial)
     sweep, cell = resolved.sweep, resolved.cell
     cells = {each.digest: each for each in study.cells}
     slots = tuple((name, compress(each.nodelist)) for name, each in cells.items())
-    now = {each.id for each in study.decide(recorded).due}
+    now = {trial.id for trial in study.decide(recorded).due}
     document = plan(
         cell=cell,
         trials=left,
-        later=frozenset(each.id for each in left if each.id not in now),
+        later=frozenset(trial.id for trial in left if trial.id not in now),
         launches=[
-            (each.profile, sweep.launcher.launch(each, cells[each.cell_digest]))
-            for each in firsts.values()
+            (trial.profile, sweep.launcher.launch(trial, cells[trial.cell_digest]))
+            for trial in firsts.values()
         ],
         capacity=capacity,
         cost=cost_of(resolved, study, history, entries).lines,
-        measured=frozenset(each.trial.id for each in history if each.status.is_final),
+        measured=frozenset(result.trial.id for result in history if result.status.is_final),
         scripts=scripts_of(resolved, study, left, workdir=workdir),
         slots=slots if resolved.slots else (),
     )
@@ -271,7 +273,7 @@ def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple
     found = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
-    lines = (*(f"refused: {each}" for each in found.faults), *found.notes)
+    lines = (*(f"refused: {fault}" for fault in found.faults), *found.notes)
     return (section("What cannot run", bullets(*map(plain, lines))),) if lines else ()
 
 
@@ -279,7 +281,7 @@ def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
     """Say what the catalog has against the profiles, before they cost a job; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
     found = look_at_rules(resolved.sweep.named_profiles, context)
-    lines = (*(f"forbids the sweep: {each}" for each in found.faults), *found.notes)
+    lines = (*(f"forbids the sweep: {fault}" for fault in found.faults), *found.notes)
     if not lines:
         return ()
     more = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")

@@ -55,7 +55,7 @@ def _changes(program: Program, other: Program) -> Iterable[str]:
     yield found.before
     yield f"-> {found.after}"
     yield from (f"  {sentence}" for sentence in found.sentences)
-    yield from (f"  {each.sentence}" for each in prove(*_judged(program, other)))
+    yield from (f"  {proof.sentence}" for proof in prove(*_judged(program, other)))
 
 
 def _facts(program: Program, *, shows_all: bool) -> list[str]:
@@ -66,7 +66,7 @@ def _facts(program: Program, *, shows_all: bool) -> list[str]:
     ]
     if program.memory_bytes is not None:
         told.append(f"  memory {size(program.memory_bytes)}")
-    told += [f"  {each}" for each in _collectives(program)]
+    told += [f"  {collective}" for collective in _collectives(program)]
     told += _loops(program, shows_all=shows_all)
     told.append(f"  {flying(program)}")
     if program.unknown_trips:
@@ -99,23 +99,23 @@ def _rounds(loop: Loop) -> str:
         *(["double-buffered"] if loop.is_unrolled else []),
         *(["windowed einsum"] if loop.is_windowed_einsum else []),
     ]
-    return f"{trips} rounds" + "".join(f", {each}" for each in notes)
+    return f"{trips} rounds" + "".join(f", {note}" for note in notes)
 
 
 def _collectives(program: Program) -> Iterable[str]:
     """Say alike collectives together, in the order of kinds and then of the program."""
     alike: Counter[str] = Counter()
     for kind in KINDS:
-        for each in program.of(kind):
+        for collective in program.of(kind):
             traits = [
-                size(each.size_bytes),
-                "asynchronous" if each.is_async else "synchronous",
-                *(["pipelined"] if each.is_pipelined else []),
-                *([f"stream {each.stream}"] if each.stream else []),
-                f"{counted(each.executions, 'execution')} a step "
-                + ("in a loop" if each.in_loop else "outside of loops"),
-                *(["at most: in a branch"] if each.in_branch else []),
-                each.groups or "all devices",
+                size(collective.size_bytes),
+                "asynchronous" if collective.is_async else "synchronous",
+                *(["pipelined"] if collective.is_pipelined else []),
+                *([f"stream {collective.stream}"] if collective.stream else []),
+                f"{counted(collective.executions, 'execution')} a step "
+                + ("in a loop" if collective.in_loop else "outside of loops"),
+                *(["at most: in a branch"] if collective.in_branch else []),
+                collective.groups or "all devices",
             ]
             alike[f"{kind}: {', '.join(traits)}"] += 1
     return (f"{count} x {said}" for said, count in alike.items())
@@ -131,7 +131,7 @@ def programs_json(program: Program, other: Program | None = None) -> Json:
         "before": program.to_json(),
         "after": other.to_json(),
         "difference": found.to_json(),
-        "proofs": [each.to_json() for each in prove(*_judged(program, other))],
+        "proofs": [proof.to_json() for proof in prove(*_judged(program, other))],
     }
 
 

@@ -96,7 +96,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
     found: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path)
-        if all(kind_of(each.study).traits.aim is not Aim.GATES for each in ledger.opened()):
+        if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
             continue  # another sweep whose name begins so: its trials are not read
         entries = ledger.refresh()
         state = replay(entries)
@@ -105,7 +105,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
                 continue
             gate = study_of(opened.study, opened.declared)
             tag = gate.cells[0].config_tag
-            compared = [(each.id, each.settings_text) for each in gate.decide(()).profiles]
+            compared = [(profile.id, profile.settings_text) for profile in gate.decide(()).profiles]
             if (
                 name != f"{sweep}-{tag}"
                 or not all(_is_variant(each, cell) for each in gate.cells)
@@ -216,16 +216,16 @@ def _with_changes(covered: MeasuredCell) -> MeasuredCell:
     if not covered.earlier:
         return covered
     now, found = covered.baseline_scores, []
-    for each in covered.earlier:
-        scores = [BlockScore(block=0, arm="then", value=value) for value in each.scores]
+    for former in covered.earlier:
+        scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
         scores += [BlockScore(block=0, arm="now", value=value) for value in now]
-        fit = fit_blocks(scores, control="then") if each.scores and now else None
+        fit = fit_blocks(scores, control="then") if former.scores and now else None
         what = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
         change = None
         if isinstance(what, Comparison):
             low, high = what.ci95
             change = (relative(what.estimate), relative(low), relative(high))
-        found.append(replace(each, change=change))
+        found.append(replace(former, change=change))
     return replace(covered, earlier=tuple(found))
 
 
@@ -341,7 +341,7 @@ class CellReport:
         """Each node slot by the identity of the cell on it, with its nodes; () is one slot."""
         if not self.study.traits.has_slots or len(self.cells) == 1:
             return ()
-        return tuple((each.digest, compress(each.nodelist)) for each in self.cells)
+        return tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
 
     @property
     def kind(self) -> StudyKind:
@@ -351,7 +351,7 @@ class CellReport:
     @property
     def files(self) -> tuple[DeployedFile, ...]:
         """The files that a patch changes: a launcher's own is written anew instead."""
-        return tuple(each for each in self.state.files if not each.launcher)
+        return tuple(file for file in self.state.files if not file.launcher)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
@@ -374,17 +374,17 @@ class CellReport:
     def has_figure(self) -> bool:
         """Whether there is anything to show besides that it is not over."""
         return self.conclusion.complete or any(
-            each.score is not None or each.memory is not None for each in self.history
+            result.score is not None or result.memory is not None for result in self.history
         )
 
     @property
     def evidence(self) -> tuple[TrialResult, ...]:
         """The evidence trials of other studies on the same cell, in plan order."""
-        own = {each.trial.id for each in self.history}
+        own = {result.trial.id for result in self.history}
         return tuple(
-            each.result
-            for trial_id, each in self.state.trials.items()
-            if each.trial.protocol.dump and trial_id not in own
+            progress.result
+            for trial_id, progress in self.state.trials.items()
+            if progress.trial.protocol.dump and trial_id not in own
         )
 
     @cached_property
@@ -420,8 +420,10 @@ class CellReport:
         stop = self.state.stop
         if stop is None:
             return ""
-        nodes = tuple(dict.fromkeys(name for each in self.cells for name in each.nodelist))
-        retries = sum(each.next is Next.RETRY for each in self.state.decided_on(stop.trial_id))
+        nodes = tuple(dict.fromkeys(name for cell in self.cells for name in cell.nodelist))
+        retries = sum(
+            decided.next is Next.RETRY for decided in self.state.decided_on(stop.trial_id)
+        )
         return stop_message(
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
@@ -430,7 +432,7 @@ class CellReport:
             nodes=stop.nodes,
             evidence=sentence(stop.proof),
             recovery=(
-                *(sentence(each.why) for each in self.state.epochs),
+                *(sentence(epoch.why) for epoch in self.state.epochs),
                 # a RESUME that Slurm refused was told as no recovery at all
                 *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
@@ -496,7 +498,7 @@ def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened
         raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
     try:
         # a study of the cell itself has the document only where no other study ran
-        asked = [each for each in opened if not kind_of(each.study).traits.about_cell]
+        asked = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
         last = (asked or opened)[-1]
         return last, whole(study_of(last.study, last.declared))
     except LedgerError as error:
@@ -559,7 +561,7 @@ def _checked_alone(known: CellReport) -> str:
     """Say how nodes that ran in pairs did in the last check of each alone; "" without one."""
     if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
         return ""
-    nodes = {name.lower() for each in known.cells for name in each.nodelist}
+    nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
     checks = []
     for folder in find_ledgers(known.folder.parents[1]):
         with contextlib.suppress(LedgerError):
@@ -567,9 +569,9 @@ def _checked_alone(known: CellReport) -> str:
             if study.traits.cell_nodes == 1:
                 checks.append(read_known(folder))
     of_these = [
-        each
-        for each in checks
-        if each.conclusion.complete and nodes <= {arm.arm for arm in each.conclusion.verdicts}
+        report
+        for report in checks
+        if report.conclusion.complete and nodes <= {arm.arm for arm in report.conclusion.verdicts}
     ]
     last = max(of_these, key=lambda each: each.at_s, default=None)
     if last is None:
@@ -590,16 +592,16 @@ def was_compiled(
 ) -> Section | None:
     """Return the section on compiled profiles and their consequences; None without one."""
     why = {
-        each.trial.profile.id: sentence(finding.said)
-        for each in history
-        for finding in each.findings
+        result.trial.profile.id: sentence(finding.said)
+        for result in history
+        for finding in result.findings
         if finding.cls == FailureClass.COMPILE_CHECK
     }
-    run = {each.trial.profile.id for each in history if each.job_ids}
+    run = {result.trial.profile.id for result in history if result.job_ids}
     follows = dict.fromkeys(run, "measured") | {
         name: f"not run: {text}" for name, text in why.items()
     }
-    said = [state.compiled[each.id] for each in profiles if each.id in state.compiled]
+    said = [state.compiled[profile.id] for profile in profiles if profile.id in state.compiled]
     rows = [
         (
             each.profile,
@@ -617,11 +619,11 @@ def was_compiled(
 
 def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ...]], ...]:
     """Return the evidence runs with what was read of each, one line each."""
-    said = {each.trial_id: each for each in state.recorded.values()}
+    said = {recorded.trial_id: recorded for recorded in state.recorded.values()}
     return tuple(
-        (each.result, (*said[name].facts, *said[name].problems) if name in said else ())
-        for name, each in state.trials.items()
-        if each.trial.protocol.dump
+        (progress.result, (*said[name].facts, *said[name].problems) if name in said else ())
+        for name, progress in state.trials.items()
+        if progress.trial.protocol.dump
     )
 
 
@@ -652,7 +654,7 @@ def measured_cell_of(known: CellReport) -> MeasuredCell:
     if best is not None and known.state.recorded:
         covered = replace(covered, explanation=explain(known.state, known.folder, best.arm))
     if best is not None:
-        recipe = next((each for each in known.profiles if each.id == best.arm), None)
+        recipe = next((profile for profile in known.profiles if profile.id == best.arm), None)
         covered = replace(
             covered,
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),

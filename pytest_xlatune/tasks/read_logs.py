@@ -121,7 +121,7 @@ class Read:
         if self.health is not Health.UNFINISHED:
             return ""
         cls = FailureClass.UNFINISHED
-        return next((each.detail for each in self.findings if each.cls == cls), "")
+        return next((finding.detail for finding in self.findings if finding.cls == cls), "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -178,15 +178,15 @@ class Read:
             else None,
             "findings": [
                 {
-                    "class": each.cls,
-                    "action": str(each.action),
-                    "line": each.line,
-                    "text": each.text,
-                    "detail": each.detail,
-                    "code": each.code or None,
-                    "advice": advice(each) or None,
+                    "class": finding.cls,
+                    "action": str(finding.action),
+                    "line": finding.line,
+                    "text": finding.text,
+                    "detail": finding.detail,
+                    "code": finding.code or None,
+                    "advice": advice(finding) or None,
                 }
-                for each in self.findings
+                for finding in self.findings
             ],
             "xla_flags": self.report.xla_flags,
             "notes": list(self.report.notes),
@@ -204,7 +204,7 @@ def advised(read: Read) -> list[tuple[str, str]]:
     if read.health is Health.HEALTHY:
         return []
     ordered = sorted(read.findings, key=lambda each: each.cls != read.status)
-    told = {each.cls: text for each in reversed(ordered) if (text := advice(each))}
+    told = {finding.cls: text for finding in reversed(ordered) if (text := advice(finding))}
     return [(cls, told[cls]) for cls in dict.fromkeys(e.cls for e in ordered) if cls in told]
 
 
@@ -338,8 +338,8 @@ def read_one(
         score=_scored(report, protocol, findings, tokens=tokens),
         outcome=outcome,
         findings=tuple(
-            replace(each, text=hide_quoted(each.text), detail=hide_quoted(each.detail))
-            for each in findings
+            replace(finding, text=hide_quoted(finding.text), detail=hide_quoted(finding.detail))
+            for finding in findings
         ),
         goal_step=goal,
         whole=tuple(readers),
@@ -409,16 +409,16 @@ def explained(read: Read) -> list[str]:
         UnreadableLogError: it cannot be.
     """
     if read.whole:
-        asked = [each for of, each in read.whole if of.explains(read.findings)]
+        asked = [reader for of, reader in read.whole if of.explains(read.findings)]
     else:
         asked = [each.whole() for each in formats() if each.explains(read.findings)]
     if asked and not read.whole:
         for chunk in _chunks_of(read.path):
-            for each in asked:
-                each.feed(chunk)
-        for each in asked:
-            each.close()
-    return [line for each in asked for line in each.lines(str(read.path))]
+            for reader in asked:
+                reader.feed(chunk)
+        for reader in asked:
+            reader.close()
+    return [line for reader in asked for line in reader.lines(str(read.path))]
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
@@ -503,11 +503,11 @@ def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, .
         coded(
             MessageCode.RANK_SLOWER,
             "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
-            rank=each.rank,
-            slower=each.slower,
+            rank=straggler.rank,
+            slower=straggler.slower,
             **of,
         )
-        for each in found.stragglers
+        for straggler in found.stragglers
     )
 
 
@@ -527,7 +527,7 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     told = None if reader is None else reader.standstill()
     if not is_seen or reader is None:
         return _hidden(told)
-    last = {rank: each.last_step for rank, each in reader.ranks.items()}
+    last = {rank: log.last_step for rank, log in reader.ranks.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}
     seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
     return _hidden(seen if seen is not None and (seen.behind or told is None) else told)
@@ -543,15 +543,15 @@ def standstill_json(found: Standstill | None) -> Json:
         "sentence": sentence(found.why),
         "stands": [
             {
-                "rank": each.rank,
-                "node": each.node or None,
-                "doing": str(each.doing),
-                "at": each.at or None,
-                "on": each.on or None,
-                "step": each.step,
-                "last_line": each.last_line or None,
+                "rank": state.rank,
+                "node": state.node or None,
+                "doing": str(state.doing),
+                "at": state.at or None,
+                "on": state.on or None,
+                "step": state.step,
+                "last_line": state.last_line or None,
             }
-            for each in found.stands
+            for state in found.stands
         ],
     }
 
@@ -561,7 +561,7 @@ def _hidden(found: Standstill | None) -> Standstill | None:
     if found is None:
         return None
     stands = (
-        dataclasses.replace(each, last_line=hide_quoted(each.last_line)) for each in found.stands
+        dataclasses.replace(state, last_line=hide_quoted(state.last_line)) for state in found.stands
     )
     return dataclasses.replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
 
@@ -572,7 +572,7 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     if path.name != RANK_0:
         return told
     ranks = read_outcomes(path.parent)
-    failed = [each for each in ranks.values() if each.state is not State.COMPLETED]
+    failed = [outcome for outcome in ranks.values() if outcome.state is not State.COMPLETED]
     first = min(failed, key=lambda each: each.end_s or math.inf) if failed else ranks.get(0)
     # the payload sees a signal alone; what Slurm printed says whose it was
     is_more_telling = told.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL)
@@ -593,10 +593,12 @@ def _findings(
     found = diagnose(report, outcome, protocol)
     is_complete = report.last_step is not None and report.last_step >= protocol.last_step
     if is_complete:  # as many steps as it was to take are enough for it, if not for a score
-        return tuple(each for each in found if each.cls != FailureClass.TOO_FEW_STEPS)
+        return tuple(finding for finding in found if finding.cls != FailureClass.TOO_FEW_STEPS)
     if outcome.state.is_final:
         return found
-    found = tuple(replace(each, action=Action.NONE) for each in found)  # it went on after them
+    found = tuple(
+        replace(finding, action=Action.NONE) for finding in found
+    )  # it went on after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     is_told = steps_wanted(report) is not None
     where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"

@@ -123,9 +123,9 @@ def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str
         files = sorted(path.rglob(_DATA)) if path.is_dir() else [path]
         if not files:
             raise ConfigError(f"no {_DATA} lies below {path}; name a folder that holds some")
-        for each in files:
+        for file in files:
             try:
-                cells = _read(each)
+                cells = _read(file)
             except ConfigError as error:
                 if not path.is_dir():
                     raise
@@ -133,13 +133,13 @@ def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str
                 continue
             for cell in cells:
                 try:
-                    found.append(_checked(each, cell))
+                    found.append(_checked(file, cell))
                 except ConfigError as error:
                     problems.append(str(error))
     # the same measurement in two files is no second one
     unique = {
-        (*each.place.values(), each.profile.shown_text, *each.best.job_ids): each
-        for each in sorted(found, key=_order, reverse=True)
+        (*recipe.place.values(), recipe.profile.shown_text, *recipe.best.job_ids): recipe
+        for recipe in sorted(found, key=_order, reverse=True)
     }
     return sorted(unique.values(), key=_order), problems
 
@@ -156,17 +156,17 @@ def recipe_table(recipes: Sequence[MeasuredRecipe]) -> Table:
         columns=columns(*titles),
         rows=tuple(
             (
-                literal(each.place["model"]),
-                plain(each.place["device"]) or ABSENT,
-                plain(each.place["jaxlib"]) or ABSENT,
-                plain(each.place["cell"]),
-                literal(each.profile.shown_text),
-                ABSENT if each.best.delta is None else points(each.best.delta),
-                ABSENT if each.best.ci95 is None else interval(each.best.ci95),
-                str(each.best.n),
-                plain(str(each.path)),
+                literal(recipe.place["model"]),
+                plain(recipe.place["device"]) or ABSENT,
+                plain(recipe.place["jaxlib"]) or ABSENT,
+                plain(recipe.place["cell"]),
+                literal(recipe.profile.shown_text),
+                ABSENT if recipe.best.delta is None else points(recipe.best.delta),
+                ABSENT if recipe.best.ci95 is None else interval(recipe.best.ci95),
+                str(recipe.best.n),
+                plain(str(recipe.path)),
             )
-            for each in recipes
+            for recipe in recipes
         ),
     )
 
@@ -225,7 +225,7 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
 
 
 def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
-    yield from ((each.name, each.value or "") for each in profile.flags)
+    yield from ((flag.name, flag.value or "") for flag in profile.flags)
     yield from (*profile.env.items(), *profile.overrides.items())
 
 
@@ -241,13 +241,13 @@ def unsupported(cell: MeasuredCell, best: Verdict, profile: Profile) -> str:
     if not (low <= best.delta <= high and math.isfinite(high - low)):
         return f"{percent(best.delta)} lies outside of its interval"
     own = [
-        each
-        for each in cell.history
-        if each.status is TrialStatus.MEASURED
-        and not set(each.job_ids).isdisjoint(best.job_ids)
-        and each.trial.profile.same_as(profile)
+        result
+        for result in cell.history
+        if result.status is TrialStatus.MEASURED
+        and not set(result.job_ids).isdisjoint(best.job_ids)
+        and result.trial.profile.same_as(profile)
     ]
-    if missing := set(best.job_ids) - {job for each in own for job in each.job_ids}:
+    if missing := set(best.job_ids) - {job for result in own for job in result.job_ids}:
         return f"job {min(missing)} did not run these settings"
     changes = [*_in_blocks(own, cell.history)]
     if len(own) < best.n or not changes:
@@ -260,13 +260,15 @@ def unsupported(cell: MeasuredCell, best: Verdict, profile: Profile) -> str:
 
 def _in_blocks(own: Iterable[TrialResult], history: Sequence[TrialResult]) -> Iterator[float]:
     beside: dict[tuple[str, int], list[float]] = {}
-    for each in history:
-        if each.trial.is_baseline and each.score is not None:
-            at = (each.trial.study, each.trial.block)
-            beside.setdefault(at, []).append(each.score.value)
-    for each in own:
-        if each.score is not None and (others := beside.get((each.trial.study, each.trial.block))):
-            yield each.score.value - fmean(others)
+    for result in history:
+        if result.trial.is_baseline and result.score is not None:
+            at = (result.trial.study, result.trial.block)
+            beside.setdefault(at, []).append(result.score.value)
+    for result in own:
+        if result.score is not None and (
+            others := beside.get((result.trial.study, result.trial.block))
+        ):
+            yield result.score.value - fmean(others)
 
 
 def lint_recipe(
@@ -290,11 +292,14 @@ def lint_recipe(
         found = lint((recipe.profile,), context, Target(python=python, environ=os.environ))
     except XlatuneError as error:
         return [], [f"the flags were not checked: {error}"], ""
-    own = [each for each in found.objections if each.profile == recipe.profile.id]
+    own = [objection for objection in found.objections if objection.profile == recipe.profile.id]
     # settings that are deployed already are not tried again
-    stops = [each.level is Level.FAULT or (each.rule == "no-op" and bool(resolved)) for each in own]
-    faults = [str(each) for each, is_fault in zip(own, stops, strict=True) if is_fault]
-    notes = [str(each) for each, is_fault in zip(own, stops, strict=True) if not is_fault]
+    stops = [
+        objection.level is Level.FAULT or (objection.rule == "no-op" and bool(resolved))
+        for objection in own
+    ]
+    faults = [str(objection) for objection, is_fault in zip(own, stops, strict=True) if is_fault]
+    notes = [str(objection) for objection, is_fault in zip(own, stops, strict=True) if not is_fault]
     return faults, [*notes, *found.unchecked], found.jaxlib
 
 
@@ -381,7 +386,7 @@ def applied(
         texts[patch] = (
             f"# {recipe.claim}\n# apply it once pytest {gate.name} has passed\n{made.text}"
         )
-    if there_already := [str(each) for each in texts if each.exists()]:
+    if there_already := [str(path) for path in texts if path.exists()]:
         raise ConfigError(
             f"{', '.join(there_already)} exists, perhaps edited by hand, so nothing was written; "
             "move it away first"
@@ -414,7 +419,7 @@ def _brought(recipe: MeasuredRecipe, sweep_file: Path) -> tuple[MeasuredRecipe, 
     path = sweep_file.with_name(f"{sweep_file.stem}_recipe{PGLE_SUFFIX}")
     here = Flag(name=PGLE, value=str(path.absolute()))
     moved = replace(
-        profile, flags=tuple(here if each.name == PGLE else each for each in profile.flags)
+        profile, flags=tuple(here if flag.name == PGLE else flag for flag in profile.flags)
     )
     profiles = tuple(moved if each.id == profile.id else each for each in cell.profiles)
     return dataclasses.replace(recipe, profile=moved, cell=replace(cell, profiles=profiles)), {

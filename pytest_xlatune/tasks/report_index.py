@@ -84,7 +84,7 @@ def _documents(reports: Path) -> Iterator[Link]:
     for path in sorted(reports.glob(f"*{_TUNING}")):
         try:
             cells = measured_cells(secure_files.read_shown(path), where=path.name)
-            labels = dict.fromkeys(literal(each.label) for each in cells)
+            labels = dict.fromkeys(literal(cell.label) for cell in cells)
             said = f"{counted(len(cells), 'cell')}: {', '.join(labels)}"
         except (OSError, ValueError, TypeError, KeyError, LedgerError) as error:
             said = f"cannot be read: {plain(repr(error))[:200]}"

@@ -33,8 +33,10 @@ def record_of_study(state: LedgerState, study: Study) -> RunRecord:
 
     A study may have cells that it never tries, e.g. sizes that are too large.
     """
-    tried = {each.trial.cell_digest for each in state.trials.values()} | state.environments.keys()
-    own = {each.digest: each for each in study.cells if each.digest in tried}
+    tried = {
+        progress.trial.cell_digest for progress in state.trials.values()
+    } | state.environments.keys()
+    own = {cell.digest: cell for cell in study.cells if cell.digest in tried}
     return record_of(state, study, *(own.values() or study.cells[:1]))
 
 
@@ -44,7 +46,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     `cells` are named by their identity as the study has it: the cell on each node slot, those that
     a study compares, or one.
     """
-    digests = {each.digest: None for each in cells}
+    digests = {cell.digest: None for cell in cells}
     told = _told(state, cells)
     nodes = _as_one(told)
     outcomes = [
@@ -55,30 +57,31 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         if attempt.outcome is not None
     ]
     timed = [
-        (each.start_s, each.end_s, max(len(each.nodes), 1))
-        for each in outcomes
-        if each.start_s is not None and each.end_s is not None
+        (outcome.start_s, outcome.end_s, max(len(outcome.nodes), 1))
+        for outcome in outcomes
+        if outcome.start_s is not None and outcome.end_s is not None
     ]
     # where JAX was not asked, what the driver shows has to do
     platforms = (
-        each.devices.get("platform") or ("gpu" if each.node.get("GPUs") else "") for each in nodes
+        environment.devices.get("platform") or ("gpu" if environment.node.get("GPUs") else "")
+        for environment in nodes
     )
     platform = next(filter(None, platforms), "")
     autotuning = "; ".join(
-        filter(None, dict.fromkeys(_autotuning(each, platform=platform) for each in cells))
+        filter(None, dict.fromkeys(_autotuning(cell, platform=platform) for cell in cells))
     )
-    commands = dict.fromkeys(each.command for each in state.opened if each.command)
+    commands = dict.fromkeys(opening.command for opening in state.opened if opening.command)
     return RunRecord(
         nodes=nodes,
         changes=tuple(
             dict.fromkeys(
-                each.why
-                for each in state.epochs
-                if each.cause is EpochCause.CHANGED and each.cell_digest in digests
+                epoch.why
+                for epoch in state.epochs
+                if epoch.cause is EpochCause.CHANGED and epoch.cell_digest in digests
             )
         ),
         differing=tuple(dict.fromkeys(said for each in told for said in differing(each))),
-        image=", ".join(filter(None, dict.fromkeys(each.image for each in cells))),
+        image=", ".join(filter(None, dict.fromkeys(cell.image for cell in cells))),
         commands=tuple(commands),
         seed=study.seed,
         started_s=min((start for start, _, _ in timed), default=None),
@@ -107,12 +110,12 @@ def _told(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironme
 def _as_one(told: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
     """Return each node once, with the code alone that all kinds of cells have in common."""
     merged: dict[str, NodeEnvironment] = {}
-    for node in (each for nodes in told for each in nodes):
+    for node in (environment for nodes in told for environment in nodes):
         merged[node.name] = node.after(merged.get(node.name))
     if len(told) > 1:
-        everywhere = [each for nodes in told for each in nodes]
-        code = _common([each.code for each in everywhere])
-        repositories = _common([each.repositories for each in everywhere])
+        everywhere = [environment for nodes in told for environment in nodes]
+        code = _common([environment.code for environment in everywhere])
+        repositories = _common([environment.repositories for environment in everywhere])
         for name, node in merged.items():
             merged[name] = replace(node, code=code, repositories=repositories)
     return tuple(merged.values())
@@ -120,7 +123,7 @@ def _as_one(told: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironmen
 
 def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return what all tables say alike; one that is empty says nothing."""
-    first, *others = [each for each in tables if each] or [{}]
+    first, *others = [table for table in tables if table] or [{}]
     return {
         name: said for name, said in first.items() if all(each.get(name) == said for each in others)
     }
@@ -154,9 +157,9 @@ def _job_hours(state: LedgerState, digests: Collection[str]) -> JobHours:
                 more_s = max(took_s[0] - median(took_s[1:] or took_s), 0.0)
                 own_s = math.fsum(took_s) - more_s
             elif rotated and rotated.score and rotated.read:
-                more_s = math.fsum(each.compile_s for each in rotated.read.compiled)
-                own_s = fmean(math.exp(each.log_step_s) for each in rotated.score.turns)
-                own_s *= rotated.read.calls or math.fsum(each.calls for each in rotated.read.turns)
+                more_s = math.fsum(program.compile_s for program in rotated.read.compiled)
+                own_s = fmean(math.exp(turn.log_step_s) for turn in rotated.score.turns)
+                own_s *= rotated.read.calls or math.fsum(turn.calls for turn in rotated.read.turns)
             else:
                 unscored_s += ran_s
                 continue
@@ -192,12 +195,12 @@ def _compiling(state: LedgerState, cell: Cell, digests: Collection[str]) -> str:
             more_s = max(took_s[0] - median(took_s[1:]), 0.0)
             by_arm.setdefault((trial.arm, trial.cell_digest), []).append((outcome.start_s, more_s))
     runs = [[more_s for _, more_s in sorted(each)] for each in by_arm.values()]
-    later = [more_s for each in runs for more_s in each[1:]]
+    later = [more_s for run in runs for more_s in run[1:]]
     kept = cell.protocol.compile_cache
     where = f"; programs are kept in {kept} (compile_cache)" if kept else ""
     if not later:
         return ""
-    first_s, later_s = median(each[0] for each in runs), median(later)
+    first_s, later_s = median(run[0] for run in runs), median(later)
     if not kept and max(first_s, later_s) < _NO_COMPILATION_S:
         return ""
     return (
@@ -230,10 +233,10 @@ def _two_speeds(
 ) -> Iterator[str]:
     """Yield the arms whose runs fall in two groups, and what may have parted them."""
     scores: dict[tuple[str, int, str], list[float]] = {}
-    for each in state.history(study.name):
-        own = each.trial.cell_digest
-        if each.score is not None and own in digests:
-            scores.setdefault((each.trial.arm, each.epoch, own), []).append(each.score.value)
+    for result in state.history(study.name):
+        own = result.trial.cell_digest
+        if result.score is not None and own in digests:
+            scores.setdefault((result.trial.arm, result.epoch, own), []).append(result.score.value)
     for (arm, _, _), values in scores.items():
         found = two_groups(values)
         if found is None:

@@ -171,17 +171,17 @@ class Pace:
         """
         if not self._runs_s or not left:
             return None
-        on_nodes = [each for each in running if each.state is State.RUNNING]
-        begun_s = [min(max(now_s - each.since_s, 0.0), now_s - self._first_s) for each in on_nodes]
+        on_nodes = [job for job in running if job.state is State.RUNNING]
+        begun_s = [min(max(now_s - job.since_s, 0.0), now_s - self._first_s) for job in on_nodes]
         seen_s = [
-            ran_s + each.left_s
-            for each, ran_s in zip(on_nodes, begun_s, strict=True)
-            if each.left_s is not None
+            ran_s + job.left_s
+            for job, ran_s in zip(on_nodes, begun_s, strict=True)
+            if job.left_s is not None
         ]
         each_s = _usual([*self._runs_s, *seen_s][-_LAST:])
         ahead_s = [
-            max(each_s - ran_s, each_s * _AT_LEAST) if each.left_s is None else each.left_s
-            for each, ran_s in zip(on_nodes, begun_s, strict=True)
+            max(each_s - ran_s, each_s * _AT_LEAST) if job.left_s is None else job.left_s
+            for job, ran_s in zip(on_nodes, begun_s, strict=True)
         ]
         passed_s = max(now_s - self._first_s, 1.0)
         at_once = (math.fsum(self._runs_s) + math.fsum(begun_s)) / passed_s
@@ -236,13 +236,13 @@ class RunningJobs:
             return ()
         now = read_now(self._folder)
         self._readers = {
-            each.folder: self._readers[each.folder]
-            for each in flying
-            if each.folder in self._readers
+            submission.folder: self._readers[submission.folder]
+            for submission in flying
+            if submission.folder in self._readers
         }
-        folders = {each.folder for each in flying}
+        folders = {submission.folder for submission in flying}
         self._ranks = {name: of for name, of in self._ranks.items() if name in folders}
-        return tuple(self._found(state, each, now, submitted_s) for each in flying)
+        return tuple(self._found(state, submission, now, submitted_s) for submission in flying)
 
     def _found(
         self,
@@ -288,7 +288,7 @@ class RunningJobs:
         with contextlib.suppress(OSError):
             known.read(log_files(self._folder / submission.folder))
         found = slower(known.reader.ranks, first_step=trial.protocol.first_step)
-        return tuple(each for each in found if each.code is MessageCode.RANK_SLOWER)
+        return tuple(message for message in found if message.code is MessageCode.RANK_SLOWER)
 
     def _read(self, submission: Submission, pattern: str) -> LogReader | None:
         """Read on in the log of rank 0; None before there is one."""

@@ -292,7 +292,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     found, study = found_by(campaign.study, view.history), campaign.study
     cell, noise = study.cells[0], found.noise
     if noise is None:
-        reasons = dict.fromkeys(sentence(each.reason) for each in view.history if each.reason)
+        reasons = dict.fromkeys(sentence(result.reason) for result in view.history if result.reason)
         raise NotCalibrated(
             f"{len(found.jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
@@ -307,7 +307,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
         cell_digest=cell.digest,
         noise=noise,
         outlook=outlook(noise.sigma_job),
-        trial_ids=tuple(each.trial.id for each in found.jobs),
+        trial_ids=tuple(result.trial.id for result in found.jobs),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         **kept,
     )
@@ -363,9 +363,11 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
         found = resolved.tuning().decide(known.with_evidence).profiles
-        derived = {each.id: each for each in found if each not in resolved.sweep.profiles}
+        derived = {
+            profile.id: profile for profile in found if profile not in resolved.sweep.profiles
+        }
     ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
-    return [derived.get(each, each) for each in ids]
+    return [derived.get(name, name) for name in ids]
 
 
 def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
@@ -383,7 +385,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     if known is None:
         raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
     found = as_recorded(known, result.trial, view.state, folder)
-    lost = [each for each in (found.dump, *found.captures) if each and not each.exists()]
+    lost = [path for path in (found.dump, *found.captures) if path and not path.exists()]
     if lost or not (found.dump or found.captures):
         why = "; ".join(found.problems) or "the run left no dump and no capture"
         if lost:

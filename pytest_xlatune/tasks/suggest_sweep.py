@@ -148,9 +148,9 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     failed = f"; {cause.cls}: {cause.text or sentence(cause.why)}" if cause is not None else ""
     if not steps:
         return TrialOutput(problem=f"{head}, and printed no step{failed}")
-    timed = [each.step_s for each in steps[1:] if each.step_s is not None]  # the first compiles
-    losses = [each.loss for each in steps if each.loss is not None]
-    tgs = [each.tgs for each in steps[1:] if each.tgs is not None]
+    timed = [step.step_s for step in steps[1:] if step.step_s is not None]  # the first compiles
+    losses = [step.loss for step in steps if step.loss is not None]
+    tgs = [step.tgs for step in steps[1:] if step.tgs is not None]
     said = (
         f"{head}{failed}",
         f"  steps read       {len(steps)} of {STEPS}",
@@ -165,7 +165,7 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
 
 def _unread(log: Path) -> str:
     """Say that no step was read, with the last line that the trainer printed."""
-    lines = [each for each in b"".join(chunks_of(log, [])).splitlines() if each.strip()]
+    lines = [line for line in b"".join(chunks_of(log, [])).splitlines() if line.strip()]
     if not lines:
         return "printed nothing"
     last = begun(hide_quoted(lines[-1].decode("utf-8", "replace").strip()), _LINE_CHARS)
@@ -190,7 +190,7 @@ def _parallelism(config: Mapping[str, str]) -> str:
     sizes: dict[str, int] = {}
     for axis, name in _AXES.items():
         parts = [whole(config.get(f"{net}_{name}_parallelism", "1")) for net in ("dcn", "ici")]
-        if any(each is None or each < 1 for each in parts):
+        if any(part is None or part < 1 for part in parts):
             return ""
-        sizes[axis] = math.prod(each or 1 for each in parts)
+        sizes[axis] = math.prod(part or 1 for part in parts)
     return ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)

@@ -93,7 +93,7 @@ class Watcher:
         """
         self._folder, self._names = folder, tuple(names)
         self._cells: dict[Path, _Cell] = {}
-        known = {part for each in folders_of(folder, ()) for part in _names_of(each)}
+        known = {part for path in folders_of(folder, ()) for part in _names_of(path)}
         for name in self._names:
             if name not in known:
                 raise ConfigError.unknown("cell", name, valid=known, where=str(folder))
@@ -118,9 +118,9 @@ class Watcher:
 
     def _folders(self) -> list[Path]:
         return [
-            each
-            for each in find_ledgers(self._folder)
-            if not self._names or not _names_of(each).isdisjoint(self._names)
+            path
+            for path in find_ledgers(self._folder)
+            if not self._names or not _names_of(path).isdisjoint(self._names)
         ]
 
 
@@ -152,7 +152,7 @@ class _Cell:
         left = outlook.left, outlook.at_most
         left_s = pace.range_s(left, now_s, running=running)
         at_s = max(read_now(self._folder).at_s, known.at_s)
-        ranked = [each for each in known.conclusion.verdicts if not is_pending(each)]
+        ranked = [verdict for verdict in known.conclusion.verdicts if not is_pending(verdict)]
         stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)
         is_alive = stands is Standing.RUNNING
         return CellStatus(
@@ -160,7 +160,7 @@ class _Cell:
             label=known.cell.label,
             standing=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
-            running=tuple(dataclasses.replace(each, reason=plain(each.reason)) for each in running),
+            running=tuple(dataclasses.replace(job, reason=plain(job.reason)) for job in running),
             ranking=tuple(ranked),
             progress=standing(known.history, left_s=left_s if is_alive else None, left=left),
             events=tuple(
@@ -214,11 +214,11 @@ def screen_lines(
 
 def _laid_out(cells: Sequence[CellStatus], width: int, left: int) -> list[ScreenLine]:
     shown: list[ScreenLine] = []
-    for others, each in zip(range(len(cells) - 1, -1, -1), cells, strict=True):
-        is_full = each.is_active or bool(each.why) or len(cells) == 1
-        block = list(_cell(each, width)) if is_full else []
+    for others, status in zip(range(len(cells) - 1, -1, -1), cells, strict=True):
+        is_full = status.is_active or bool(status.why) or len(cells) == 1
+        block = list(_cell(status, width)) if is_full else []
         if not block or len(block) + others > left:
-            block = [_line(each)]
+            block = [_line(status)]
         if len(block) > left:
             more = f"and {others + 1} more: name one, or make the window higher"
             return [*shown, ((more, ""),)]
@@ -246,8 +246,8 @@ def _cell(cell: CellStatus, width: int) -> Iterator[ScreenLine]:
     yield _line(cell, is_alone=False)
     for why in textwrap.wrap(cell.why, max(width - 2, 20), max_lines=_WHY, placeholder=" ..."):
         yield ((f"  {why}", "yellow"),)
-    for each in cell.running:
-        yield ((f"  {each.trial.called} (job {each.job_id}) {each.words}", "bold"),)
+    for job in cell.running:
+        yield ((f"  {job.trial.called} (job {job.job_id}) {job.words}", "bold"),)
     head, *rows = compact_lines(_ranking(cell.ranking[:_RANKED], width - 2))
     if rows:
         yield ((f"  {head}", "dim"),)
@@ -260,16 +260,16 @@ def _ranking(verdicts: Sequence[Verdict], width: int) -> Table:
     """Return the best arms; where a line is longer than `width`, names are cut, not verdicts."""
     titles = ("delta %", "95 %", "n", "verdict")
     rows = [
-        (points(each.delta), interval(each.ci95), str(each.n), words_in_short(each))
-        for each in verdicts
+        (points(verdict.delta), interval(verdict.ci95), str(verdict.n), words_in_short(verdict))
+        for verdict in verdicts
     ]
     taken = sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
     most = max(_NAME, width - taken)
     return Table(
-        columns=columns("profile", *(f">{each}" for each in titles[:3]), titles[3]),
+        columns=columns("profile", *(f">{title}" for title in titles[:3]), titles[3]),
         rows=tuple(
-            (each.arm if len(each.arm) <= most else f"{each.arm[: most - 1]}…", *row)
-            for each, row in zip(verdicts, rows, strict=True)
+            (verdict.arm if len(verdict.arm) <= most else f"{verdict.arm[: most - 1]}…", *row)
+            for verdict, row in zip(verdicts, rows, strict=True)
         ),
         compact=True,
     )

@@ -238,7 +238,7 @@ def read_command(command: str) -> Command:
         words = shlex.split(command)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; write it as in a shell") from None
-    if not any("{steps}" in each for each in words):
+    if not any("{steps}" in word for word in words):
         raise ConfigError(
             f"{where} has no {{steps}}; put it where the trainer takes the number of steps, e.g. "
             f"{QUESTIONS['command'].example}"
@@ -252,10 +252,10 @@ def read_command(command: str) -> Command:
                 "leave it out"
             )
         deployed[name] = value
-    for each in words:
-        if each in _OF_A_SHELL or each == "cd" or each.endswith(";"):
+    for word in words:
+        if word in _OF_A_SHELL or word == "cd" or word.endswith(";"):
             raise ConfigError(
-                f"{where}: {each} is for a shell, and no shell reads this; put the line into a "
+                f"{where}: {word} is for a shell, and no shell reads this; put the line into a "
                 "script, and name the script here"
             )
     if not words:
@@ -307,7 +307,7 @@ def _check_python(found: Mapping[str, str]) -> None:
     if "command" not in found:
         return
     words = read_command(found["command"]).words
-    script = next((Path(each) for each in words[1:] if each.endswith(".py")), None)
+    script = next((Path(word) for word in words[1:] if word.endswith(".py")), None)
     if "-m" in words[:-1]:
         script = Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
     if script is not None and _imports_jax(script) and not _has_jax(words[0]):
@@ -328,8 +328,8 @@ def _imports_jax(script: Path) -> bool:
                 names |= set(re.findall(r"\w+", line))
         if "jax" in names:
             return True
-        beside = [(script.parent / f"{each}.py") for each in names - seen]
-        files += [each for each in beside if each.is_file()]
+        beside = [(script.parent / f"{name}.py") for name in names - seen]
+        files += [path for path in beside if path.is_file()]
         seen |= names
     return False
 
@@ -486,9 +486,9 @@ def about_flags(found: Mapping[str, str]) -> Iterator[str]:
         if hint:
             yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
         asked = Profile(id=name, flags=(flag,))
-        for each in objections(asked, Context(is_complete=False)):
-            if each.level is Level.FAULT:
-                yield f"note: {each.text}. Correct the file"
+        for objection in objections(asked, Context(is_complete=False)):
+            if objection.level is Level.FAULT:
+                yield f"note: {objection.text}. Correct the file"
 
 
 def about_program(found: Mapping[str, str]) -> Iterator[str]:

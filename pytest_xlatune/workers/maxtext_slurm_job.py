@@ -164,7 +164,7 @@ def _rotates() -> str:
     """Return the lines that put a rotation in front of the trainer; "" where there is none."""
     if not _SPEC.exists():
         return ""
-    spec, worker = (each.read_text(encoding="utf-8").rstrip("\n") for each in (_SPEC, _SITE))
+    spec, worker = (path.read_text(encoding="utf-8").rstrip("\n") for path in (_SPEC, _SITE))
     return _ROTATES.format(folder=_TURNS, site=_SITE, spec=spec, worker=worker, name=_SPEC)
 
 
@@ -269,8 +269,8 @@ def ending(job: str, state: str) -> tuple[int, str]:
 def found_by_id(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
     """Return log and folder of a job: by the front of their names; the rest changes later."""
     both = sorted(workspace.glob(f"{job}-*"))
-    logs = [each for each in both if each.suffix == ".log" and each.is_file()]
-    folders = [each for each in both if each.is_dir()]
+    logs = [path for path in both if path.suffix == ".log" and path.is_file()]
+    folders = [path for path in both if path.is_dir()]
     return (logs[0] if logs else None), (folders[0] if folders else None)
 
 

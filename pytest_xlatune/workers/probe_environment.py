@@ -69,17 +69,17 @@ def node_facts(root: Path = Path("/")) -> dict[str, str]:
     nvidia = _NVIDIA.search(_read(root / "proc/driver/nvidia/version"))
     amd = _read(root / "sys/module/amdgpu/version").strip()
     models = [
-        re.search(r"Model:\s*(.*)", _read(each))
-        for each in root.glob("proc/driver/nvidia/gpus/*/information")
+        re.search(r"Model:\s*(.*)", _read(path))
+        for path in root.glob("proc/driver/nvidia/gpus/*/information")
     ]
-    names = [each.group(1).strip() for each in models if each]
+    names = [match.group(1).strip() for match in models if match]
     # gfx_target_version 90402     a CPU's is 0
     found = [
-        re.search(r"gfx_target_version (\d{1,9})", _read(each))
-        for each in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
+        re.search(r"gfx_target_version (\d{1,9})", _read(path))
+        for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
     ]
-    names += [_gfx(int(each.group(1))) for each in found if each and each.group(1) != "0"]
-    gpus = ", ".join(f"{names.count(each)} x {each}" for each in sorted(set(names)))
+    names += [_gfx(int(match.group(1))) for match in found if match and match.group(1) != "0"]
+    gpus = ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
     return {
         "kernel": os.uname().release,
         "CPU": f"{os.cpu_count()} x {cpu.group(1) if cpu else os.uname().machine}",
@@ -98,7 +98,7 @@ def packages(root: Path = Path("/")) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder in sys.path:
         try:
-            names = sorted(each.name for each in Path(folder).iterdir())
+            names = sorted(path.name for path in Path(folder).iterdir())
         except OSError:
             continue
         for name in names:
@@ -227,7 +227,7 @@ def _names(tree: ast.Module) -> set[str]:
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {each.name.partition(".")[0] for each in node.names}
+            names |= {name.name.partition(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add((node.module or "").partition(".")[0])
     return names - {""}
@@ -245,7 +245,7 @@ def _python_files(folder: str) -> list[Path]:
         )
         seen += len(names) + len(folders)
         if len(below) > _MOST_FILES or seen > 20 * _MOST_FILES:
-            below = [each for each in below if str(each.parent) == folder]
+            below = [path for path in below if str(path.parent) == folder]
             break
     return below
 
@@ -294,7 +294,7 @@ def _is_ours(top: Path) -> bool:
     common = folder / _read(folder / "commondir").strip()
     try:
         above, link = top.stat(), git.lstat()
-        found = [each.stat() for each in (git, folder, common, common / "config")]
+        found = [path.stat() for path in (git, folder, common, common / "config")]
     except OSError:
         return False
     is_open = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH or any(

@@ -786,15 +786,15 @@ def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[s
         return frozenset(), frozenset()
     with suppress(TypeError, ValueError):
         known = [
-            each
-            for each in inspect.signature(fun).parameters.values()
-            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+            parameter
+            for parameter in inspect.signature(fun).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
         at = {each % len(known) if each < 0 else each for each in at}
         if numbers is None:
-            at |= {place for place, each in enumerate(known) if each.name in called}
+            at |= {place for place, parameter in enumerate(known) if parameter.name in called}
         if names is None:
-            called |= {each.name for place, each in enumerate(known) if place in at}
+            called |= {parameter.name for place, parameter in enumerate(known) if place in at}
     return frozenset(at), frozenset(called)
 
 

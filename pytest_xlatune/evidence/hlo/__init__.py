@@ -101,7 +101,7 @@ class Program(Record, frozen=True, kw_only=True):
 
     def of(self, *kinds: str) -> tuple[Collective, ...]:
         """Return the collectives of some kinds."""
-        return tuple(each for each in self.collectives if each.kind in kinds)
+        return tuple(collective for collective in self.collectives if collective.kind in kinds)
 
 
 CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "custom-call"})
@@ -409,11 +409,11 @@ def _program(parser: _Parser, source: str) -> Program:
     # one two levels deep was counted as synchronous, a call that jaxlib 0.12 writes
     # what an async-start calls may itself call: a fusion in a call, with the collective in it
     inner = {
-        each.wraps: [
-            found for one in sorted(_below(parser, {each.wraps})) for found in held.get(one, ())
+        started.wraps: [
+            found for one in sorted(_below(parser, {started.wraps})) for found in held.get(one, ())
         ]
-        for each in parser.starts.values()
-        if each.wraps is not None
+        for started in parser.starts.values()
+        if started.wraps is not None
     }
     wrapped = {found.computation for each in inner.values() for found in each}
     collectives = []
@@ -442,7 +442,7 @@ def _program(parser: _Parser, source: str) -> Program:
                     inner="" if operation is start else operation.name,
                 )
             )
-    known = {(each.computation, each.name): each for each in collectives}
+    known = {(collective.computation, collective.name): collective for collective in collectives}
     named = _TARGET.search(source)
     return Program(
         source=source,
@@ -509,7 +509,7 @@ def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str],
     bodies = {loop.body for _, loop in parser.loops}
     times: Counter[str] = Counter({parser.entry: 1})
     in_loop: set[str] = set()
-    ready = [each for each in parser.computations if not waiting[each]]
+    ready = [computation for computation in parser.computations if not waiting[computation]]
     callers_first: list[str] = []
     while ready:
         caller = ready.pop()

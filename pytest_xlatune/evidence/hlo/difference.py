@@ -102,13 +102,15 @@ def _facts(before: Program, after: Program) -> Iterator[str]:
 def _collectives(kind: str, in_loop: bool, before: Program, after: Program) -> Iterator[str]:  # noqa: FBT001
     """Say how the collectives of a kind changed in, or outside of, the loops."""
     old, new = (
-        [each for each in program.of(kind) if each.in_loop == in_loop]
+        [collective for collective in program.of(kind) if collective.in_loop == in_loop]
         for program in (before, after)
     )
     if not (old or new):
         return
     parts = []
-    if Counter(each.size_bytes for each in old) != Counter(each.size_bytes for each in new):
+    if Counter(collective.size_bytes for collective in old) != Counter(
+        collective.size_bytes for collective in new
+    ):
         moved, now = (_bytes(each) for each in (old, new))
         parts = [
             f"{_sizes(old)} -> {_sizes(new)}",
@@ -116,11 +118,13 @@ def _collectives(kind: str, in_loop: bool, before: Program, after: Program) -> I
             if moved == now
             else f"{size(moved)} -> {size(now)} a step",
         ]
-    runs = tuple(sum(each.executions for each in some) for some in (old, new))
+    runs = tuple(sum(collective.executions for collective in some) for some in (old, new))
     if parts or runs[0] != runs[1]:
         parts.append(f"{runs[0]} -> {runs[1]} executions")
     for word, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        counts = tuple(sum(getattr(each, attribute) for each in some) for some in (old, new))
+        counts = tuple(
+            sum(getattr(collective, attribute) for collective in some) for some in (old, new)
+        )
         if counts[0] * len(new) != counts[1] * len(old):
             parts.append(f"{counts[0]} of {len(old)} -> {counts[1]} of {len(new)} {word}")
     if len(old) == len(new) and _groups(old) != _groups(new):
@@ -164,16 +168,18 @@ def _rest(before: Program, after: Program) -> Iterator[str]:
 
 
 def _bytes(collectives: Sequence[Collective]) -> int:
-    return sum(each.size_bytes * each.executions for each in collectives)
+    return sum(collective.size_bytes * collective.executions for collective in collectives)
 
 
 def _groups(collectives: Sequence[Collective]) -> Counter[str]:
-    return Counter(each.groups for each in collectives)
+    return Counter(collective.groups for collective in collectives)
 
 
 def _sizes(collectives: Sequence[Collective]) -> str:
     """Return e.g. `6 of 32 MiB` or `2 of 96 MiB + 1 of 4 B`, the largest first."""
-    counts = sorted(Counter(each.size_bytes for each in collectives).items(), reverse=True)
+    counts = sorted(
+        Counter(collective.size_bytes for collective in collectives).items(), reverse=True
+    )
     shown = " + ".join(f"{count} of {size(each)}" for each, count in counts[:3])
     rest = sum(count for _, count in counts[3:])
     return (shown + (f" + {rest} smaller" if rest else "")) or "none"
@@ -281,9 +287,9 @@ def expectations() -> dict[str, Expectation]:
 
 def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
     return Counter(
-        (each.kind, each.size_bytes)
-        for each in program.collectives
-        if not kinds or each.kind in kinds
+        (collective.kind, collective.size_bytes)
+        for collective in program.collectives
+        if not kinds or collective.kind in kinds
     )
 
 
@@ -292,13 +298,13 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
     ProgramFact.SIZES: _collective_sizes,
     ProgramFact.SPLIT: _collective_sizes,
     ProgramFact.PIPELINED: lambda program, _: (
-        sum(each.is_pipelined for each in program.collectives),
+        sum(collective.is_pipelined for collective in program.collectives),
         [loop.trips for loop in program.loops],
     ),
     ProgramFact.UNROLLED: lambda program, _: [loop.unrolled for loop in program.loops],
     ProgramFact.IN_FLIGHT: lambda program, _: program.in_flight,
     ProgramFact.ASYNC: lambda program, _: Counter(
-        (each.kind, each.is_async) for each in program.collectives
+        (collective.kind, collective.is_async) for collective in program.collectives
     ),
     ProgramFact.DECOMPOSED: lambda program, _: (
         len(program.of("collective-permute")),
@@ -449,7 +455,9 @@ class CompileJudge:
             # XLA prints a list that was emptied as it prints a default: not at all
             set_to |= {name: value for name, value in asked.items() if not value}
         # a flag that acts on the program alone runs alike where programs are equal
-        seen = {name for name, each in expectations().items() if each.fact is not None}
+        seen = {
+            name for name, expectation in expectations().items() if expectation.fact is not None
+        }
         return {
             **{f"--{name}": value for name, value in set_to.items() if name not in seen},
             **{name: profile.env[name] for name in profile.env if name not in idle},

@@ -43,20 +43,20 @@ def _step_in(folder: Path) -> Path:
     Raises:
         ParseError: no compiled program in the folder.
     """
-    files = [each for each in os.scandir(folder) if each.is_file()]
-    programs = [each for each in files if _PROGRAM.fullmatch(each.name)]
+    files = [entry for entry in os.scandir(folder) if entry.is_file()]
+    programs = [entry for entry in files if _PROGRAM.fullmatch(entry.name)]
     if not programs:
-        found = (_FILE.fullmatch(each.name) for each in files)
-        names = sorted({each["name"] for each in found if each})
+        found = (_FILE.fullmatch(entry.name) for entry in files)
+        names = sorted({match["name"] for match in found if match})
         seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "of no module"
         raise ParseError(
             f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
             "the folder of --xla_dump_to. With a hit in the compilation cache nothing is dumped: "
             "set JAX_ENABLE_COMPILATION_CACHE=false"
         )
-    states = {each.name: _state_bytes(Path(each)) for each in programs}
+    states = {entry.name: _state_bytes(Path(entry)) for entry in programs}
     least = _PART * max(states.values())
-    steps = [each for each in programs if states[each.name] >= least]
+    steps = [entry for entry in programs if states[entry.name] >= least]
     return Path(max(steps, key=lambda each: (each.stat().st_size, each.name)))
 
 

@@ -395,7 +395,7 @@ class _WindowSums:
         devices = self._working(trace, classify(trace.names, self._window.families)[1])
         if not devices:
             return
-        found = assign(trace, [each.kernels for each in devices], steps=self._window.steps)
+        found = assign(trace, [device.kernels for device in devices], steps=self._window.steps)
         self._held.append((trace, devices, found))
         if self._rules or not found.is_weak or len(self._held) > _HELD:
             self._take_held(found)
@@ -505,9 +505,9 @@ class _WindowSums:
                 f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
                 "check --steps and the profiler's window"
             )
-        rows = [grouped(each.name, [each.duration_ps]) for each in devices]
-        total = sum(int(each[:, 2].sum()) for each in rows)
-        fitting = sum(int(each[each[:, 1] % steps == 0, 2].sum()) for each in rows)
+        rows = [grouped(kernels.name, [kernels.duration_ps]) for kernels in devices]
+        total = sum(int(row[:, 2].sum()) for row in rows)
+        fitting = sum(int(row[row[:, 1] % steps == 0, 2].sum()) for row in rows)
         # a wrong --steps was taken as it is, and every figure was the total divided by it
         if fitting < FITTING * total:
             raise ParseError(
@@ -537,7 +537,7 @@ class _WindowSums:
             backend=next(iter(self._backends)),
             launcher=self._launcher(),
             rule=first.rule,
-            even=all(each.even for each in self._rules.values()),
+            even=all(assignment.even for assignment in self._rules.values()),
             steps=first.steps,
             divided_by=(self._window.steps or 1) if whole else len(first.steps),
             gpus=tuple(self._gpus),

@@ -118,8 +118,8 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
         for place in range(len(paths)):
             try:
                 ahead += [
-                    pool.submit(_read_in_process, each)
-                    for each in paths[place + len(ahead) : place + count + 1]
+                    pool.submit(_read_in_process, path)
+                    for path in paths[place + len(ahead) : place + count + 1]
                 ]
                 found = ahead.popleft().result()
             except BrokenExecutor:  # a process was killed: where memory is short one reads alone

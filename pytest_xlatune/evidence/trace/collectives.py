@@ -135,7 +135,7 @@ def ranks_of(groups: str) -> int | None:
         return int(found[2])
     if (found := _MESH.match(groups)) is not None:
         sizes, axes = _axes(found)
-        return math.prod(sizes[each] for each in axes) if set(axes) <= sizes.keys() else None
+        return math.prod(sizes[axis] for axis in axes) if set(axes) <= sizes.keys() else None
     return None
 
 
@@ -169,7 +169,7 @@ def groups_of(groups: str, devices: int) -> tuple[tuple[int, ...], ...] | None:
         ids = _counted(found[2] or f"[{devices}]", devices)
         if ids is None or width is None or math.prod(sizes.values()) != devices:
             return None
-        others = [each for each in sizes if each not in axes]
+        others = [size for size in sizes if size not in axes]
         order = [[*sizes].index(each) for each in (*others, *axes)]
         if len(order) != len(sizes):
             return None
@@ -291,7 +291,7 @@ class Watch:
                     notes.add("- in transfer and wait: a trace does not tell who waited for whom")
                 elif own is None:
                     notes.add("transfer and wait: as if each collective went over all devices")
-            durations = [each.duration_ps for each in operation.runs.values()]
+            durations = [runs.duration_ps for runs in operation.runs.values()]
             count = sum(map(len, durations))
             rows.append(
                 CollectiveTime(
@@ -320,9 +320,9 @@ class Watch:
 
 def _known(program: Program | None) -> Mapping[str, Collective]:
     found: dict[str, Collective] = {}
-    for each in () if program is None else program.collectives:
-        for name in filter(None, (each.name, each.inner)):
-            found.setdefault(name, each)
+    for collective in () if program is None else program.collectives:
+        for name in filter(None, (collective.name, collective.inner)):
+            found.setdefault(name, collective)
     return found
 
 
@@ -354,12 +354,12 @@ def _transfer(
     waits: list[tuple[_Place, int]] = []
     for group in groups:
         members = [places[each] for each in group]
-        runs = [operation.runs[each] for each in members]
-        if not all(np.array_equal(each.step, runs[0].step) for each in runs):
+        runs = [operation.runs[member] for member in members]
+        if not all(np.array_equal(run.step, runs[0].step) for run in runs):
             return None
         if not _overlap(operation, members):
             return None
-        table = np.stack([each.duration_ps for each in runs])
+        table = np.stack([run.duration_ps for run in runs])
         shortest.append(table.min(axis=0))
         waited = (table - shortest[-1]).sum(axis=0)
         last = table.argmin(axis=0)
@@ -395,9 +395,9 @@ _SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
 def _overlap(operation: _Operation, members: Sequence[_Place]) -> bool:
     """Tell whether kernels of a group that share a clock ran at once, nearly always."""
     for source in {source for source, _, _ in members}:
-        near = [operation.runs[each] for each in members if each[0] == source]
-        starts = np.stack([each.start_ps for each in near])
-        ends = starts + np.stack([each.duration_ps for each in near])
+        near = [operation.runs[member] for member in members if member[0] == source]
+        starts = np.stack([runs.start_ps for runs in near])
+        ends = starts + np.stack([runs.duration_ps for runs in near])
         if float((starts.max(axis=0) <= ends.min(axis=0) + _SKEW_PS).mean()) < _AT_ONCE:
             return False
     return True
@@ -479,7 +479,7 @@ def _longest_alone(found: Drill, kind: Kind) -> tuple[str, ...]:
 
 
 def _kinds(program: Program) -> tuple[str, ...]:
-    found = {_AS.get(each.kind, each.kind) for each in program.collectives}
+    found = {_AS.get(collective.kind, collective.kind) for collective in program.collectives}
     return tuple(each for each in COLLECTIVES if each in found)
 
 

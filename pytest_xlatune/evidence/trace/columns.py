@@ -115,11 +115,11 @@ class Columns:
             return np.concatenate([np.zeros(0, np.int64), *found])
 
         return cls(
-            name=column(each.name for each in parts),
-            offset_ps=column(each.offset_ps for each in parts),
-            duration_ps=column(each.duration_ps for each in parts),
+            name=column(table.name for table in parts),
+            offset_ps=column(table.offset_ps for table in parts),
+            duration_ps=column(table.duration_ps for table in parts),
             stats={
-                stat: column(each.stats[stat] for each in parts)
+                stat: column(table.stats[stat] for table in parts)
                 for stat in (parts[0].stats if parts else ())
             },
         )
@@ -211,7 +211,7 @@ def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
 
     None if an id is none that a profiler gives, which counts them from 0 or 1.
     """
-    if any(not 0 <= each < IDS for each in ids):
+    if any(not 0 <= name < IDS for name in ids):
         return None
     slots = np.full(max(ids, default=0) + 2, ABSENT, np.int8)
     slots[list(ids)] = range(len(ids))

@@ -96,7 +96,7 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
                 f"the two variants cannot be compared: {what} is {old} in the first and {new} in "
                 "the second; profile both with the same launcher, window and nodes"
             )
-    old_s, new_s = (each.seconds(each.total.span_ps) for each in (before, after))
+    old_s, new_s = (drill.seconds(drill.total.span_ps) for drill in (before, after))
     span = Part(name="span", before_s=old_s, after_s=new_s)
     families_of_both = (*before.families, *after.families)
     waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}

@@ -95,7 +95,7 @@ def assign_by_names(
         if runs is None:
             return None
         of.append(runs)
-    own = tuple(each.step for each in trace.annotations)
+    own = tuple(annotation.step for annotation in trace.annotations)
     numbers = own if len(own) == len(steps) else steps
     return Assignment(rule=StepRule.EXECUTIONS, steps=numbers, of=tuple(of), even=True)
 
@@ -105,14 +105,14 @@ def _candidates(
 ) -> Iterator[Assignment]:
     """Yield assignments, the best rule first; each is work, and mostly the first will do."""
     marks = trace.annotations
-    numbers = tuple(each.step for each in marks)
+    numbers = tuple(annotation.step for annotation in marks)
     main = _main_module(devices, len(trace.names))
     if marks and len(trace.launches.id):
         launched = (trace.launches.times(kernels.launch) for kernels in devices)
         of = tuple(_inside(marks, time_ps) for time_ps in launched)
         yield _assignment(StepRule.LAUNCH, numbers, of, main, devices)
     runs = [_runs_of_module(kernels, main, steps or len(marks) or None) for kernels in devices]
-    known = [each for each in runs if each is not None]
+    known = [run for run in runs if run is not None]
     if known:
         count = 1 + max(int(each.max(initial=0)) for each in known)
         own = numbers if len(numbers) == count else tuple(range(count))
@@ -132,7 +132,9 @@ def _assignment(
     counts = np.array(
         [
             np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
-            for step, mine in zip(of, (_of_module(each, main) for each in devices), strict=True)
+            for step, mine in zip(
+                of, (_of_module(kernels, main) for kernels in devices), strict=True
+            )
             if main == ABSENT or mine.any()
         ]
     )
@@ -181,8 +183,8 @@ def _of_module(kernels: Kernels, main: int) -> NDArray[np.bool_]:
 
 def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
     """Return the annotation open at each time, or ABSENT."""
-    starts = np.array([each.start_ps for each in annotations], np.int64)
-    ends = np.array([each.end_ps for each in annotations], np.int64)
+    starts = np.array([annotation.start_ps for annotation in annotations], np.int64)
+    ends = np.array([annotation.end_ps for annotation in annotations], np.int64)
     place = np.searchsorted(starts, time_ps, side="right") - 1
     inside = (place >= 0) & (time_ps < ends[np.maximum(place, 0)])
     return np.where(inside, place, ABSENT).astype("i4")
@@ -246,7 +248,7 @@ def _followed(
 ) -> tuple[Ints, ...]:
     """Return the runs of each device; one on which the module does not run follows the others."""
     begins = np.full(count, _LATE)
-    if any(each is None for each in runs):
+    if any(run is None for run in runs):
         for kernels, step in zip(devices, runs, strict=True):
             if step is not None:
                 np.minimum.at(begins, step[step != ABSENT], kernels.start_ps[step != ABSENT])

@@ -171,7 +171,7 @@ def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) 
             raise WireError(f"more than {MAX_NAMES} parts in one plane")
     if len(lines) > MAX_LINES:
         raise WireError(f"more than {MAX_LINES} lines in one plane")
-    event_names, stat_names = (np.concatenate(each) for each in tables.values())
+    event_names, stat_names = (np.concatenate(table) for table in tables.values())
     return Plane(
         name=name, lines=lines, event_names=event_names, stat_names=stat_names, stats=stats
     )
@@ -460,7 +460,7 @@ class _XplaneReader:
             found = self._by_parts(
                 begin, end, lambda line: (line.timestamp_ns, [*decode(line, wanted, texts.intern)])
             )
-            columns = Columns.joined([each for _, part in found for each in part])
+            columns = Columns.joined([table for _, part in found for table in part])
             if len(columns.name):
                 streams.append((name, self._kernels(found[0][0], columns, names, texts)))
         return Device.of(plane.name, Backend.GPU, streams) if streams else None
@@ -629,7 +629,7 @@ _LOST = re.compile(
 
 def _capped(devices: Sequence[Device]) -> str | None:
     """Say of a collector that stopped in silence, by the number of its kernels; ROCm's does."""
-    gpus = [len(each.kernels) for each in devices if each.backend is Backend.GPU]
+    gpus = [len(device.kernels) for device in devices if device.backend is Backend.GPU]
     for count in (*gpus, sum(gpus)):
         if at_a_cap(count):
             return (

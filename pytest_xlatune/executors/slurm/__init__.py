@@ -281,11 +281,16 @@ class SlurmExecutor(OnSlurm):
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Ask Slurm once in a few seconds at most; see `Poller.poll`."""
-        last = {each.job_id: each for each in submissions}
-        known = self._poller.poll({job_id: root / each.folder for job_id, each in last.items()})
-        earlier = (each for each in submissions if last[each.job_id] is not each)
+        last = {submission.job_id: submission for submission in submissions}
+        known = self._poller.poll(
+            {job_id: root / submission.folder for job_id, submission in last.items()}
+        )
+        earlier = (
+            submission for submission in submissions if last[submission.job_id] is not submission
+        )
         return known | {
-            each.folder: given_away(root / each.folder, each.job_id) for each in earlier
+            submission.folder: given_away(root / submission.folder, submission.job_id)
+            for submission in earlier
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -298,11 +303,15 @@ class SlurmExecutor(OnSlurm):
         """
         if not submissions:
             return
-        for each in submissions:
+        for submission in submissions:
             # a full disk takes no mark, but it must not keep a job from its end
             with contextlib.suppress(OSError):
-                (root / each.folder / payload.CANCEL).touch()
-        ours = [each.job_id for each in submissions if self._is_ours(each, root / each.folder)]
+                (root / submission.folder / payload.CANCEL).touch()
+        ours = [
+            submission.job_id
+            for submission in submissions
+            if self._is_ours(submission, root / submission.folder)
+        ]
         if not ours:
             return
         _log.info("Slurm is asked to cancel %s", ", ".join(ours))

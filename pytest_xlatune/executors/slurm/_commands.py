@@ -314,9 +314,9 @@ def parse_scontrol(text: str) -> dict[str, SlurmJob]:
 
 def _fields(line: str) -> Iterator[tuple[str, str]]:
     found = list(_FIELD.finditer(line))
-    ends = [each.start() for each in found[1:]] + [len(line)]
-    for each, end in zip(found, ends, strict=False):
-        yield each.group(1), line[each.end() : end]
+    ends = [match.start() for match in found[1:]] + [len(line)]
+    for match, end in zip(found, ends, strict=False):
+        yield match.group(1), line[match.end() : end]
 
 
 def parse_squeue(text: str) -> dict[str, SlurmJob]:
@@ -351,14 +351,14 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
     own = slurm.state not in (State.COMPLETED, State.FAILED)
     # Slurm saw a rank die that could write nothing; the others were only told to end
     silent = slurm.state is State.FAILED and not failed
-    starts = [each.start_s for each in words if each.start_s is not None]
-    ends = [each.end_s for each in words if each.end_s is not None]
+    starts = [outcome.start_s for outcome in words if outcome.start_s is not None]
+    ends = [outcome.end_s for outcome in words if outcome.end_s is not None]
     return replace(
         slurm,
         state=slurm.state if own or silent else word.state,
         exit_code=slurm.exit_code if silent else word.exit_code,
         signal=slurm.signal if silent else word.signal,
-        nodes=slurm.nodes or tuple(node for each in words for node in each.nodes),
+        nodes=slurm.nodes or tuple(node for outcome in words for node in outcome.nodes),
         start_s=min(starts, default=slurm.start_s),
         end_s=max(ends, default=slurm.end_s),
         reason="; ".join(part for part in (slurm.reason, "" if silent else word.reason) if part),

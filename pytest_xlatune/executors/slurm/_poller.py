@@ -107,7 +107,7 @@ class Poller:
             self._asked_at = now
             answers = self._round(self._due(open_jobs), now)
             self._last |= {open_jobs[job_id]: outcome for job_id, outcome in answers.items()}
-            if any(each.state.is_final for each in answers.values()) or self._away_since:
+            if any(answer.state.is_final for answer in answers.values()) or self._away_since:
                 self._rounds_to_queue = 0
         if open_jobs and self._away_since is not None:
             raise self._down(now - self._away_since)
@@ -318,7 +318,7 @@ def _requeued(
 
     How the job ended says nothing of it then. What its ranks said of themselves before stands.
     """
-    is_own = any(each.state in (State.FAILED, State.TIMEOUT) for each in ranks)
+    is_own = any(outcome.state in (State.FAILED, State.TIMEOUT) for outcome in ranks)
     is_of_script = job.outcome.state in (State.COMPLETED, State.FAILED)
     if not is_of_script or is_own or is_whole(folder, ranks):
         return None
@@ -336,7 +336,7 @@ def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
 
 def is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
     """Whether every rank that began ran to its end."""
-    is_good = bool(ranks) and all(each.state is State.COMPLETED for each in ranks)
+    is_good = bool(ranks) and all(outcome.state is State.COMPLETED for outcome in ranks)
     return is_good and not _has_silent(folder, ranks)
 
 

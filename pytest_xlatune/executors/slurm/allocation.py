@@ -184,21 +184,21 @@ class AllocationExecutor(OnSlurm):
         """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
         found: dict[str, Outcome] = {}
         left: list[tuple[str, Path, SrunStep]] = []
-        for each in submissions:
-            folder = (root / each.folder).resolve()
+        for submission in submissions:
+            folder = (root / submission.folder).resolve()
             try:
                 step, end = _started(folder), _read_end(folder)
             except LedgerError as error:
                 with contextlib.suppress(OSError):
                     (folder / payload.CANCEL).touch()
-                found[each.job_id] = Outcome(
+                found[submission.job_id] = Outcome(
                     state=State.FAILED, reason=str(error), is_unreadable=True
                 )
                 continue
             if end is not None and end.code == 0:
-                found[each.job_id] = _told(folder, step, _at(step, end, State.COMPLETED))
+                found[submission.job_id] = _told(folder, step, _at(step, end, State.COMPLETED))
             else:
-                left.append((each.job_id, folder, step))
+                left.append((submission.job_id, folder, step))
         if left:
             allocations = {step.allocation: folder.parent / step.allocation
                            for _, folder, step in left}  # fmt: skip
@@ -214,8 +214,8 @@ class AllocationExecutor(OnSlurm):
             SchedulerDown: the controller cannot be asked; a trial that has not begun never will.
             SubmissionError: scancel refused.
         """
-        for each in submissions:
-            folder, mark = root / each.folder, root / each.folder / payload.CANCEL
+        for submission in submissions:
+            folder, mark = root / submission.folder, root / submission.folder / payload.CANCEL
             was_asked = mark.exists() and time.time() - mark.stat().st_mtime > _HARDER_S
             with contextlib.suppress(OSError):  # a full disk takes no mark
                 if not mark.exists():
@@ -512,7 +512,7 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     ranks = read_outcomes(folder)
     said = "".join(_said(folder))
     cancelled = _CANCELLED.search(said)
-    is_own = any(each.state in (State.FAILED, State.TIMEOUT) for each in ranks.values())
+    is_own = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks.values())
     if is_whole(folder, list(ranks.values())):
         outcome = _at(step, end, State.COMPLETED, "srun was lost")
     elif end.code < 0:  # the script was killed, and the step has left the nodes
@@ -526,8 +526,8 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
         outcome = _at(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
     # as a failure of the program the second one would drop the profile
     elif not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
-        lines = [each.strip() for each in said.splitlines() if each.strip()]
-        own = [each for each in lines if not each.startswith("srun: ")] or lines or [""]
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        own = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
         why = f"its step did not begin, srun ended with {end.code}: {own[-1]:.300}"
         outcome = _at(step, end, State.LOST, why)
     else:

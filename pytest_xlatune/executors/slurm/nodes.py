@@ -135,9 +135,9 @@ def resume_nodes(
     if stands := _taken_out_by_people(names, run):
         return Resumed(
             faults=tuple(
-                _fault(each, _STANDS.format(each.state, each.reason))[1] for each in stands
+                _fault(node, _STANDS.format(node.state, node.reason))[1] for node in stands
             ),
-            unfit=tuple(each.name for each in stands),
+            unfit=tuple(node.name for node in stands),
         )
     for wait_s in _RESUME_WAITS_S:
         faults = _without_silent(_faults(names, run, sleep), {*names} - {*resumed}, run)
@@ -177,9 +177,9 @@ def _taken_out_by_people(names: Sequence[str], run: Run) -> list[Node]:
     nodes = parse_sinfo(answer.out) if not answer.code else {}
     known = [nodes[name] for name in names if name in nodes]
     return [
-        each
-        for each in known
-        if each.state not in _USABLE and each.reason and not _SLURMS_REASON.match(each.reason)
+        node
+        for node in known
+        if node.state not in _USABLE and node.reason and not _SLURMS_REASON.match(node.reason)
     ]
 
 
@@ -192,7 +192,7 @@ def _without_silent(
     answer = run(_SINFO)
     nodes = parse_sinfo(answer.out) if not answer.code else {}
     silent = {name for name in names if name in nodes and nodes[name].is_silent}
-    return tuple(each for each in faults if each[0] not in silent)
+    return tuple(fault for fault in faults if fault[0] not in silent)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:

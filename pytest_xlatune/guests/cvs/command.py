@@ -144,7 +144,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             campaign = runs.open(resolved, study)
             written = calibrate(campaign, tick).written
         found[cell.name] = least_values(campaign)
-        show(f"{cell.name}: {each.words}" for each in found[cell.name])
+        show(f"{cell.name}: {value.words}" for value in found[cell.name])
     beside = path if file.generation == "1" else threshold_file(path, file.threshold_name)
     old = text_of(beside) if beside else "{}"
     write_files({new: with_least_values(old, file, found, written=written)})
@@ -164,8 +164,8 @@ def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
             f"length {cell.max_target_length}, {cell.precision}, {axes}, {nodes}, "
             f"{cell.steps} steps"
         )
-        for metric, each in cell.thresholds.items():
-            yield f"    {metric}: {each.words}"
+        for metric, threshold in cell.thresholds.items():
+            yield f"    {metric}: {threshold.words}"
         flags = " ".join(f"--{name}={value}" for name, value in cell.xla_flags.items())
         yield from _wrapped(f"    XLA_FLAGS: {flags or 'none'}")
     for runtime in (found.container.runtime, "apptainer"):

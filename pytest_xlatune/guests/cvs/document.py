@@ -15,8 +15,10 @@ from pytest_xlatune.report.lines import speed, step
 def thresholds(subject: Subject) -> Document:
     """Return the verdict on each metric of a cell, and the jobs that all rest on."""
     conclusion, own = subject.conclusion, subject.conclusion.reference
-    words = Counter(our_word(each) for each in conclusion.verdicts)
-    lines = (f"{literal(each.arm)}: {joined(each.reasons)}" for each in conclusion.verdicts)
+    words = Counter(our_word(verdict) for verdict in conclusion.verdicts)
+    lines = (
+        f"{literal(verdict.arm)}: {joined(verdict.reasons)}" for verdict in conclusion.verdicts
+    )
     table = jobs_table([("", subject.history, {})])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
     return Document(

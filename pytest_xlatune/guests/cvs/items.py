@@ -119,7 +119,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give a cell's test each of its metrics."""
     if metafunc.function is test_threshold:
         _, _, demands = metafunc.module.CVS
-        metafunc.parametrize("demand", demands, ids=[each.metric for each in demands])
+        metafunc.parametrize("demand", demands, ids=[demand.metric for demand in demands])
 
 
 def test_threshold(
@@ -135,7 +135,7 @@ def test_threshold(
     measured = measure(demand.metric)
     is_recorded = demand.value is None
     word = "recorded" if is_recorded else our_word(measured.verdict)
-    reasons = [sentence(each) for each in measured.verdict.reasons] or ["no reason is known"]
+    reasons = [sentence(message) for message in measured.verdict.reasons] or ["no reason is known"]
     line = f"{cell.name}: {'recorded: ' if is_recorded else ''}{reasons[0]}"
     told = {"metric": demand.metric, "demand": demand.words, "verdict": word}
     properties = [(f"cvs.{name}", text) for name, text in told.items()]

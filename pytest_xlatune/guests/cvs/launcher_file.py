@@ -82,9 +82,9 @@ class CvsLauncherFile(LauncherFile):
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
     """Return what a cell's thresholds demand, by metric, and metrics to record besides."""
     found = {name: Demand(metric=name) for name in _ALWAYS}
-    for name, each in cell.thresholds.items():
-        bound = "" if each.kind == "info" or each.value is None else each.kind[:3]
-        value = each.value if bound else None
+    for name, threshold in cell.thresholds.items():
+        bound = "" if threshold.kind == "info" or threshold.value is None else threshold.kind[:3]
+        value = threshold.value if bound else None
         found[name] = Demand(metric=name, bound=bound, value=value)
     return tuple(found.values())
 

@@ -507,7 +507,7 @@ def _read_fourth(
         )
     args = ("container", "runtime", "args")
     privileged = ["--privileged"] if source.truth(*args, "privileged") else []
-    mounts = [each for each in source.texts(*args, "volumes") if not is_open(each)]
+    mounts = [text for text in source.texts(*args, "volumes") if not is_open(text)]
     made = CvsFile(
         where=source.where,
         generation="4",
@@ -522,14 +522,14 @@ def _read_fourth(
             mounts=tuple(mounts),
             devices=tuple(source.texts(*args, "devices")),
             shm_size=source.text(*args, "shm-size"),
-            args=(*privileged, *(f"--ulimit={each}" for each in source.texts(*args, "ulimit"))),
+            args=(*privileged, *(f"--ulimit={text}" for text in source.texts(*args, "ulimit"))),
         ),
         enforce=source.truth("enforce_thresholds", default=True),
         threshold_name=sample_of(name),
         token_file=source.text("paths", "hf_token_file"),
         open_items=tuple(asked[:1]),
     )
-    idle = sweeps.keys() - {each.name for each in cells}
+    idle = sweeps.keys() - {cell.name for cell in cells}
     return made, {("sweeps", each): "ignored: not among the sweeps that run" for each in idle}
 
 

@@ -154,23 +154,23 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         due = not_over(past, self._trials)
         return Decision(
             due=due,
-            arms=(own, *(replace(own, id=each.metric) for each in self.demands)),
+            arms=(own, *(replace(own, id=demand.metric) for demand in self.demands)),
             concluded=lambda: self._conclusion(past, is_complete=not due),
         )
 
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come."""
         due = self.decide(history).due
-        gated = sum(each.value is not None for each in self.demands)
+        gated = sum(demand.value is not None for demand in self.demands)
         jobs = counted(len(due), "trial")
         text = f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}"
         return Outlook.of(due, lines=(verbatim(text),))
 
     def _conclusion(self, past: Past, *, is_complete: bool) -> Conclusion:
-        logs = [s.value for each in past.screens_of(BASELINE_ID) if (s := usable(each))]
+        logs = [s.value for result in past.screens_of(BASELINE_ID) if (s := usable(result))]
         return Conclusion(
             verdicts=tuple(
-                self._verdict(past, each, is_complete=is_complete) for each in self.demands
+                self._verdict(past, demand, is_complete=is_complete) for demand in self.demands
             ),
             reference=reference(past),
             record=NoiseRecord(sigma=stdev(logs) if len(logs) > MIN_DF else None),
@@ -205,9 +205,9 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
             job_ids=job_ids_of(trials),
             reasons=score_flags(trials),
         )
-        scored = [score for each in trials if (score := usable(each))]
+        scored = [score for result in trials if (score := usable(result))]
         if not is_complete:
-            over = sum(each.status.is_final for each in trials)
+            over = sum(result.status.is_final for result in trials)
             return _because(base, f"cannot tell yet: {over} of {self.jobs} jobs are over")
         if not scored:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
@@ -264,7 +264,7 @@ def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
         return kind, f"{_TERMS[kind]}: {shown}; every job has the same"
     # a job has one score: judged step by step, a minimum two deviations of a step below the mean
     # fails 43 % of healthy runs of 24 steps
-    kind = above([sign * each for each in values], sign * demand.value)
+    kind = above([sign * value for value in values], sign * demand.value)
     if kind is VerdictKind.INCONCLUSIVE:
         return kind, f"cannot tell: {shown}; {_enough(values, demand.value)}"
     return kind, f"{_TERMS[kind]}: {shown}"

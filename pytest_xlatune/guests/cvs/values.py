@@ -112,7 +112,9 @@ class CvsCell:
             "nodes": self.nodes,
             "steps": self.steps,
             "xla_flags": [f"--{name}={value}" for name, value in self.xla_flags.items()],
-            "thresholds": {name: each.to_json() for name, each in self.thresholds.items()},
+            "thresholds": {
+                name: threshold.to_json() for name, threshold in self.thresholds.items()
+            },
         }
 
 
@@ -168,7 +170,7 @@ class CvsFile:
             ConfigError: it says every item, and what fills it in.
         """
         if self.open_items:
-            lines = "".join(f"\n  {each.words}" for each in self.open_items)
+            lines = "".join(f"\n  {item.words}" for item in self.open_items)
             raise ConfigError(
                 f"{self.where}: {len(self.open_items)} open items, fill them in:{lines}"
             )
@@ -190,8 +192,8 @@ class CvsFile:
             "mode": self.mode,
             "gpu": self.cells[0].gpu or None,
             "image": self.image or None,
-            "cells": [each.to_json() for each in self.cells],
+            "cells": [cell.to_json() for cell in self.cells],
             "env": dict(without_secrets(self.env)),
-            "open_items": [each.path for each in self.open_items],
+            "open_items": [item.path for item in self.open_items],
             "accounting": {**self.accounting, "leaves": len(self.leaves)},
         }

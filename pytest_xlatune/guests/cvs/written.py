@@ -131,11 +131,11 @@ def _put_flags(data: Data, file: CvsFile, cell: CvsCell, profile: Profile) -> li
     above = _model_of(data, file, cell) if is_first else data["train_params"]
     flags = _below(above, "xla_flags")
     left_out = []
-    for each in profile.flags:
-        if each.name in APPENDING and each.name in flags:
-            left_out.append(f"--{each.name}={each.value}: an object holds a flag once; add it")
+    for flag in profile.flags:
+        if flag.name in APPENDING and flag.name in flags:
+            left_out.append(f"--{flag.name}={flag.value}: an object holds a flag once; add it")
         else:
-            flags[each.name] = "true" if each.value is None else each.value  # as XLA reads it
+            flags[flag.name] = "true" if flag.value is None else flag.value  # as XLA reads it
     if is_first:
         left_out.append(
             "flags of generation 1: CVS hands ten of its own to XLA and drops the others; run the "
@@ -163,7 +163,7 @@ def _lost(
     after = read_cvs(json.dumps(data), where=before.where, nodes=nodes)
     own = next(each for each in after.cells if each.name == cell.name)
     found = {**own.xla_flags, **after.env, **own.maxtext}
-    wanted = {each.name: "true" if each.value is None else each.value for each in profile.flags}
+    wanted = {flag.name: "true" if flag.value is None else flag.value for flag in profile.flags}
     wanted |= {name: on_top(before.env, profile.env)[name] for name in profile.env}
     wanted |= profile.overrides
     if "XLA_FLAGS" in before.env:
@@ -203,7 +203,9 @@ def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
     found = []
     for metric in (TFLOPS, TOKENS):
         told = [
-            Demand(metric=metric).figure(score, own) for each in results if (score := usable(each))
+            Demand(metric=metric).figure(score, own)
+            for result in results
+            if (score := usable(result))
         ]
         values = [each for each in told if each is not None]
         if len(values) < 2:  # noqa: PLR2004 - a deviation needs two
@@ -241,13 +243,13 @@ def with_least_values(
     for cell in (each for each in file.cells if found.get(each.name)):
         above = _model_of(data, file, cell) if is_inline else data
         own = _below(above, "result_dict" if is_inline else cell.name)
-        for each in found[cell.name]:
-            name = each.metric if is_inline or each.metric in own else PREFIX + each.metric
-            own[name] = f"{each.value:g}" if is_inline else {"kind": "min", "value": each.value}
+        for value in found[cell.name]:
+            name = value.metric if is_inline or value.metric in own else PREFIX + value.metric
+            own[name] = f"{value.value:g}" if is_inline else {"kind": "min", "value": value.value}
         # CVS refuses a cell that lacks one of the metrics that it gates
         for name in () if is_inline else ("final_loss", "loss_decreased"):
             if name not in own:
                 own.setdefault(PREFIX + name, {"kind": "info", "value": None})
-        said = "; ".join(each.words for each in found[cell.name])
+        said = "; ".join(value.words for value in found[cell.name])
         own["_comment"] = f"least values of xlatune cvs calibrate, {written}: {said}"
     return _text(data, text)

@@ -98,14 +98,14 @@ class _Launch:
         """Whether its states are all there: those of each sample worker, as far as lists go."""
         listed = {worker for _, each in self.states for worker in each.workers}
         has_all = any(each.is_cut for _, each in self.states) or all(
-            each.sample is None or each.sample in listed for each in self.programs
+            program.sample is None or program.sample in listed for program in self.programs
         )
         return bool(self.states) and has_all and bool(self.programs or self.ident is None)
 
     def placed(self) -> Iterator[TpuState]:
         """Yield its states with what its programs agree on: of several, none is told."""
-        module = _only(each.module for each in self.programs)
-        fingerprint = _only(each.fingerprint for each in self.programs)
+        module = _only(program.module for program in self.programs)
+        fingerprint = _only(program.fingerprint for program in self.programs)
         for state, _ in self.states:
             yield dataclasses.replace(
                 state, launch_id=self.told_ident, module=module, fingerprint=fingerprint
@@ -361,8 +361,13 @@ class DigestBuilder:
             culprits=tuple(dict.fromkeys(culprits.workers)) if culprits else (),
             links=tuple(dict.fromkeys(self._links)),
             first_error=self._first_error(),
-            launches=tuple((each.told_ident, tuple(each.programs)) for each in self._launches),
-            states=(*(s for each in self._launches for s in each.placed()), *self._old_states()),
+            launches=tuple(
+                (launch.told_ident, tuple(launch.programs)) for launch in self._launches
+            ),
+            states=(
+                *(s for launch in self._launches for s in launch.placed()),
+                *self._old_states(),
+            ),
             sparse=tuple(self._sparse),
             messages=_messages(self._message),
             line=self.first,
@@ -393,8 +398,10 @@ class DigestBuilder:
         """Yield what the text must have had, and whether it is missing."""
         enum = made.cause.enum if made.cause else ""
         states = (*made.states, *made.sparse)
-        absent = {each.host for each in made.culprits} - {h for each in states for h in each.hosts}
-        is_cut = any(each.is_cut for each in states)
+        absent = {worker.host for worker in made.culprits} - {
+            h for state in states for h in state.hosts
+        }
+        is_cut = any(state.is_cut for state in states)
         has_links = made.links or made.layout is Layout.EARLY_2025
         yield self._prose is None, "the first line"
         yield self._word is None, "the line of the cause"

@@ -34,7 +34,7 @@ class WorkerList:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.host for each in self.workers))
+        return tuple(dict.fromkeys(worker.host for worker in self.workers))
 
 
 def worker_list(text: str, *, bare: bool = False) -> WorkerList:

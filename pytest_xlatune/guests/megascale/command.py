@@ -54,12 +54,12 @@ def run_megascale(arguments: argparse.Namespace) -> int:
             read[path] = read_megascale(path)
         except ConfigError as error:
             exit_code = complain([str(error)])
-    digests = [each for report in read.values() for each in report.digests]
+    digests = [digest for report in read.values() for digest in report.digests]
     if arguments.json:
         # one document for the logs of a job: all digests, and the first trigger
         triggers = (report.trigger for report in read.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
-        found = [each.to_json() for each in digests]
+        found = [digest.to_json() for digest in digests]
         show_json({"schema": SCHEMA, "digests": found, "trigger": trigger})
         return exit_code
     told = [line for path, report in read.items() for line in report_lines(str(path), report)]
@@ -85,12 +85,12 @@ def _check_environment(said: str) -> int:
     if not found:
         raise ConfigError(f"{said}: not what the script prints, lines such as `tcp_rmem=...`")
     items = list(check(found))
-    for each in items:
-        word = {True: "good", False: "CHANGE", None: "-"}[each.is_good]
-        show([f"{word:7}{each.name} = {each.value or 'not seen'}"])
-        if each.is_good is not True:
-            show([f"{'':7}advised: {each.advice}", f"{'':7}source: {each.source}"])
-    return 1 if any(each.is_good is False for each in items) else 0
+    for item in items:
+        word = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
+        show([f"{word:7}{item.name} = {item.value or 'not seen'}"])
+        if item.is_good is not True:
+            show([f"{'':7}advised: {item.advice}", f"{'':7}source: {item.source}"])
+    return 1 if any(item.is_good is False for item in items) else 0
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -136,5 +136,5 @@ def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
         said = {name: value for name, value in digest.to_json().items() if name != "line"}
         if digest.cls is FailureClass.TPU_CHIP and said not in seen:
             seen.append(said)
-            counts.update({str(each) for each in digest.culprits})
+            counts.update({str(worker) for worker in digest.culprits})
     return counts.most_common()

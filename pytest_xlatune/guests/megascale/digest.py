@@ -206,11 +206,11 @@ class Digest:
                 "launch_id": ident,
                 "programs": [
                     {
-                        "module": each.module,
-                        "fingerprint": each.fingerprint,
-                        "sample": each.sample and str(each.sample),
+                        "module": program.module,
+                        "fingerprint": program.fingerprint,
+                        "sample": program.sample and str(program.sample),
                     }
-                    for each in programs
+                    for program in programs
                 ],
             }
             for ident, programs in self.launches
@@ -222,9 +222,11 @@ class Digest:
             "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
             "first_error": error and {"type": error[0], "time": error[1]},
             "launches": launches,
-            "sparse": [{name: each.to_json()[name] for name in _OF_SPARSE} for each in self.sparse],
-            "messages": [{"worker": str(each), "text": text} for each, text in self.messages],
-            "states": [each.to_json() for each in self.states],
+            "sparse": [
+                {name: state.to_json()[name] for name in _OF_SPARSE} for state in self.sparse
+            ],
+            "messages": [{"worker": str(worker), "text": text} for worker, text in self.messages],
+            "states": [state.to_json() for state in self.states],
             "truncated": bool(self.missing),
             "line": self.line,
         }
@@ -264,7 +266,7 @@ class MegascaleReport:
 def cause_of_word(word: str) -> Cause | None:
     """Return the cause that libtpu calls so, in any of its versions."""
     low = word.strip().lower()
-    known = {name.lower(): each for each in causes() for name in (each.enum, *each.words)}
+    known = {name.lower(): cause for cause in causes() for name in (cause.enum, *cause.words)}
     return known.get(low)
 
 
@@ -280,7 +282,7 @@ def class_of_message(text: str) -> FailureClass:
 
 def cause_of_prose(body: str) -> Cause | None:
     """Return the cause that the first line of a digest tells."""
-    return next((each for each in causes() if each.prose.match(body)), None)
+    return next((cause for cause in causes() if cause.prose.match(body)), None)
 
 
 def judged(digest: Digest) -> Digest:
@@ -288,8 +290,8 @@ def judged(digest: Digest) -> Digest:
     notes: list[str] = []
     cause = digest.cause
     launches = [(ident, each) for ident, each in digest.launches if ident is not None]
-    modules = [{each.module for each in programs} - {None} for _, programs in launches]
-    if any(each.is_cut for each in (*digest.states, *digest.sparse)):
+    modules = [{program.module for program in programs} - {None} for _, programs in launches]
+    if any(state.is_cut for state in (*digest.states, *digest.sparse)):
         said = "lists of more than eleven cores are cut"
         notes.append(f"{said}; the number that libtpu prints behind them is one too large")
     if cause is not None and len(launches) > 1:
@@ -301,12 +303,12 @@ def judged(digest: Digest) -> Digest:
                 f"libtpu says {digest.word!r}, but no module of its table has two fingerprints: "
                 "hosts launched different programs under different launch ids"
             )
-        elif cause.enum == "DIFFERENT_MODULE" and all(len(each) > 1 for each in modules):
+        elif cause.enum == "DIFFERENT_MODULE" and all(len(module) > 1 for module in modules):
             notes.append("each launch id has different modules: perhaps the launch order differs")
     notes += _behind(digest)
     # to libtpu a whole host at pc 0 is a bad chip, and it may only wait for its input
     if cause is not None and cause.enum == "BAD_TPU_CHIP":
-        accused = {each.host for each in digest.culprits}
+        accused = {worker.host for worker in digest.culprits}
         waits = [e for e in digest.states if e.pc == 0 and not e.is_idle and accused & set(e.hosts)]
         if waits:
             notes.append(
@@ -324,32 +326,32 @@ def _has_mismatch(digest: Digest) -> bool:
     """Whether a module has two fingerprints, or the table cannot tell."""
     prints: dict[str | None, set[str | None]] = {}
     for _, programs in digest.launches:
-        for each in programs:
-            prints.setdefault(each.module, set()).add(each.fingerprint)
+        for program in programs:
+            prints.setdefault(program.module, set()).add(program.fingerprint)
     return bool(digest.missing) or any(len(each) > 1 for each in prints.values())
 
 
 def _behind(digest: Digest) -> list[str]:
     """Name the hosts with the lowest launch id, where there are several ids."""
-    idents = sorted({each.launch_id for each in digest.states if each.launch_id is not None})
+    idents = sorted({state.launch_id for state in digest.states if state.launch_id is not None})
     if len(idents) < 2:  # noqa: PLR2004
         return []
     hosts = dict.fromkeys(
-        host for each in digest.states if each.launch_id == idents[0] for host in each.hosts
+        host for state in digest.states if state.launch_id == idents[0] for host in state.hosts
     )
-    ahead = {h for each in digest.states if each.launch_id != idents[0] for h in each.hosts}
+    ahead = {h for state in digest.states if state.launch_id != idents[0] for h in state.hosts}
     names = [each for each in hosts if each not in ahead] or list(hosts)
     return [f"behind, at launch {idents[0]} while others are at {idents[-1]}: {_few(names)}"]
 
 
 def _groups(digest: Digest) -> list[str]:
-    busy = [each for each in digest.states if not each.is_idle]
+    busy = [state for state in digest.states if not state.is_idle]
     if len(busy) < 2:  # noqa: PLR2004
         return []
     told = [
-        f"{each.cores} cores at {each.tag}:{each.pc} ({each.hlo}) on {_few(list(each.hosts))}"
-        + (" wait" if (each.hlo or "").startswith("recv-done") else "")
-        for each in busy[:4]
+        f"{state.cores} cores at {state.tag}:{state.pc} ({state.hlo}) on {_few(list(state.hosts))}"
+        + (" wait" if (state.hlo or "").startswith("recv-done") else "")
+        for state in busy[:4]
     ]
     return ["groups: " + "; ".join(told)]
 

@@ -24,10 +24,10 @@ def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
             yield "  it names no culprit; the digest is in the log of the coordinator: task 0 of"
             yield "  slice 0, with Pathways the job resource_manager; it may come 30 s later"
         yield ""
-    for each in report.sightings:
-        times = f" ({each.count} times)" if each.count > 1 else ""
-        yield f"{path}:{each.line}: {each.known.means}{times}"
-        yield f"  {each.text[:160]}"
+    for line in report.sightings:
+        times = f" ({line.count} times)" if line.count > 1 else ""
+        yield f"{path}:{line.line}: {line.known.means}{times}"
+        yield f"  {line.text[:160]}"
     if report.sightings:
         yield ""
 
@@ -53,7 +53,7 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
         first, *more = text.splitlines() or [""]
         yield f"  {worker}: {first}"
         yield from (f"      {line}" for line in more)
-    yield from (f"  note: {each}" for each in digest.notes)
+    yield from (f"  note: {note}" for note in digest.notes)
     if digest.missing:
         yield "  the text is cut; it lacks: " + ", ".join(digest.missing)
     if cause:
@@ -64,13 +64,16 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
 
 def _table(digest: Digest) -> Iterator[str]:
     for ident, programs in digest.launches:
-        for each in programs:
+        for program in programs:
             at = "no launch" if ident is None else f"launch {ident}"
-            sample = f", for example on {each.sample}" if each.sample else ""
-            module, fingerprint = each.module or "no module", each.fingerprint or "no fingerprint"
+            sample = f", for example on {program.sample}" if program.sample else ""
+            module, fingerprint = (
+                program.module or "no module",
+                program.fingerprint or "no fingerprint",
+            )
             yield f"  {at}: {module} {fingerprint}{sample}"
     for states, title in ((digest.states, ""), (digest.sparse, "sparse cores: ")):
-        yield from (f"    {title}{_state(each)}" for each in states[:_ROWS])
+        yield from (f"    {title}{_state(state)}" for state in states[:_ROWS])
         if len(states) > _ROWS:
             yield f"    and {len(states) - _ROWS} more; --json has all"
 

@@ -122,7 +122,9 @@ class MegascaleReader:
 
     def report(self) -> MegascaleReport:
         """Return the report so far; an open digest is in it as far as it goes."""
-        still = [made for each in self._open.values() if (made := self._made(each, is_last=True))]
+        still = [
+            made for builder in self._open.values() if (made := self._made(builder, is_last=True))
+        ]
         digests = sorted((*self._digests, *still), key=lambda each: each.line)
         return MegascaleReport(
             digests=tuple(digests),

@@ -36,7 +36,9 @@ class MegascaleFormat(LogFormat):
 
     def explains(self, findings: Sequence[Finding]) -> bool:
         """Whether a finding tells that the log has a digest."""
-        return any(cls.is_of_digests for cls in map(FailureClass, {each.cls for each in findings}))
+        return any(
+            cls.is_of_digests for cls in map(FailureClass, {finding.cls for finding in findings})
+        )
 
     def whole(self) -> WholeReader:
         """Return a reader for all that a log says of Megascale."""
@@ -60,8 +62,8 @@ class _Digests(BlockReader):
 
     def told(self) -> Sequence[BlockFinding]:
         return [
-            BlockFinding(cls=each.cls, line=each.line, detail=_detail(each))
-            for each in self._reader.report().digests
+            BlockFinding(cls=digest.cls, line=digest.line, detail=_detail(digest))
+            for digest in self._reader.report().digests
         ]
 
 

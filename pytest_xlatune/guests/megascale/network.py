@@ -189,7 +189,7 @@ class NetworkTraffic:
     @property
     def slow_pairs(self) -> tuple[Pair, ...]:
         """The pairs that take more than twice what all pairs take."""
-        return tuple(each for each in self.pairs if each.is_slow)
+        return tuple(pair for pair in self.pairs if pair.is_slow)
 
     @property
     def slow_hosts(self) -> tuple[Host, ...]:
@@ -197,17 +197,17 @@ class NetworkTraffic:
         slow = self.slow_pairs
         found = []
         for end in ("source", "to"):
-            accused = {getattr(each, end) for each in slow}
+            accused = {getattr(pair, end) for pair in slow}
             if len(slow) >= LEAST_SLOW_PAIRS and len(accused) == 1:  # every slow pair has it
                 (host,) = accused
-                if 2 * len(slow) > sum(getattr(each, end) == host for each in self.pairs):
+                if 2 * len(slow) > sum(getattr(pair, end) == host for pair in self.pairs):
                     found.append(host)
         return tuple(dict.fromkeys(found))
 
     @property
     def tail_elsewhere(self) -> int:
         """How many messages of the tail are not on slow pairs."""
-        return sum(each.tail for each in self.pairs if not each.is_slow)
+        return sum(pair.tail for pair in self.pairs if not pair.is_slow)
 
 
 def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
@@ -300,7 +300,7 @@ def _bursts(start: Ints, end: Ints, size: Ints) -> tuple[tuple[Burst, ...], int,
     columns = (time[first], time[last], counts, bytes_, most)
     found = tuple(
         Burst(start_ps=a, end_ps=b, messages=c, size=d, most=e)
-        for a, b, c, d, e in zip(*(each.tolist() for each in columns), strict=True)
+        for a, b, c, d, e in zip(*(column.tolist() for column in columns), strict=True)
     )
     return found, int(in_flight.max()), int(in_flight_size.max())
 
@@ -410,8 +410,8 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
 
     An occurrence that begins before or ends after the trace is left out.
     """
-    starts = [each.start_ps for each in ops]
-    before = [0, *accumulate(each.ps for each in ops)]
+    starts = [transfer.start_ps for transfer in ops]
+    before = [0, *accumulate(transfer.ps for transfer in ops)]
     occurrences: dict[str, list[_Occurrence]] = {}
     early: dict[str, int] = {}  # a recv that was posted before its send
     for op in ops:

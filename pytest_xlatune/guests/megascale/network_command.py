@@ -87,13 +87,13 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
         "sizes": {str(size): n for size, n in network.sizes.items()},
         "bursts": [
             {
-                "start_us": each.start_ps / PS_OF_US,
-                "end_us": each.end_ps / PS_OF_US,
-                "messages": each.messages,
-                "bytes": each.size,
-                "max_in_flight": each.most,
+                "start_us": burst.start_ps / PS_OF_US,
+                "end_us": burst.end_ps / PS_OF_US,
+                "messages": burst.messages,
+                "bytes": burst.size,
+                "max_in_flight": burst.most,
             }
-            for each in network.bursts
+            for burst in network.bursts
         ],
         "pending": {
             "max_messages": network.most_pending,
@@ -102,26 +102,26 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
         "throughput_gbit_s": {"peak": network.peak},
         "hosts": [
             {
-                "host": _host(each.host),
-                "rx_bytes": each.rx.size,
-                "tx_bytes": each.tx.size,
-                "rx_peak_gbit_s": each.rx.peak,
-                "tx_peak_gbit_s": each.tx.peak,
+                "host": _host(traffic.host),
+                "rx_bytes": traffic.rx.size,
+                "tx_bytes": traffic.tx.size,
+                "rx_peak_gbit_s": traffic.rx.peak,
+                "tx_peak_gbit_s": traffic.tx.peak,
             }
-            for each in network.hosts
+            for traffic in network.hosts
         ],
         "pairs": [
             {
-                "source": _host(each.source),
-                "destination": _host(each.to),
-                "n": each.n,
-                "bytes": each.size,
-                "p50_us": each.p50_us,
-                "max_us": each.max_us,
+                "source": _host(pair.source),
+                "destination": _host(pair.to),
+                "n": pair.n,
+                "bytes": pair.size,
+                "p50_us": pair.p50_us,
+                "max_us": pair.max_us,
             }
-            for each in network.pairs
+            for pair in network.pairs
         ],
-        "slow_pairs": [[_host(each.source), _host(each.to)] for each in network.slow_pairs],
+        "slow_pairs": [[_host(pair.source), _host(pair.to)] for pair in network.slow_pairs],
         "slow_hosts": [_host(each) for each in network.slow_hosts],
         "map_dma": {
             "early": mapped.early,
@@ -133,33 +133,35 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
         "memory_copies": {"n": copies.n, "us": copies.ps / PS_OF_US, "bytes": copies.size},
         "slack": [
             {
-                "device": each.device,
-                "rendezvous": each.rendezvous,
-                "n": each.n,
-                "min_slack_us": min(each.slack_ps) / PS_OF_US,
-                "mean_slack_us": each.mean_slack_ps / PS_OF_US,
-                "sum_stall_us": each.sum_stall_ps / PS_OF_US,
-                "mean_observed_us": each.mean_observed_ps / PS_OF_US,
+                "device": slack.device,
+                "rendezvous": slack.rendezvous,
+                "n": slack.n,
+                "min_slack_us": min(slack.slack_ps) / PS_OF_US,
+                "mean_slack_us": slack.mean_slack_ps / PS_OF_US,
+                "sum_stall_us": slack.sum_stall_ps / PS_OF_US,
+                "mean_observed_us": slack.mean_observed_ps / PS_OF_US,
             }
-            for each in network.slack
+            for slack in network.slack
         ],
         "symptoms": [
             {
-                "symptom": each.symptom,
-                "found": each.is_found,
-                "text": f"{each.text}. {each.action}" if each.is_found else each.text,
+                "symptom": judgement.symptom,
+                "found": judgement.is_found,
+                "text": f"{judgement.text}. {judgement.action}"
+                if judgement.is_found
+                else judgement.text,
             }
-            for each in verdicts
+            for judgement in verdicts
         ],
     }
 
 
 def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iterator[str]:
     """Yield symptoms first, then the figures of the document, for a terminal."""
-    for each in verdicts:
-        yield f"{'FOUND' if each.is_found else '-':6}{each.symptom:13}{each.text}"
-        if each.is_found:
-            yield f"{'':19}to do: {each.action}"
+    for judgement in verdicts:
+        yield f"{'FOUND' if judgement.is_found else '-':6}{judgement.symptom:13}{judgement.text}"
+        if judgement.is_found:
+            yield f"{'':19}to do: {judgement.action}"
     yield ""
     for name in _FIGURES:
         value = document[name]

@@ -39,8 +39,8 @@ class NetworkFacts(CaptureFacts):
 
 def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
     """Return the figures of a window; None where its files hold nothing of Megascale."""
-    files = [each for each in captures if each.name.endswith(".pb")]
-    if not any(_MARK in each.read_bytes() for each in files):
+    files = [path for path in captures if path.name.endswith(".pb")]
+    if not any(_MARK in path.read_bytes() for path in files):
         return None
     found = measure(read_traffic(files), link_gbit_s=LINK_GBIT_S)
     return found if found.kinds.valid or found.slack else None
@@ -76,12 +76,16 @@ def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
 
 
 def _symptoms(found: NetworkTraffic) -> list[str]:
-    return [each.symptom for each in judge(found, link_gbit_s=LINK_GBIT_S) if each.is_found]
+    return [
+        judgement.symptom
+        for judgement in judge(found, link_gbit_s=LINK_GBIT_S)
+        if judgement.is_found
+    ]
 
 
 def _stall_ms(found: NetworkTraffic) -> float:
-    return sum(each.sum_stall_ps for each in found.slack) / PS_OF_MS
+    return sum(slack.sum_stall_ps for slack in found.slack) / PS_OF_MS
 
 
 def _least_ms(found: NetworkTraffic) -> float:
-    return min(min(each.slack_ps) for each in found.slack) / PS_OF_MS
+    return min(min(slack.slack_ps) for slack in found.slack) / PS_OF_MS

@@ -48,7 +48,9 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
         share = f"{100 * busiest.busy:.1f} %"
         bandwidth = f"host {name} is above 80 % of {link_gbit_s:g} Gbit/s in {share}"
     tight = [
-        each for each in network.slack if each.mean_slack_ps <= _NEAR_ZERO * each.mean_observed_ps
+        slack
+        for slack in network.slack
+        if slack.mean_slack_ps <= _NEAR_ZERO * slack.mean_observed_ps
     ]
     slow_hosts = ", ".join(f"{a}-{b}" for a, b in network.slow_hosts)
     slow_pairs = network.slow_pairs if not slow_hosts else ()

@@ -219,7 +219,7 @@ class _Reader:
         if not is_tpu and not plane.name.startswith("/host:"):
             return
         wanted = (MODULES, OPS) if is_tpu else (WORKER,)
-        named = [(name_of(data, *each), each) for each in plane.lines]
+        named = [(name_of(data, *line), line) for line in plane.lines]
         lines = [(name, each) for name, each in named if name.startswith(wanted)]
         if not lines:
             return

@@ -55,7 +55,7 @@ class WandbExport(ClientExport):
             "project": name[:_MOST_NAME],
             "group": f"{report.sweep} {report.study} {report.cell_digest}"[:_MOST_NAME],
         }
-        arms = {each.arm: _log(report, each, place, key=key) for each in report.arms}
+        arms = {verdict.arm: _log(report, verdict, place, key=key) for verdict in report.arms}
         return {"mode": _mode(), **place, "arms": arms}
 
 

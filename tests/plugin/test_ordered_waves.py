@@ -121,7 +121,7 @@ def test_the_program_decides_which_candidates_have_a_slot(ordered: Any) -> None:
     assert screened(ordered) == SCREENED
     assert evidence_runs(ordered) == 1  # the wave's, and the test of wave 1.5 has the same
     (recorded,) = ordered.events("evidence-recorded")
-    assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"]}
+    assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"], "kernels": {}}
     board = json.loads(ordered.read("reports/pretend/leaderboard.json"))
     notes = in_words(board["conclusion"]["notes"])
     assert "wave2: candidates by the evidence of baseline-deployed-evidence.0-" in notes

@@ -119,8 +119,7 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One submission of a trial as far as the ledger knows it.
 
     `submitted_s` is when an executor named its job, seconds since the epoch.
@@ -440,7 +439,7 @@ def _attempt(state: LedgerState, event: Event, key: _Key, **known: Any) -> None:
     progress = state.trials[trial_id]
     before = progress.attempts.get(number, Attempt(number=number))
     after = next_state(before.state, event)
-    attempt = dataclasses.replace(before, state=after, **known)
+    attempt = msgspec.structs.replace(before, state=after, **known)
     ended = progress.ended
     is_unmeasured = ended is not None and ended.status is TrialStatus.UNMEASURED
     if is_unmeasured and before.state is AttemptState.UNKNOWN:

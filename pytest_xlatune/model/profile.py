@@ -302,8 +302,10 @@ class Profile(Written, frozen=True, kw_only=True):
         """
         if self is other:
             return True
-        one, two = self.to_json(), other.to_json()
-        return all(one[name] == two[name] for name in ("flags", "env", "overrides"))
+        if self.flags != other.flags:
+            return False
+        pairs = ((self.env, other.env), (self.overrides, other.overrides))
+        return all(without_secrets(one) == without_secrets(two) for one, two in pairs)
 
     @property
     def settings_text(self) -> str:
@@ -314,7 +316,8 @@ class Profile(Written, frozen=True, kw_only=True):
     @property
     def shown_text(self) -> str:
         """Everything the profile sets, as one line a person can paste; secrets are hidden."""
-        return Profile.from_json(self.to_json()).settings_text
+        env, overrides = without_secrets(self.env), without_secrets(self.overrides)
+        return msgspec.structs.replace(self, env=env, overrides=overrides).settings_text
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -195,16 +195,18 @@ def _encode(value: object) -> Json:
     if type(value) is float:
         # Python writes them as they are kept:  nan  inf  -inf
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Pairs):
-        return [[at, _encode(each)] for at, each in value]
+    if isinstance(value, Record):
+        return value.to_json()
     if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
         return [item if type(item) in _AS_IT_IS else _encode(item) for item in items]
     if isinstance(value, dict):
         return {str(key): _encode(item) for key, item in value.items()}
-    if isinstance(value, Record | OwnJson):
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Pairs):
+        return [[at, _encode(item)] for at, item in value]
+    if isinstance(value, OwnJson):
         return value.to_json()
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 

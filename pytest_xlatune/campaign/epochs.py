@@ -1,8 +1,8 @@
-"""What parts the scores of a cell: other nodes, or another environment on the same ones.
+"""Where an epoch of a cell begins: the nodes or their environment have changed.
 
-A trial tells what it ran on (`workers.probe_environment`); here that is compared with what the
-trial before it told, and turned into the events that the ledger is to hold. Nothing is decided on
-it but where an epoch begins.
+A trial reports what it ran on (`workers.probe_environment`). This module compares the report with
+that of the trial before, and returns the events that the ledger records. It decides only where an
+epoch begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
 def asks_devices(state: LedgerState, cell: Cell) -> bool:
-    """Whether the next trial of a cell is to ask for its devices: one in each session is."""
+    """Return whether the next trial of a cell is to ask JAX for its devices.
+
+    It does so if no trial of the cell has asked in this session, and none is in flight.
+    """
     flying = (state.trials[submission.trial_id].trial for submission in state.in_flight())
     is_asked = cell.digest in state.asked_whole
     return not is_asked and all(trial.cell_digest != cell.digest for trial in flying)
@@ -43,10 +46,10 @@ def parted(
     libraries: Mapping[str, str] | None = None,
     is_elsewhere: bool = False,
 ) -> tuple[Event, ...]:
-    """Return the epochs that a trial begins, and what it tells of its environment if that is news.
+    """Return the epochs that a trial begins, and its environment if that has changed.
 
-    `folder` is the attempt's; `libraries` are the versions that its log tells. One that ran on
-    another device, `is_elsewhere`, tells nothing of its cell.
+    `folder` is the folder of the attempt, and `libraries` are the versions that its log names. If
+    `is_elsewhere`, the trial ran on another device, and its report says nothing about the cell.
     """
     if is_elsewhere:
         return ()
@@ -54,15 +57,15 @@ def parted(
     return (*_told(state, trial, outcome, folder, libraries or {}), *swapped)
 
 
-# variables by which a profile runs other packages or libraries: that is what it asks for, and no
-# change between two trials
+# a profile that sets one of these variables runs other packages or libraries on purpose, so a
+# difference between two trials is no change of the environment
 _OTHER_CODE = frozenset(
     {"PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 )
 
 
 def _of_cell(told: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]) -> NodeEnvironment:
-    """Return what a trial tells of its cell, with the libraries that its log names."""
+    """Return what a trial reports about its cell, with the libraries that its log names."""
     if not _OTHER_CODE.isdisjoint(trial.profile.env):
         return replace(told, packages={}, devices={}, code={})
     return replace(told, packages={**told.packages, **libraries}) if libraries else told
@@ -71,10 +74,11 @@ def _of_cell(told: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]) 
 def others_ran_on(
     state: LedgerState, trial: Trial, outcome: Outcome, folder: Path, *, reference: str
 ) -> dict[str, Mapping[str, str]]:
-    """Return where the trials ran that one is compared with, by arm, the reference's first.
+    """Return the devices of the trials that a trial is compared with, by arm, the reference first.
 
-    Those of its cell and epoch; without any, those of the reference in its study on the same nodes.
-    Where the node itself tells of other GPUs than before, a new epoch begins, and nothing is.
+    These are the trials of its cell and epoch. If its cell has no other trial, they are those of
+    the reference in its study on the same nodes. The result is empty if a node reports other GPUs
+    than before, because a new epoch then begins.
     """
     nodes = sorted(outcome.nodes)
     others = (progress.ended for progress in state.trials.values() if progress.trial.id != trial.id)
@@ -102,7 +106,7 @@ def others_ran_on(
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
-    """Whether files of the kernel name other GPUs than before; JAX is not asked for that."""
+    """Return whether the kernel's files name other GPUs than before; JAX is not asked."""
     before = {
         environment.name: environment.node
         for environment in state.environments.get(trial.cell_digest, ())
@@ -115,7 +119,7 @@ def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
 
 
 def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
-    """Begin an epoch where a trial ran on other nodes than the cell's measured before it."""
+    """Begin an epoch if a trial ran on other nodes than the last measured trial of its cell."""
     nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
     if not nodes or not were or nodes == were:
         return ()
@@ -130,7 +134,7 @@ def _told(
     folder: Path,
     libraries: Mapping[str, str],
 ) -> tuple[Event, ...]:
-    """Return what a trial tells of its environment, where that is news, and the epoch it begins."""
+    """Return the environment of a trial if it is new, and the epoch that a change begins."""
     told = tuple(
         _of_cell(environment, trial, libraries) for environment in read_environments(folder)
     )
@@ -138,7 +142,7 @@ def _told(
         return ()
     digest = trial.cell_digest
     before = {environment.name: environment for environment in state.environments.get(digest, ())}
-    # a node that did not answer in time is as it was, so that its next answer is held against that
+    # a node that did not answer in time keeps its last answer, with which its next is compared
     silent = before.keys() & set(outcome.nodes) - {environment.name for environment in told}
     nodes = (
         *(environment.after(before.get(environment.name)) for environment in told),

@@ -1,13 +1,13 @@
-"""The jobs of a cell, listed and ended from its ledger alone; and attempts whose ledger is gone.
+"""Ends the jobs of a cell by its ledger alone, and finds attempts whose ledger is gone.
 
-Neither the sweep file nor the session that submitted them is needed, so a job outlives both. This
-module measures and decides nothing: a trial ended here has no result and is run again, and one that
-came to its own end first is left for the next session, which reads its result.
+A job can be ended without the sweep file and without the session that submitted it. This module
+measures and decides nothing: a trial that is ended here has no result and is run again. A trial
+that ended by itself first is left for the next session, which reads its result.
 
-Where a ledger was deleted or emptied, the folder of an attempt holds what was started, how each
-rank ended, and its logs: its result is read from them as it was the first time. What stood in the
-ledger alone is lost with it: which nodes were resumed or repaired, what compiling said, why an
-attempt was ended early.
+If a ledger was deleted or emptied, the folder of an attempt still holds its spec, the outcome of
+each rank and its logs, and the result is read from them again. What only the ledger recorded is
+lost: which nodes were resumed or repaired, what compiling reported, and why an attempt was ended
+early.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import counted
 
-_BY_US = frozenset({State.CANCELLED, State.LOST})  # how an attempt ends that was asked to
-_END_LIMIT_S = 60.0
-_LOOK_S = 0.25
+_BY_US = frozenset({State.CANCELLED, State.LOST})  # the states of an attempt that we ended
+_END_LIMIT_S = 60.0  # how long to wait for jobs to end
+_LOOK_S = 0.25  # the time between two polls
 # the folder of an attempt:  overlap-2-wave2.0-3f9c01ab77.1
 _ATTEMPT = re.compile(r"(?P<trial>.+-[0-9a-f]{10})\.(?P<number>[1-9][0-9]{0,3})")
 
@@ -43,13 +43,13 @@ _ATTEMPT = re.compile(r"(?P<trial>.+-[0-9a-f]{10})\.(?P<number>[1-9][0-9]{0,3})"
 def cancel_unwaited(
     folder: Path, *, executors: Callable[[str], Executor] | None = None
 ) -> tuple[Submission, ...]:
-    """End what runs in a cell unless some process waits for it; return what was ended.
+    """End the jobs of a cell unless a process waits for them; return those that were ended.
 
-    `executors` are those that are installed here.
+    `executors` returns the executor of a name; None takes the installed ones.
 
     Raises:
         LedgerError: the ledger cannot be read or written; or an executor that has jobs in flight is
-            not installed here, and the jobs of all others are ended.
+            not installed here; the jobs of all other executors are ended before.
     """
     driver = DriverLock(folder)
     if not _state_of(folder).in_flight():
@@ -64,7 +64,7 @@ def cancel_unwaited(
 def end_jobs(
     folder: Path, *, executors: Callable[[str], Executor] | None = None
 ) -> tuple[Submission, ...]:
-    """Do so where the turn is the caller's, and it knows that no process waits."""
+    """End the jobs of a cell; the caller has the turn, and knows that no process waits."""
     ledger, ended, unknown = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
     state = _state_of(folder)
     for name, mine in by_executor(state.in_flight()).items():
@@ -73,13 +73,13 @@ def end_jobs(
         except LedgerError as error:
             unknown.append(error)
             continue
-        # told first: the process that finds them ended must know that it was us; what cannot be
-        # told runs on
+        # recorded first, so that a process that finds these jobs ended knows who ended them; if
+        # the record cannot be written, the jobs run on
         told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
         ledger.append(*told, at_s=time.time())
         executor.cancel(mine, root=folder)
         for submission, outcome in _until_over(executor, mine, folder):
-            if outcome.state in _BY_US:  # what was quicker than we are has a result
+            if outcome.state in _BY_US:  # a job that ended by itself first has a result
                 ended.append(submission)
                 forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted(submission, outcome), at_s=time.time())
@@ -126,9 +126,9 @@ class LostRun:
     """The attempts of a ledger that is gone.
 
     Attributes:
-        name: of the folder that they lie in, the id of the session that began the ledger.
-        finished: how many of them have an outcome.
-        others: how many have none; they may run.
+        name: the name of their folder, which is the id of the session that began the ledger.
+        finished: the number of attempts that have an outcome.
+        others: the number of attempts without an outcome, which may still run.
     """
 
     name: str
@@ -137,7 +137,7 @@ class LostRun:
 
     @property
     def told(self) -> Message:
-        """How many there are."""
+        """The number of attempts, as a phrase."""
         others = say(" and {others:+other}", others=self.others) if self.others else None
         counts = {"finished": self.finished, "others": others}
         return say(
@@ -145,7 +145,7 @@ class LostRun:
         )
 
     def note(self, *, again: bool) -> Message:
-        """Return what a reader of the results should know: they are read again, or left alone."""
+        """Return a note for readers of the results: the attempts are read again, or left alone."""
         text = (
             (
                 "the ledger before was lost; {attempts} are read again from their own files. "
@@ -159,9 +159,9 @@ class LostRun:
 
 
 def lost_runs(folder: Path) -> tuple[LostRun, ...]:
-    """Return what lies beside a ledger without a session, the last begun first.
+    """Return the attempts of sessions that no ledger knows, the latest session first.
 
-    Attempts that a ledger knows which was moved aside are not lost.
+    Attempts that an archived ledger knows are not lost.
 
     Args:
         folder: the folder of the ledger.
@@ -186,7 +186,7 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
 
 
 def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
-    """Return the error where attempts lie beside no ledger: what was found, what can be done."""
+    """Return the error for attempts without a ledger: it says what was found, and what to do."""
     more = f" (and of {counted(len(lost) - 1, 'earlier one')})" if len(lost) > 1 else ""
     return ConfigError(
         f"{folder} holds {sentence(lost[0].told)}{more}, and no {LEDGER} that knows them: it was "
@@ -197,7 +197,7 @@ def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
 
 
 def last_attempt(run: Path, trial_id: str) -> int:
-    """Return the number of the last attempt of a trial that has a folder; 0 without one."""
+    """Return the number of the last attempt of a trial that has a folder; 0 if none has one."""
     found = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
     numbers = (int(match["number"]) for match in found if match and match["trial"] == trial_id)
     return max(numbers, default=0)

@@ -1,9 +1,9 @@
-"""What the target's own XLA makes of profiles: every setting that is not in effect is named.
+"""Finds settings of profiles that are not in effect, as the target's XLA parses them.
 
-The caller asks XLA (`ask`); this module composes the texts and judges the answers. It
-compares XLA's own values: each flag is asked for alone, and what it comes to then
-must be what it comes to in the whole text. So no spelling has to be understood here, and a flag
-that is dropped in silence, overridden or added up is told from one that is in effect.
+The caller asks XLA (`ask`); this module composes the texts and judges the answers. XLA parses each
+flag alone, and again in the full text of its profile; the option must have the same value in both.
+So this module needs to understand no spelling, and still finds a flag that is silently dropped,
+overridden or added to another.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from pytest_xlatune.model.text import is_relative
 
 
 class ParsedText(Record, frozen=True, kw_only=True):
-    """What XLA makes of one text."""
+    """How XLA parses one text of flags."""
 
-    options: dict[str, str] | None  # every option by name; None where it refused the text
-    unknown: tuple[str, ...] = ()  # the flags that it does not know
-    refused: str = ""  # what it said of a value, or its last word
+    options: dict[str, str] | None  # each option's value by name; None if XLA refused the text
+    unknown: tuple[str, ...] = ()  # the flags that XLA does not know
+    refused: str = ""  # its message about a bad value, or its last line; "" without
 
 
 Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """What was found."""
+    """What `examine` found."""
 
-    # those to the deployed settings first, then in the profiles' order
+    # objections to the deployed settings come first, then those in the order of the profiles
     objections: tuple[Objection, ...] = ()
-    unchecked: tuple[str, ...] = ()  # one sentence for each flag of which XLA shows nothing
+    unchecked: tuple[str, ...] = ()  # a sentence for each flag that XLA shows no option of
 
 
 def examine(
@@ -55,21 +55,21 @@ def examine(
 ) -> Examined:
     """Ask XLA about profiles, and about the deployed settings below them.
 
-    A refused flag is left out of what the others are judged in, so that one does not hide another.
+    A flag that XLA refuses is left out when the others are judged, so that it does not hide them.
 
     Args:
-        profiles: what to look at; those without flags need no XLA, but may be twins.
-        deployed: the flags below them.
-        ask: has XLA parse each text, in a process of its own.
-        env: the deployed variables.
+        profiles: the profiles to examine; one without flags needs no XLA, but may be a twin.
+        deployed: the deployed flags, to which those of a profile are appended.
+        ask: a function that has XLA parse each text in a separate process.
+        env: the deployed variables; None is none.
     """
     flags = list(dict.fromkeys((*deployed, *(flag for each in profiles for flag in each.flags))))
-    # each alone: XLA tells of a bad value before all unknown flags, and in their place
+    # each flag is parsed alone, because XLA reports a bad value instead of the unknown flags
     default, *alone = ask(["", *map(str, flags)])
     known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
     below = format_flags(known.taken(deployed))
     texts = [append_flags(below, known.taken(each.flags)) for each in profiles]
-    # a profile of one flag over none is that flag alone
+    # where no flag is deployed, a profile of one flag has the text of that flag alone
     said = {"": default, **{str(flag): answer for flag, answer in known.alone.items()}}
     more = [text for text in dict.fromkeys((below, *texts)) if text not in said]
     said |= zip(more, ask(more), strict=True) if more else {}
@@ -83,7 +83,7 @@ def examine(
             objections.append(_objection("refused", profile.id, answer.refused, Level.FAULT))
             continue
         taken = known.taken(profile.flags)
-        # old names, and flags with a setter of their own, have no option: 14 in jaxlib 0.12
+        # old names and flags with a special setter have no option; jaxlib 0.12 has 14 of them
         blind = [flag for flag in taken if not known.options_of(flag)]
         unchecked += (
             f"profile {profile.id}: --{flag.name} has no option of its own in this XLA; what "
@@ -101,7 +101,7 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parsed:
-    """What XLA makes of no flag, and of each flag alone."""
+    """How XLA parses the empty text, and each flag alone."""
 
     default: Mapping[str, str]
     alone: Mapping[Flag, ParsedText]
@@ -134,9 +134,9 @@ class _Parsed:
     def out_of_effect(
         self, profile: str, flag: Flag, whole: Mapping[str, str]
     ) -> Iterator[Objection]:
-        """Object where a flag is not in effect in the whole text."""
+        """Object if a flag is not in effect in the full text."""
         if flag.value is not None and is_relative(flag.value):
-            return  # what it comes to depends on the list below it, by intent
+            return  # its value depends on the deployed list, as intended
         for name in self.options_of(flag):
             wanted, found = (self.alone[flag].options or {})[name], whole[name]
             if wanted == found:
@@ -159,7 +159,7 @@ def _objection(rule: str, profile: str, text: str, level: Level = Level.NOTE) ->
 def _idle(
     profile: Profile, changes: Sequence[Mapping[str, str]], seen: dict[object, str]
 ) -> Iterator[Objection]:
-    """Object to a profile that changes nothing, but a control, and to the second of one change."""
+    """Object to a profile that changes nothing and is no control, or that repeats another."""
     if any(changes):
         first = seen.setdefault(
             tuple(tuple(sorted(change.items())) for change in changes), profile.id

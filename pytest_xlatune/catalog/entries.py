@@ -1,8 +1,8 @@
 """Which XLA flags each jaxlib release accepts, of which type, and with which default.
 
-The facts were probed release by release (`versions.json` beside this file). Between two probed
-releases a fact holds where both agree; beyond the newest, or where they differ, it is unknown, and
-unknown is None, never a guess. A vendor's fork may differ from the release that it is built on.
+The facts in `versions.json` were probed release by release. Between two probed releases a fact
+holds if both agree on it. If they differ, or beyond the newest one, the fact is unknown, which is
+None and never a guess. A vendor's fork may differ from the release that it is built on.
 
 The settings that people tune are data too, one entry for each way to try one (`flags.toml`,
 `kernels.toml`, `variables.toml`, `tpu.toml`, `keys.toml`); this module reads and checks them and
@@ -34,14 +34,14 @@ from pytest_xlatune.model.text import whole
 
 
 class FlagHistory(Record, frozen=True, kw_only=True):
-    """One flag through the releases.
+    """What is known about one flag in all probed releases.
 
     Attributes:
-        kind: bool, int32, int64, float, string, enum, message; "" where no field shows it.
-        first, last: probed releases that accept it, and all between.
-        defaults: probed release -> default from then on; None is not shown.
-        words: of an enumeration, what a release from `History.words_from` to `words_to` takes of
-            its names; () where that was not probed.
+        kind: its type: bool, int32, int64, float, string, enum or message; "" if unknown.
+        first, last: the first and the last probed release that accept it, as do all between.
+        defaults: its default, by the probed release that has it first; None if it is not shown.
+        words: the names that an enumeration accepts in the releases from `History.words_from` to
+            `words_to`; () if that was not probed.
     """
 
     kind: str
@@ -52,7 +52,15 @@ class FlagHistory(Record, frozen=True, kw_only=True):
 
 
 class History(Record, frozen=True, kw_only=True):
-    """All flags, and the releases that were probed, oldest first."""
+    """All flags, and the releases that were probed.
+
+    Attributes:
+        note: what was probed, and how.
+        versions: the probed releases, oldest first.
+        flags: what is known about each flag, by its name.
+        words_from, words_to: the first and the last release whose words of enumerations were
+            probed; "" if none were.
+    """
 
     note: str
     versions: tuple[str, ...]
@@ -80,7 +88,7 @@ class History(Record, frozen=True, kw_only=True):
     def default(self, flag: str, jaxlib: str) -> str | None:
         """Return a flag's default as text; None where it is unknown.
 
-        Where `jaxlib` is "", the default that every release had.
+        If `jaxlib` is "", it is the default that all releases share.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -95,9 +103,10 @@ class History(Record, frozen=True, kw_only=True):
         return answers.pop() if len(answers) == 1 else None
 
     def refuses_word(self, flag: str, value: str, jaxlib: str) -> bool:
-        """Return whether no probed release near a named one takes a value of an enumeration.
+        """Return whether a release refuses a value of an enumeration; False if that is unknown.
 
-        A list is judged word by word: `+A,-B`. Where both cases of a word are taken, any is.
+        A list such as `+A,-B` is judged word by word. If a word is accepted in upper and in lower
+        case, it is accepted in any mixture of them.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -146,7 +155,7 @@ class History(Record, frozen=True, kw_only=True):
         return at[-1] if at else None
 
     def _around(self, jaxlib: str) -> tuple[str, ...]:
-        """Return the probed release, or the two on either side; () beyond either end."""
+        """Return the release if it was probed, else its probed neighbours; () at either end."""
         numbers = [release(version) for version in self.versions]
         asked = release(jaxlib)
         below, above = bisect_right(numbers, asked) - 1, bisect_left(numbers, asked)
@@ -156,10 +165,10 @@ class History(Record, frozen=True, kw_only=True):
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return a release's numbers, to compare by.
+    """Return the numbers of a release, for comparisons.
 
     Raises:
-        ConfigError: it begins with no number.
+        ConfigError: the text does not begin with a number.
     """
     # a wheel's version:  0.12.0.1      0.9.1+rocm7      0.10.0.dev20260101
     match = re.match(r"\d+(?:\.\d+)*", version)
@@ -170,12 +179,12 @@ def release(version: str) -> tuple[int, ...]:
 
 @functools.cache
 def history() -> History:
-    """Return what was probed."""
+    """Return the probed history of all flags."""
     text = Path(__file__).with_name("versions.json").read_text(encoding="utf-8")
     return History.from_json(json.loads(text))
 
 
-ANY = "any"  # instead of an axis: whatever the parallelism
+ANY = "any"  # in place of an axis: the entry is for every parallelism
 _FILES = ("flags.toml", "variables.toml", "tpu.toml", "kernels.toml", "keys.toml")
 _FIELDS = {"with": "companions", "with_env": "companion_env", "with_keys": "companion_keys"}
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -186,7 +195,7 @@ class Status(StrEnum):
 
     CANDIDATE = "candidate"
     CONTROL = "control"  # known to do nothing: an A/A control, which shows the noise
-    BLOCKED = "blocked"  # never to be set, for a profile could win by being wrong
+    BLOCKED = "blocked"  # never set, because a profile could win by wrong results
     GONE = "gone"  # no longer accepted
 
 
@@ -195,28 +204,29 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: the flag without dashes, the variable, or the key of MaxText (in small letters).
-        slug: what its profiles' ids begin with; unique.
+        slug: the unique beginning of its profiles' ids.
         axes: axes of `cell.Axis` on which it may matter, or "any".
-        aims: the parts of a step that it acts on, of `channels.PARTS`; () is none that shows there.
-        values: what to try; () where only the site knows a value.
-        mechanism: what it changes, one sentence.
-        source: where this is known from.
+        aims: the parts of a step that it acts on, out of `channels.PARTS`; () if none of them.
+        values: the values to try; () if only the site knows one.
+        mechanism: what it changes, in one sentence.
+        source: where these facts come from.
         status: what it is for.
         constraints: what it needs, and when it does nothing.
-        corrects: what written recipes say otherwise, and how it is; "" where they are right.
-        companions: flags it is tried with; `{value}` in them is the value.
-        companion_env: variables it is tried with.
-        companion_keys: keys of MaxText it is tried with: a joint setting.
-        wave: of its profiles: single settings in wave2, stacks of several later, keys in wave5.
-        vendor: nvidia, amd or google; gpu is either of the first two; "" is every GPU's of a flag
-            or a variable, every device's of a key.
-        changes_numerics: it computes with other precision or order, so the loss rule decides.
-        since, until: first and last probed libtpu that accepts it; "" where that is no limit.
-        devices: pattern of the names of those it is for, in either case.
-        integer: NCCL reads a plain integer.
-        compile_time: a variable that HLO shows.
-        defaults: vendor -> what its NCCL takes where nothing sets the variable.
-        blocked: the values that are; () is each, where the status is BLOCKED.
+        corrects: what published recipes have wrong, and what is right; "" if they are right.
+        companions: the flags set along with it; `{value}` in them stands for its value.
+        companion_env: the variables set along with it.
+        companion_keys: the keys of MaxText set along with it.
+        wave: the wave of its profiles: wave2 has single settings, wave5 has keys, and stacks of
+            several settings come later than wave2.
+        vendor: nvidia, amd or google; gpu is either of the first two; "" is any GPU for a flag or a
+            variable, and any device for a key.
+        changes_numerics: whether it changes precision or order, so that the loss rule decides.
+        since, until: the first and last probed libtpu that accept it; "" if there is no limit.
+        devices: a pattern of the names of the devices that it is for; case does not matter.
+        integer: whether NCCL reads it as a plain integer.
+        compile_time: whether it is a variable whose effect the HLO shows.
+        defaults: the default of the variable in the NCCL of each vendor.
+        blocked: the values that must not be set; () means all, if the status is BLOCKED.
     """
 
     name: str
@@ -245,7 +255,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The variable of another library that reads it as a flag; "" where none does."""
+        """The variable in which another library reads it as a flag; "" if none does."""
         return channel_of(self.name)
 
     @property
@@ -255,7 +265,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 
     @property
     def taken(self) -> Taken:
-        """When it is read: options of a compilation can take turns in one process."""
+        """When it is read; only options of a compilation can take turns in one process."""
         return taken(self.name) if self.is_flag else Taken.VARIABLE
 
     @property
@@ -292,7 +302,7 @@ class Catalog:
     entries: tuple[CatalogEntry, ...]
 
     def of_axis(self, axis: str) -> tuple[CatalogEntry, ...]:
-        """Return the entries of an axis or of several, their own before those of any.
+        """Return the entries of one axis or several, before those that are for any axis.
 
         Args:
             axis: e.g. FSDP, or a parallelism such as PP=4,FSDP=2: then the entries of the axis
@@ -300,7 +310,7 @@ class Catalog:
                 ones. An axis of degree 1 has no traffic and adds nothing.
 
         Raises:
-            ConfigError: no such axis, a malformed parallelism.
+            ConfigError: there is no such axis, or the parallelism is malformed.
         """
         words = (*_axes_of(axis), ANY)
         found = {
@@ -312,7 +322,7 @@ class Catalog:
         """Return the entries of a flag, a variable or a slug; dashes and `=...` do not count.
 
         Raises:
-            ConfigError: there is none; names the nearest.
+            ConfigError: there is none; the message names the nearest.
         """
         bare = name.lstrip("-").partition("=")[0]
         found = self.find(bare)
@@ -350,7 +360,7 @@ def _axes_of(text: str) -> tuple[str, ...]:
 
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
-    """Return the names that exist: of "variables", or of "keys" of MaxText; no list is complete."""
+    """Return the known names of "variables", or of MaxText's "keys"; neither list is complete."""
     of_kind = [entry for entry in load().entries if not (entry.is_flag or entry.channel)]
     own = {entry.name for entry in of_kind if entry.is_key == (kind == "keys")}
     return frozenset(_data(_FILES[1])[kind]) | own
@@ -358,19 +368,20 @@ def names_of(kind: str) -> frozenset[str]:
 
 @functools.cache
 def retired() -> dict[str, str]:
-    """Return the variables that are read no more, or under another name -> what to say of them."""
+    """Return a message for each variable that is not read any more, or was renamed."""
     return dict(_data(_FILES[1])["retired"])
 
 
 class Switch(Record, frozen=True, kw_only=True):
-    """A variable with which others do nothing.
+    """A variable that makes others do nothing.
 
     Attributes:
         name: the variable's name.
-        idle: a pattern of the variables that do nothing then.
-        is_on: whether that is where it is on (an integer other than 0), or off; None asks `value`.
-        value: the word it is then, in small letters.
-        algorithms: words of NCCL_ALGO that it takes away.
+        idle: a pattern of the names of the variables that then do nothing.
+        is_on: whether it acts when it is on (an integer other than 0), or when it is off; None
+            leaves that to `value`.
+        value: the word with which it acts, in small letters; "" if `is_on` decides.
+        algorithms: the words of NCCL_ALGO that it takes away; () if none.
     """
 
     name: str
@@ -391,22 +402,22 @@ class Switch(Record, frozen=True, kw_only=True):
 
 @functools.cache
 def switches() -> tuple[Switch, ...]:
-    """Return the variables with which others do nothing."""
+    """Return the variables that make others do nothing."""
     return tuple(map(Switch.from_json, _data(_FILES[1])["switch"]))
 
 
 @functools.cache
 def nccl_defaults(vendor: str) -> dict[str, str]:
-    """Return the variables whose default is known of a vendor's NCCL -> that."""
+    """Return the known defaults of variables in a vendor's NCCL, by name."""
     found = load().entries
     return {entry.name: entry.defaults[vendor] for entry in found if vendor in entry.defaults}
 
 
 @functools.cache
 def compiled_in() -> frozenset[str]:
-    """Return the variables that act on the program alone: where it is equal they did nothing."""
+    """Return the variables that act only on the program; if it is equal, they did nothing."""
     named = (entry.name for entry in load().entries if entry.compile_time)
-    # PGLE compiles anew after some steps, which one compilation does not show
+    # PGLE compiles again after some steps, which a single compilation does not show
     return frozenset(each for each in named if not each.startswith("JAX_PGLE_"))
 
 
@@ -429,7 +440,7 @@ def load() -> Catalog:
     """Return the catalog.
 
     Raises:
-        ConfigError: a data file is malformed; names the entry.
+        ConfigError: a data file is malformed; the message names the entry.
     """
     entries = tuple(entry for name in _FILES for entry in _read(name))
     slugs: set[str] = set()
@@ -455,7 +466,7 @@ def _read(name: str) -> Iterator[CatalogEntry]:
 
 @functools.cache
 def _data(name: str) -> dict[str, Any]:
-    """Return what a file of the catalog holds, read once; it is not to be changed."""
+    """Return the content of a catalog file, which is read once; callers must not change it."""
     return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
@@ -466,5 +477,5 @@ def _slug(value: str) -> str:
     if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     words = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
-    # an enum's full name ends in what tells it from the others
+    # only the end of an enum's full name differs from the others
     return words.rpartition("unrolling-")[2]

@@ -1,11 +1,11 @@
-"""Named rules over the settings of a profile: its faults, before anything runs.
+"""Named rules that find the faults of a profile's settings before anything runs.
 
-A rule looks at what a profile sets, on top of the deployed settings, and objects in one sentence: a
-partner is missing, another flag overrides it, it is the default already. What would measure
-nothing, or something wrong, is a fault; a profile whose id begins with `control` is *meant* to do
-nothing. What only the target's own XLA can say is asked elsewhere (`effect`). No rule guesses:
-where a fact is not known it is silent. Facts: XLA source, and HLO of programs compiled with and
-without the flag.
+A rule examines what a profile sets, on top of the deployed settings, and objects in one sentence: a
+partner is missing, another flag overrides a flag, or the value is the default already. A setting
+that would measure nothing, or something wrong, is a fault, but a profile whose id begins with
+`control` is *meant* to do nothing. The module `effect` asks the target's XLA for all that only XLA
+knows. No rule guesses: if a fact is unknown, the rule says nothing. The facts come from the source
+of XLA, and from the HLO of programs that were compiled with and without a flag.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _partner(case: Case) -> Iterator[str]:
     old = bool(case.context.jaxlib) and release(case.context.jaxlib) < (0, 6)
     is_off = case.after.get(_OPT_LEVEL, "DISABLE").endswith("DISABLE")
     takes_none = DECOMPOSER not in case.after and is_off
-    # either of the two alone leaves the program as it is, by compiling it (jaxlib 0.8.3, 0.12.0)
+    # programs compiled with jaxlib 0.8.3 and 0.12.0 show that either flag alone changes nothing
     if DECOMPOSER in case.asked and not case.is_on(P2P) and not old:
         yield f"--{DECOMPOSER} does nothing without --{P2P}=true"
     if P2P in case.asked and case.is_on(P2P) and takes_none:
@@ -96,7 +96,7 @@ def _latency_hiding(case: Case) -> Iterator[str]:
 
 
 def _why_no_latency_hiding(case: Case) -> str:
-    """Say why the scheduler is off; "" where it is on, or where that is unknown."""
+    """Return why the scheduler is off; "" if it is on, or if that is unknown."""
     jaxlib, device = case.context.jaxlib, case.context.device.lower()
     if _LHS in case.after:
         return "" if case.is_on(_LHS) else "it is switched off"
@@ -104,7 +104,7 @@ def _why_no_latency_hiding(case: Case) -> str:
         return ""
     if _SOL in case.after and not case.is_on(_SOL):
         return f"it is off with --{_SOL}=false"
-    # what switches it on by itself came with 0.7.2 for Hopper and Blackwell, with 0.12 for gfx950
+    # it is on by default since 0.7.2 for Hopper and Blackwell, and since 0.12 for gfx950
     if jaxlib and release(jaxlib) < (0, 7):
         return f"jaxlib {jaxlib} has it off"
     if device.startswith("gfx94") or (
@@ -124,7 +124,7 @@ def _overruled(case: Case) -> Iterator[str]:
 
 
 def is_idle(profile: Profile, context: Context) -> bool:
-    """Return whether every setting is deployed already, or the default, as far as texts tell."""
+    """Return whether every setting is deployed already or is the default, judged by its text."""
     probed, before = history(), values_of(context.deployed)
     if not (profile.flags or profile.env) or profile.overrides:
         return False
@@ -146,7 +146,7 @@ def _no_op(case: Case) -> Iterator[str]:
     has_it = device.startswith(("sm_9", "sm_10", "sm_12")) and jaxlib and release(jaxlib) >= (0, 7)
     if has_it and not case.profile.env and values_of(case.profile.flags) == {_LHS: "true"}:
         yield f"jaxlib {jaxlib} has the latency hiding scheduler on by itself on {device}"
-    # published single runs of such settings lie between -5.3 and +1.8 % of their baseline
+    # published single runs of such settings differ from their baseline by -5.3 to +1.8 %
     if is_idle(case.profile, case.context):
         yield (
             "every setting is deployed already, or the default: a run of it measures noise. Call "
@@ -169,7 +169,7 @@ _SHIFT = {"k": 10, "m": 20, "g": 30}
 
 
 def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...]:
-    """Return every objection: those to the deployed settings first, then in the profiles' order."""
+    """Return all objections: to the deployed settings first, then to each profile in order."""
     deployed = Profile(
         id=BASELINE_ID,
         flags=tuple(context.deployed),
@@ -191,12 +191,12 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
 
 
 def why_not(profile: Profile, context: Context) -> str:
-    """Return why a derived profile is not worth a trial; "" where nothing says so.
+    """Return why a derived profile is not worth a trial; "" if no rule objects.
 
-    What a rule calls a fault keeps it from running, as it would a declared one. So does a profile
-    that is deployed anyway, since no user asked for it; env files on the nodes may change that.
-    What does nothing to the deployed program may act beside another flag or key, which makes
-    another program: that is asked of single flags and of variables alone.
+    A fault keeps it from running, as it does a declared profile. A profile that is deployed anyway
+    does not run either, because no user asked for it, unless env files on the nodes may differ. A
+    flag that does nothing to the deployed program may act together with another flag or key, which
+    makes another program, so only single flags and variables are compared with that program.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, program=None)
@@ -209,16 +209,16 @@ def why_not(profile: Profile, context: Context) -> str:
 
 
 def does_nothing(profile: Profile, context: Context) -> str:
-    """Return why all of a profile does nothing for certain; "" where that is not known.
+    """Return why a profile certainly does nothing; "" if that is not known.
 
-    As certain as what the context says is deployed. A flag without its partner counts where it is
-    all that the profile sets, for another one beside it may well act.
+    The answer relies on the deployed settings of the context. A flag without its partner counts
+    only if the profile sets nothing else, because another setting may have an effect.
     """
     if profile.overrides or not context.is_complete:
         return ""
     sole = len(profile.flags) == 1 and not profile.env
     wanted = {"no-op", "partner"} if sole else {"no-op"}
-    named = replace(profile, id="asked")  # of a control no rule says that it is idle
+    named = replace(profile, id="asked")  # no rule calls a control idle
     found = (objection.text for objection in objections(named, context) if objection.rule in wanted)
     return next(found, "").partition(": a run of it")[0]
 
@@ -226,7 +226,7 @@ def does_nothing(profile: Profile, context: Context) -> str:
 def objections(
     profile: Profile, context: Context, rules: Sequence[CatalogRule] | None = None
 ) -> Iterator[Objection]:
-    """Yield what the rules have against one profile; `rules` None is all of them."""
+    """Yield the objections of rules to one profile; `rules` of None are all rules."""
     asked = values_of(profile.flags)
     case = Case(
         profile=profile,
@@ -250,7 +250,7 @@ def _blocked(case: Case) -> Iterator[str]:
     for name, value in case.asked.items():
         for entry in load().find(name):
             hits = not entry.blocked or any(same_value(value, each) for each in entry.blocked)
-            # an inflation factor of 0 leaves the collectives out: a profile would win by it
+            # an inflation factor of 0 leaves out the collectives, and a profile would win by that
             if entry.status is Status.BLOCKED and hits:
                 yield f"--{name} is never set: it {entry.mechanism}"
 
@@ -329,12 +329,12 @@ def _plain_integer(case: Case) -> Iterator[str]:
 
 
 def _bad_value(case: Case) -> Iterator[str]:
-    """Yield what XLA refuses of a type: tried on six releases of jaxlib, 0.4.30 to 0.10.2."""
+    """Yield values that XLA refuses for a type, as tried on six releases, 0.4.30 to 0.10.2."""
     for flag in case.profile.flags:
         kind = _KINDS.get(flag.name) or history().kind(flag.name)
         parser = _PARSED.get(kind)
         if flag.value is None:
-            # only a switch stands alone; any other flag without = is reported as an unknown one
+            # only a switch may have no value; XLA reports any other flag without = as unknown
             if kind == "string" or (parser and kind != "bool"):
                 yield f"--{flag.name} needs a value; without =... the process aborts on it"
             continue
@@ -350,7 +350,7 @@ def _bad_value(case: Case) -> Iterator[str]:
             )
 
 
-# flags with a setter of their own, whose type no option shows
+# flags with a special setter, so that no option shows their type
 _KINDS = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": "int32",
     "xla_gpu_executable_terminate_timeout": "int32",
@@ -363,8 +363,8 @@ _FIGURE = (
     r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf(?:inity)?|nan)"
     r"|0x[0-9a-f.]+(?:p[-+]?\d+)?"
 )
-# type -> a pattern of the values that XLA reads to their end, and how to say it; any other is
-# "Couldn't interpret value"
+# for each type, a pattern of the values that XLA accepts, and a phrase for them; XLA refuses any
+# other value with "Couldn't interpret value"
 _PARSED = {
     "bool": (r"true|false|0|1", "true or false"),
     "int32": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),
@@ -372,7 +372,7 @@ _PARSED = {
     "float": (_FIGURE, "a number"),
     # 1h30m     500ms     inf
     "duration": (r"[-+]?(?:0|inf|(?:\d+\.?\d*(?:ns|us|ms|s|m|h))+)", "a time such as 30s, or inf"),
-    # the words differ from flag to flag; that of a switch or a number is none of any
+    # each flag has other words, but none of them is a number or a word for on or off
     "enum": (
         r"(?!(?:true|false|yes|no|[-+]?\d[\d.]*(?:e\d+)?)$).*",
         "one of its words: `xlatune flags show` has the default",
@@ -382,7 +382,7 @@ _BITS = {"int32": 32, "int64": 64}
 
 
 def _shortest(words: Sequence[str]) -> list[str]:
-    """Return some words of an enumeration: not a name in two cases, nor with and without prefix."""
+    """Return some words of an enumeration, each in one case, and without its prefix."""
     lower = {word.lower(): word for word in words}
     ends = [each for each in lower if not any(o != each and each.endswith(f"_{o}") for o in lower)]
     return [lower[each] for each in ends][:_SHOWN]
@@ -405,7 +405,7 @@ def _wraps(case: Case) -> bool:
     return bool(jaxlib) and release(jaxlib) < _REFUSES_LARGE
 
 
-_REFUSES_LARGE = (0, 8)  # 0.7.2 takes it, 0.8.3 ends the process
+_REFUSES_LARGE = (0, 8)  # jaxlib 0.7.2 takes such a number, 0.8.3 ends the process
 
 
 def _wrapped(case: Case) -> Iterator[str]:
@@ -432,7 +432,7 @@ def _memory_fraction(case: Case) -> Iterator[str]:
         except ValueError:
             yield f"{name}={text:.40} is no number, which JAX refuses; write .9 for 90 %"
             continue
-        # beyond the device's memory there is the host's, where the two are one
+        # with unified memory, a share above 1 uses the host's memory too
         is_unified = case.env.get("TF_FORCE_UNIFIED_MEMORY", "").lower() in ("1", "true")
         if not 0 < share < math.inf or (share > 1 and not is_unified):
             right = f"; for {share:g} % write {share / 100:g}" if 1 < share <= 100 else ""  # noqa: PLR2004
@@ -440,7 +440,7 @@ def _memory_fraction(case: Case) -> Iterator[str]:
 
 
 def _client_variable(case: Case) -> Iterator[str]:
-    """Yield values that JAX refuses, or reads otherwise than they look (jaxlib/xla_client.py)."""
+    """Yield values that JAX refuses, or reads in a surprising way (jaxlib/xla_client.py)."""
     for name, value in case.profile.env.items():
         if not value:
             continue
@@ -458,7 +458,7 @@ def _client_variable(case: Case) -> Iterator[str]:
 
 
 def _looks_off(value: str) -> bool:
-    """Whether a person means off by what JAX reads as on: `off`, `flase`."""
+    """Return whether a person means off by a value that JAX reads as on: `off`, `flase`."""
     is_known = value.lower() in ("", "0", "1", "true") or value in ("false", "False")
     return value in _LOOKS_OFF or (
         not is_known and bool(nearest(value.lower(), ("false",), cutoff=_NEAR_WORD))
@@ -480,7 +480,7 @@ _JAX_BOOLEANS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "
 
 
 def _library_value(case: Case) -> Iterator[str]:
-    """Yield what NCCL reads otherwise than it looks (src/graph/tuning.cc, topo.cc, debug.cc)."""
+    """Yield values that NCCL misreads or ignores (src/graph/tuning.cc, topo.cc, debug.cc)."""
     for name, value in case.profile.env.items():
         words, said = _TERMS.get(name), value.strip()
         if words is not None and said:
@@ -512,9 +512,9 @@ def _library_value(case: Case) -> Iterator[str]:
 
 
 def _without_algorithm(said: str) -> list[str]:
-    """Return the collectives that NCCL_ALGO names no algorithm for; [] where it names some for all.
+    """Return the collectives for which NCCL_ALGO names no algorithm; [] if it names some for all.
 
-    Its first list may lack a prefix, and is then that of all collectives (src/graph/tuning.cc,
+    The first list may have no prefix, and is then for all collectives (src/graph/tuning.cc,
     parseList).
     """
     # allreduce:tree      ring,tree;allreduce:tree
@@ -526,10 +526,10 @@ def _hint_of_level(name: str) -> str:
     return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _TERMS.get(name) is _LEVELS else ""
 
 
-_UNSET = -2  # what NCCL itself writes for a number that is not set
+_UNSET = -2  # how NCCL represents a number that is not set
 _COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
-_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by number; a greater one is read as SYS
+_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by index; a greater number is read as SYS
 _TERMS: Mapping[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("Simple", "LL", "LL128"),
@@ -541,7 +541,7 @@ _TERMS: Mapping[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"), _LEVELS),
 }
-# NVIDIA/nccl, docs of the environment: "Values accepted"; of InfiniBand the bits of a field
+# from "Values accepted" in the documentation of NCCL; for InfiniBand from the bits of a field
 _RANGES: Mapping[str, tuple[int, int]] = {
     "NCCL_IB_TIMEOUT": (1, 31),
     "NCCL_IB_RETRY_CNT": (0, 7),
@@ -564,7 +564,7 @@ _MULTIPLES: Mapping[str, int] = {"NCCL_NTHREADS": 32}  # a warp; src/graph/tunin
 
 
 def _contradiction(case: Case) -> Iterator[str]:
-    """Yield what one variable says against another: NCCL tells of neither."""
+    """Yield contradictions between variables, which NCCL does not report."""
     own = case.profile.env.keys()
     for switch in filter(lambda each: each.acts(case.env), switches()):
         idle = [name for name in case.env if case.env[name] and re.fullmatch(switch.idle, name)]
@@ -583,7 +583,7 @@ def _contradiction(case: Case) -> Iterator[str]:
 
 
 def _against(case: Case) -> Iterator[str]:
-    """Yield the pairs of variables that no table of switches has."""
+    """Yield contradictions of variables that are not in the table of switches."""
     own, env = case.profile.env.keys(), case.env
     is_off = (whole(env.get("NCCL_IB_DISABLE", "")) or 0) > 0
     if is_off and own & {"NCCL_IB_DISABLE", "NCCL_NET"} and env.get("NCCL_NET", "").lower() == "ib":
@@ -641,8 +641,8 @@ def _unknown(case: Case) -> Iterator[str]:
     jaxlib, probed = case.context.jaxlib, history()
     for name in case.asked:
         if channel_of(name):
-            continue  # that it stands in the wrong place says more
-        # names come and go: a flag of MaxText's own recipes aborts before jaxlib 0.11.2
+            continue  # the rule about the wrong variable says more
+        # flags come and go: one in the recipes of MaxText aborts before jaxlib 0.11.2
         accepted = probed.is_accepted(name, jaxlib) if jaxlib else None
         if accepted is False or (not jaxlib and name not in probed.flags):
             gone = [entry for entry in load().find(name) if entry.status is Status.GONE]
@@ -652,8 +652,8 @@ def _unknown(case: Case) -> Iterator[str]:
             yield f"--{name} is {probed.when(name)}{hint}"
 
 
-_NEAR = 0.88  # of 1: one letter wrong in ten
-_NEAR_WORD = 0.7  # of a short word: two letters
+_NEAR = 0.88  # the least similarity: one wrong letter in ten
+_NEAR_WORD = 0.7  # the same for a short word: two wrong letters
 
 
 def did_you_mean(
@@ -683,7 +683,7 @@ def _near_miss(case: Case) -> Iterator[str]:
 
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
-    """Object to the second of two profiles that set the same, in whatever order and spelling."""
+    """Object to the second of two profiles with equal settings in any order and spelling."""
     groups: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
     for profile in profiles:
         if profile.is_baseline:
@@ -693,7 +693,7 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
                  tuple(sorted(profile.overrides.items())))  # fmt: skip
         groups.setdefault(names, []).append((profile, flags))
     for group in groups.values():
-        # by its numbers first: pair by pair, 2,000 thresholds took 8 s
+        # numbers are compared first, because 2,000 thresholds took 8 s pair by pair
         plain = [n for n in sorted(group[0][1]) if all(is_number(own[n]) for _, own in group)]
         seen: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
         for profile, mine in group:

@@ -40,12 +40,12 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
 
 
 def _evidence(arguments: argparse.Namespace) -> Output:
-    """Record profiles one after the other; show what each left, then what the last changed."""
+    """Record profiles one after another; show the files of each, then compare first and last."""
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     folder = options.workdir / resolved.folder
     named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
-    # a misspelt id is told before anything runs
+    # all studies are built first, so that a misspelt id is refused before anything runs
     studies = [study_of_profile(resolved, each) for each in named]
     check_sweep(resolved)
     found: list[Recorded] = []

@@ -1,4 +1,4 @@
-"""`xlatune flags lint | diff`: faults of profiles; the options that two texts set otherwise."""
+"""`xlatune flags lint | diff`: find faults of profiles; compare the options of two texts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:
-    """Add what lies below profiles: the deployed settings, the release, the device."""
+    """Add options for what profiles run on: the deployed settings, the release, the device."""
     parser.add_argument(
         "--deployed",
         metavar="TEXT",
@@ -109,7 +109,7 @@ def _objections(found: Linted, count: int) -> Iterator[str]:
 
 
 def _diff(arguments: argparse.Namespace) -> Output:
-    """Show which options two texts of XLA_FLAGS set otherwise, by XLA's own word."""
+    """Show the options that differ between two texts of XLA_FLAGS, as XLA parses them."""
     jaxlib, changed = changed_options(arguments.a, arguments.b, python=arguments.python or "")
     told = [
         f"{name}: {shown_value(now['a'])} -> {shown_value(now['b'])}"

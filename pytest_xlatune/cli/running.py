@@ -1,4 +1,4 @@
-"""What commands that run trials share: lines as trials land, and jobs that end with the command."""
+"""What commands that run trials share: they show new results, and end their jobs at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_xlatune.tasks.runs import Runs
 def trials_of(
     resolved: ResolvedSweep, options: RunSettings
 ) -> Iterator[tuple[Runs, Callable[[], None]]]:
-    """Give what runs trials of a sweep, and what tells each as it lands; end its jobs behind it."""
+    """Yield what runs trials of a sweep, and a function that shows new results; then end jobs."""
     folder, session = options.workdir / resolved.folder, new_session_id()
     tick = ticks(folder, session, options.reports)
     with jobs_of(folder), Runs(options, session=session) as runs:
@@ -31,10 +31,10 @@ def trials_of(
 def ticks(
     folder: Path, session: str, reports: Path, tell: Callable[[str], None] | None = None
 ) -> Callable[[], None]:
-    """Return what shows a line of each trial that has landed since the call before.
+    """Return a function that shows a line for each trial that has ended since the last call.
 
-    The report in `reports` is written again now and then. `tell` gets the messages that a person
-    who waits elsewhere is sent.
+    The function also rewrites the report in `reports` from time to time. It passes the messages
+    that are to be sent as notifications to `tell`; None sends none.
     """
     feed = LiveLines(folder, session_id=session)
     page = LivePage(folder, reports, feed)
@@ -55,7 +55,7 @@ def ticks(
 
 @contextmanager
 def jobs_of(folder: Path) -> Iterator[None]:
-    """End the jobs of a cell that no process waits for behind the block; say so at an interrupt."""
+    """After the block, end the jobs of a cell that no process waits for; announce an interrupt."""
     try:
         yield
     except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def jobs_of(folder: Path) -> Iterator[None]:
 
 
 def say_interrupted(*, keep: bool = False) -> None:
-    """Say at once what an interrupt does: ending jobs may take a minute."""
+    """Say at once what an interrupt does, because ending jobs may take a minute."""
     done = ": jobs run on, and the next run goes on with them"
     if not keep:
         done = (

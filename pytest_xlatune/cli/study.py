@@ -1,8 +1,8 @@
 """`xlatune study KIND SWEEP_FILE`: the study that a sweep file declares, without pytest.
 
-The same campaign, live lines, reports and exit statuses as `pytest SWEEP_FILE -m KIND`: what fails
-a standard test there is told here, and both share one ledger. Of the kinds of study this module
-knows what the registry says, and none by its name.
+The command has the campaign, live lines, reports and exit statuses of `pytest SWEEP_FILE -m KIND`,
+and shares its ledger. It prints what would fail a standard test there. This module knows no kind of
+study by name: it asks the registry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OF_TUNING = frozenset(  # switches that act on sweeps of flags, or on pytest it
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    # one of another distribution is not loaded for its name alone: it is there to be declared
+    # a kind of another distribution exists to be declared, so it is listed without being loaded
     others = {name for name, kind in KINDS.items() if not kind.is_declared}
     kinds = [each for each in kind_names() if each not in others]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
@@ -77,7 +77,7 @@ def _study(arguments: argparse.Namespace) -> Output:
 
 
 def _refuse_another(found: str, asked: str, path: Path) -> None:
-    """Refuse a sweep that asks another question than the one that is named."""
+    """Refuse a sweep that declares another kind of study than the command names."""
     if found != asked:
         how = f"xlatune study {found} {path}" if KINDS[found].is_declared else f"pytest {path}"
         raise ConfigError(
@@ -86,7 +86,7 @@ def _refuse_another(found: str, asked: str, path: Path) -> None:
 
 
 def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]) -> Output:
-    """Run to the end and write the report, whatever ends the run."""
+    """Run the study, and write the report whatever ends the run."""
     folder = options.workdir / resolved.folder
     session, notifier = new_session_id(), Notifier(targets)
 
@@ -126,7 +126,7 @@ def _run(resolved: ResolvedSweep, options: RunSettings, targets: tuple[str, ...]
 def _documents(
     folder: Path, options: RunSettings, tell: Callable[[str], None], *, ending: Sequence[str]
 ) -> Iterator[Document]:
-    """Yield the report; write it, send its summary, and tell how the run ended."""
+    """Yield the report, write it, send its summary, and say how the run ended."""
     known = read_known(folder)
     document = document_of(known)
     yield document

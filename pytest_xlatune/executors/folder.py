@@ -1,4 +1,4 @@
-"""The folder of an attempt: writes its spec, reads what the payload wrote. Asks no scheduler."""
+"""Writes the spec into the folder of an attempt, and reads there what the payload wrote."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
-DEVICES = "devices"  # the last word of a probe that asks JAX for them
+DEVICES = "devices"  # the last word of a probe that asks JAX for the devices
 _JOURNALS = JOURNAL.replace(RANK, "*")
-_OURS = (payload.PROBE, *WORKERS)  # texts of `workers`
-_PARTS = 4  # below the work directory: sweep, cell, session, attempt
-_MOST_BYTES = 1 << 24  # of a file that is read back; ours have some kilobytes
+_OURS = (payload.PROBE, *WORKERS)  # the programs of `workers`
+_PARTS = 4  # folders below the work directory: sweep, cell, session, attempt
+_MOST_BYTES = 1 << 24  # the largest file that is read back; ours have some kilobytes
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True):
-    """A process, told from any later one of the same id."""
+    """A process, recorded so that a later one of the same id is not taken for it."""
 
     host: str  # where it runs
-    boot_id: str  # of the kernel that it runs under
+    boot_id: str  # the id of the boot that it belongs to
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
-    # seconds since the epoch when this was written down, by the host's clock
+    # when this was recorded, in seconds since the epoch by the host's clock
     at_s: Time
-    # of a trainer: what it has in its environment, and every process of its own
+    # a random text in the environment of a trainer and of the processes it starts; "" for others
     token: str = ""
 
     def __post_init__(self) -> None:
@@ -70,11 +70,12 @@ class ProcessRecord(Record, frozen=True, kw_only=True):
 
 
 def write_spec(folder: Path, spec: LaunchSpec) -> str:
-    """Create the folder with the `spec.json` that the payload reads, and return their digest.
+    """Create the folder and the `spec.json` that the payload reads; return the spec's digest.
 
-    What holds a secret goes into a file of its own, which is gone when the attempt is over. Its
-    last text is random, so that the digest, which a process list shows, tells nothing of the
-    others. An equal spec that lies there already keeps its digest: its job may be accepted.
+    Texts that hold a secret go into a separate file, which is deleted when the attempt is over. A
+    process list shows the digest, so the last text of that file is random: the digest then reveals
+    nothing about the secrets. If the folder already has an equal spec, the digest stays the same,
+    because the job of that spec may have been accepted.
     """
     secure_files.make_folder(folder)
     plain, secrets = _apart(spec)
@@ -113,7 +114,7 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
         "argv": [kept(word, hide(shown, known)) for word, shown in argv],
         "env": {name: kept(value, hide(shown, known)) for (name, value), shown in env},
         "files": {
-            # programs of ours hold no secret; other ranks may still read them
+            # our programs hold no secret, and other ranks may still read them
             name: text if name in _OURS else kept(text, hide(hide_assignments(text), known))
             for name, text in spec.files.items()
         },
@@ -122,7 +123,7 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
 
 
 def read_spec(folder: Path) -> LaunchSpec | None:
-    """Return what the payload was told; None where that cannot be read."""
+    """Return the spec that the payload was given; None if it cannot be read."""
     try:
         return LaunchSpec.from_json(read_json_file(folder / payload.SPEC))
     except (LedgerError, OSError):
@@ -130,19 +131,19 @@ def read_spec(folder: Path) -> LaunchSpec | None:
 
 
 def read_claim(folder: Path) -> ProcessRecord | None:
-    """Return which payload runs rank 0; None before there is one."""
+    """Return the process of the payload that runs rank 0; None before there is one."""
     return _process(folder, "claimed")
 
 
 def read_started(folder: Path) -> ProcessRecord | None:
-    """Return the trainer of rank 0; None before it is started."""
+    """Return the process of the trainer of rank 0; None before it is started."""
     return _process(folder, "started")
 
 
 def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
-    """Return how each rank ended that has ended so far, by rank; 0 is the first.
+    """Return the outcome of each rank that has ended so far, by rank; 0 is the first.
 
-    A rank whose file cannot be read has failed, whatever the file was to say: `is_unreadable`.
+    A rank whose file cannot be read has failed, and its outcome says so by `is_unreadable`.
     """
     ranks = {0, *_by_rank(folder.glob("outcome.*.json*"))}
     found = ((rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks))
@@ -150,7 +151,7 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
 
 
 def _outcome(path: Path) -> Outcome | None:
-    """Return what a rank wrote of its end; of a file that cannot be read, why."""
+    """Return the outcome that a rank wrote; if it cannot be read, one that says why."""
     at = _aside(path) if not os.path.lexists(path) and os.path.lexists(_aside(path)) else path
     try:
         data = read_json_file(at)
@@ -158,7 +159,7 @@ def _outcome(path: Path) -> Outcome | None:
         if at == path:
             return told
         why = "it could not be read before"
-    # one torn outcome stopped every test of every session before
+    # one torn outcome once stopped every test of every session
     except (LedgerError, OSError) as error:
         why = _fault(error).removeprefix(f"{at}: ")
     said = f"{path}: {why}; kept as {_aside(path).name}"
@@ -166,7 +167,7 @@ def _outcome(path: Path) -> Outcome | None:
 
 
 def _fault(error: LedgerError | OSError) -> str:
-    """Return why a file is no good to anyone; other trouble is the file system's, and raised."""
+    """Return what is wrong with the file itself; any other error of the system is raised."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in secure_files.NO_FILE:
@@ -175,9 +176,9 @@ def _fault(error: LedgerError | OSError) -> str:
 
 
 def keep_unreadable(folder: Path) -> None:
-    """Move each outcome of an attempt aside that cannot be read, so that a person can look at it.
+    """Rename each outcome of an attempt that cannot be read, so that a person can inspect it.
 
-    One that cannot be moved stays where it is.
+    A file that cannot be renamed stays as it is.
     """
     for rank, outcome in read_outcomes(folder).items():
         path = folder / payload.name_of("outcome", rank)
@@ -191,12 +192,12 @@ def _aside(path: Path) -> Path:
 
 
 def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
-    """Return a spec that also tells what its trial ran on; with `devices` JAX is asked for them.
+    """Return a spec whose trial also reports what it ran on; with `devices` it asks JAX for them.
 
-    `health` is the site's command that tells what a node's own log says.
+    `health` is the site's command that reports what a node's log says; () is none.
 
-    The trainer's environment is not asked again where that takes another container. A launcher
-    that names no probe has trials that tell nothing: the payload may not run where they do.
+    If the probe needs another container, it runs only where `devices` are asked for. If the
+    launcher names no probe, the trial reports nothing, because the payload may run elsewhere.
     """
     spec = msgspec.structs.replace(spec, node_health=health) if health else spec
     if not spec.probe:
@@ -209,7 +210,7 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
 
 
 def with_worker(spec: LaunchSpec) -> LaunchSpec:
-    """Return the spec of a rotation with the text of its worker; any other as it is."""
+    """Return the spec of a rotation with the text of its worker; any other spec is unchanged."""
     places = [name for name in WORKERS if name in spec.files]
     if not places:
         return spec
@@ -218,30 +219,31 @@ def with_worker(spec: LaunchSpec) -> LaunchSpec:
 
 
 def _program(name: str) -> str:
-    """Return the text of a program of `workers`, by its place: imported it would begin its work."""
+    """Return the text of a program of `workers`; importing the program would start its work."""
     return Path(probe_environment.__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
-    """Return what the attempt told of the nodes that it ran on; () where it told nothing."""
+    """Return the environments of the nodes that the attempt ran on; () if it reported none."""
     found = []
     for path in sorted(folder.glob("environment*.json")):
         try:
             found.append(NodeEnvironment.from_json(read_json_file(path)))
-        except (LedgerError, OSError):  # a node's own fault costs no trial
+        except (LedgerError, OSError):  # a node's fault must not cost the trial
             continue
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-_HARD = "hard:"  # what a line of the site's command begins with that names a hard error
-_LINES, _CHARS = 20, 300  # of a node's own log, in the ledger
+_HARD = "hard:"  # the beginning of a line of the site's command that names a hard error
+_LINES, _CHARS = 20, 300  # what the ledger keeps of a node: lines, and characters of each
 
 
 def node_findings(folder: Path) -> tuple[Finding, ...]:
-    """Return what the site's command told of the nodes of an attempt; () where none was asked for.
+    """Return what the site's command reported about an attempt's nodes; () if there is none.
 
-    A line `hard: ...` names a hard error, whatever the command's exit status. Its other lines are
-    told as they are where it ended well; else they are why it failed. `source` is the node.
+    A line `hard: ...` names a hard error, whatever the exit status of the command is. If the
+    command succeeded, each other line is a finding; if it failed, the last one says why. The
+    `source` of a finding is the node.
     """
     spec = read_spec(folder)
     if spec is None or not spec.node_health:
@@ -253,7 +255,7 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
             told = data if isinstance(data, dict) else {}
             node, problem = str(told["name"]), str(told["problem"])
             lines = [str(each) for each in told["lines"]]
-        except (OSError, ValueError, KeyError, TypeError):  # a node's own fault costs no trial
+        except (OSError, ValueError, KeyError, TypeError):  # a node's fault must not cost the trial
             continue
         hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
         soft = [line for line in lines if not line.lower().startswith(_HARD)]
@@ -274,9 +276,9 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
 
 
 def ask_what_hangs(folder: Path) -> bool:
-    """Ask each payload of an attempt to write down what its processes do; whether all have.
+    """Ask each payload of an attempt to record what its processes do; return whether all have.
 
-    Those that are over are not waited for, and an attempt that no payload runs has none.
+    A payload that has ended is not waited for, so the answer is True when none runs.
     """
     started = _by_rank([*folder.glob("started*.json")])
     running = {rank for rank in started if not (folder / payload.name_of("outcome", rank)).exists()}
@@ -291,14 +293,14 @@ def ask_what_hangs(folder: Path) -> bool:
 def read_standstill(
     folder: Path, *, steps: Mapping[int, int], is_sure: bool = False
 ) -> Standstill | None:
-    """Return which rank of an attempt is behind that stood still; None where that is not known.
+    """Return which rank of a hanging attempt is behind; None if that is not known.
 
-    `steps` are the last ones by rank. Unless `is_sure` that it stood still, as where its deadline
-    ended it, its logs must have been quiet.
+    `steps` is the last step of each rank. `is_sure` says that the attempt did hang, for example
+    because its deadline ended it; otherwise its logs must have been quiet for a minute.
     """
     looks = []
     for path in sorted(folder.glob("hang*.json")):
-        with contextlib.suppress(LedgerError, OSError):  # a node's own fault costs no trial
+        with contextlib.suppress(LedgerError, OSError):  # a node's fault must not cost the trial
             looks.append(HangLook.from_json(read_json_file(path)))
     if not is_sure and not all(look.quiet_s >= _QUIET_S for look in looks):
         return None
@@ -326,7 +328,7 @@ def _of_node(cls: FailureClass, node: str, text: str) -> Finding:
 
 
 def is_same_attempt(one: Path, other: Path) -> bool:
-    """Whether two paths name one attempt; hosts may see the work directory under other names."""
+    """Return whether two paths name one attempt; each host may have its own work directory path."""
     return one.parts[-_PARTS:] == other.parts[-_PARTS:]
 
 
@@ -336,14 +338,14 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 
 
 def journals(folder: Path) -> tuple[str, ...]:
-    """Return the journals that the processes of a rotation wrote, the first process' first."""
+    """Return the journals of the processes of a rotation, in the order of their ranks."""
     found = _by_rank(folder.glob(_JOURNALS))
     read = (secure_files.read_bytes(found[rank], most_bytes=_MOST_BYTES) for rank in sorted(found))
     return tuple(each.decode("utf-8", "replace") for each in read)
 
 
 def journal_bytes(folder: Path) -> int:
-    """Return how much the processes of a rotation have written so far; 0 before they begin."""
+    """Return how many bytes the processes of a rotation have written; 0 before they begin."""
     written = 0
     for path in folder.glob(_JOURNALS):
         with contextlib.suppress(OSError):
@@ -359,10 +361,10 @@ def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
 
 
 def _process(folder: Path, kind: str) -> ProcessRecord | None:
-    """Return the process that a file names; None where there is none, or it cannot be read.
+    """Return the process that a file names; None if there is no file, or it cannot be read.
 
-    A claim appears before its content. What became of the attempt its outcome tells, or the
-    scheduler.
+    The file of a claim appears before its content. How the attempt ended is known from its outcome
+    or from the scheduler.
     """
     try:
         data = read_json_file(folder / payload.name_of(kind))
@@ -376,8 +378,8 @@ def read_json_file(path: Path) -> Json | None:
     """Return the JSON of a file; None where there is none.
 
     Raises:
-        LedgerError: it is none of ours, or too large.
-        OSError: it cannot be read.
+        LedgerError: the file is not ours, is too large, or holds no JSON.
+        OSError: the file cannot be read.
     """
     try:
         text = secure_files.read_bytes(path, most_bytes=_MOST_BYTES)
@@ -393,4 +395,4 @@ def read_json_file(path: Path) -> Json | None:
             f"{path}: found {text[:60]!r}, expected JSON{why}; the file was damaged after it was "
             "written"
         ) from None
-    return "null" if data is None else data  # None says that there is no file
+    return "null" if data is None else data  # None means that there is no file

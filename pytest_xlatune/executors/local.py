@@ -1,15 +1,15 @@
-"""Run trials on this machine, one at a time: the payload alone is started, and its folder watched.
+"""Runs trials on this machine, one at a time: it starts the payload, and watches its folder.
 
-It forks: the short-lived process writes the job down, and the other one is the job. This
+The payload forks: the parent is short-lived and records the job, and the child is the job. This
 
 * gives the job a session of its own, so that Ctrl-C in pytest does not end it;
-* keeps the environment of pytest, secrets included, from the job: only what the launch spec
-  inherits is handed on, and what an interpreter needs to start;
-* leaves the running job without a parent that would warn of it when it ends;
-* starts a trainer only when the job is written down, whichever process is killed meanwhile.
+* keeps the environment of pytest, with its secrets, from the job, which gets only what the launch
+  spec inherits and what an interpreter needs to start;
+* leaves the running job without a parent, which would warn about the job when the parent ends;
+* starts a trainer only after the job is recorded, whichever process is killed meanwhile.
 
-One trial at a time is a lock on the machine that the payload holds, so it binds every session of
-this user, however many processes each has. This module decides nothing about what ended how.
+The payload holds a lock of the machine during a trial, so all sessions of this user together run
+one trial at a time. This module does not judge how a trial ended.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-_NOTES = "submit.txt"  # what the submitting process had to say
+_NOTES = "submit.txt"  # the output of the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
 _MINUTE_S = 60.0
-_SWEEP = 4  # which part of an attempt's folder names the sweep, from behind
+_SWEEP = 4  # the part of an attempt's path that names the sweep, counted from its end
 _NEEDED = (
     "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR"
 )  # fmt: skip
@@ -61,7 +61,7 @@ class LocalExecutor(Executor):
         self._lock = lock
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        """Start the payload; the job id is `<pid>.<start in ticks>`."""
+        """Start the payload; return the job id, `<pid>.<start in clock ticks>`."""
         here, folder, comment = os.uname().nodename, request.folder, request.comment
         nodes = request.resources.nodes
         if set(request.nodelist) - {here, "localhost"} or nodes > 1:
@@ -86,7 +86,7 @@ class LocalExecutor(Executor):
         return known["job_id"]
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Look into each folder, and at the processes named there."""
+        """Return the state of each job, from its folder and the processes that are named there."""
         return {
             submission.job_id: _standing(root / submission.folder, submission.job_id, self._lock)
             for submission in submissions
@@ -99,7 +99,7 @@ class LocalExecutor(Executor):
             if _told(folder) is not None:
                 continue
             _log.info("job %s is cancelled", submission.job_id)
-            # a full disk takes no mark, but it must not keep a job from its end
+            # on a full disk the mark cannot be written, but the job must still be ended
             with contextlib.suppress(OSError):
                 (folder / payload.CANCEL).touch()
             claim = read_claim(folder)
@@ -109,12 +109,12 @@ class LocalExecutor(Executor):
                 payload.end_leftovers(trainer.to_json())
 
     def resume(self, nodes: Sequence[str]) -> Resumed:  # noqa: ARG002
-        """Return a fault: this machine has no scheduler that could take it back."""
+        """Return a fault, because this machine has no scheduler that could resume it."""
         return Resumed(faults=(f"{os.uname().nodename} has no scheduler that could resume it",))
 
 
 def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:
-    # a last look after the processes: the outcome may have been written in between
+    # the outcome is read once more, because it may have been written since the first time
     return (
         _told(folder)
         or _unfinished(folder, job_id, lock)
@@ -124,7 +124,7 @@ def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:
 
 
 def _told(folder: Path) -> Outcome | None:
-    """Return how an attempt ended by its own word; None where that cannot be read."""
+    """Return the outcome that an attempt wrote itself; None if there is none or it is damaged."""
     told = read_outcomes(folder).get(0)
     return None if told is None or told.is_unreadable else told
 
@@ -149,7 +149,7 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
 
 
 def _waits(lock: Path | None, since_s: float | None) -> str:
-    """Say how long a trial waits for the machine, and who has it, as far as the lock tells."""
+    """Say how long a trial has waited for the machine, and who holds it if the lock shows that."""
     said = f"waits for the machine{_so_long(since_s)}"
     try:
         holder = Path(secure_files.read_text(lock or machine_lock()))
@@ -163,7 +163,7 @@ def _waits(lock: Path | None, since_s: float | None) -> str:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
         user = f"user {uid}"
-    # .xlatune/SWEEP/CELL/SESSION/ATTEMPT    another folder is of a profile that is compiled
+    # .xlatune/SWEEP/CELL/SESSION/ATTEMPT    any other folder is that of a compilation
     is_trial = (holder / payload.SPEC).exists() and holder.name.rpartition(".")[2].isdecimal()
     sweep = f" of sweep {holder.parts[-_SWEEP]}" if is_trial and len(holder.parts) > _SWEEP else ""
     has = f"{holder.name}{sweep} (process {claim.pid} of {user})"
@@ -171,7 +171,7 @@ def _waits(lock: Path | None, since_s: float | None) -> str:
 
 
 def _so_long(since_s: float | None) -> str:
-    """Say how long ago a time was, in minutes: a reason that changed at each look would be told."""
+    """Say how long ago a time was, in minutes, because every change of a reason is shown."""
     passed_s = time.time() - since_s if since_s is not None else 0.0
     return f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
 
@@ -191,7 +191,7 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            if process.is_alive:  # what the descriptor holds is it, and stays it
+            if process.is_alive:  # the descriptor now refers to it, and to no later process
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)

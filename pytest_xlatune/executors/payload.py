@@ -1,12 +1,11 @@
-"""Run one rank of one trial on its node: environment, process, log, deadline, outcome.
+"""Runs one rank of one trial on its node: environment, process, log, deadline, outcome.
 
-It needs the standard library and, of ours, the file of `secure_files` alone: an interpreter and
-these two files are all that a node needs. It knows neither submitit nor Slurm beyond the variables
-that tell its rank and node, and it judges nothing: a log is read elsewhere. Whatever the workload
-does is data.
+It imports only the standard library and the file of `secure_files`, so a node needs no more than an
+interpreter and these two files. It knows nothing about submitit, and of Slurm only the variables
+with its rank and node. It judges nothing: other modules read the logs. The workload is data.
 
-It runs what was submitted and nothing else: its folder is opened once and must be this user's, and
-the digest of the spec, which stands in the job's own script, must be that of the file.
+It runs only what was submitted: its folder is opened once and must belong to this user, and the
+digest of the spec's file must be the one in the job's script.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
 `{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`, and
@@ -46,22 +45,22 @@ else:  # a script, on a node that can import nothing of ours
 Folder = secure_files.Folder
 NotOursError = secure_files.NotOursError
 SPEC = "spec.json"
-# what of the spec holds a secret: a list of texts, for which `{xlatune.secret}<place>` stands there
-# HF_TOKEN and WANDB_API_KEY once stood in clear in each spec, which others could read
+# a list of the spec's texts that hold a secret; the spec has `{xlatune.secret}<index>` for each,
+# because others could once read HF_TOKEN and WANDB_API_KEY in each spec
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
-JOB = "job.json"  # of this machine: the job's id, `<pid>.<start in ticks>`, and its comment
-_SUBMITTING = "submit.lock"  # held until the job is written down, and its process knows that
-HUNG = "hung"  # asks each rank to write down what its processes do, because they stand still
-STACKS = "stacks"  # the folder of the hook by which a Python process tells its stacks
+JOB = "job.json"  # id and comment of a local job; the id is `<pid>.<start in clock ticks>`
+_SUBMITTING = "submit.lock"  # held until the job is recorded, and its process knows that
+HUNG = "hung"  # asks each rank to record what its processes do, because they hang
+STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
 _HUNG_POLL_S = 5.0
-TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it tells the processes of one start
-PROBE = "xlatune_environment.py"  # tells what the trial ran on; in the folder where it is asked to
-PROBE_S = 60.0  # it may take so long, inside the trial's own deadline
-_PROBE_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
-# An interpreter runs it as it starts: with signal 47 it writes its stacks, and goes on. The file of
-# that name that the trainer's own environment has is run after it.
+TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it marks the processes of one start
+PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder if that is wanted
+PROBE_S = 60.0  # the most time that it may take, within the trial's deadline
+_PROBE_MARK = b"xlatune-environment: "  # the beginning of its line of JSON
+# An interpreter runs this text when it starts, and then writes its stacks at each signal 47. The
+# sitecustomize of the trainer's environment runs after it.
 _HOOK = """\
 import os, sys
 try:
@@ -83,19 +82,19 @@ except ImportError as _error:
 finally:
     sys.modules.setdefault(__name__, _own)
 """
-_DEVICES = "devices"  # asks it for the devices, which it takes for a moment
-_HEAD_START_S = 0.1  # of a trainer, before what runs beside it starts
-_HUMBLE = 5  # added to the niceness of what runs beside a trainer
-HEALTH_S = 30.0  # so long may a site's command take that tells of a node, in the trial's deadline
+_DEVICES = "devices"  # asks the probe for the devices, which it occupies for a moment
+_HEAD_START_S = 0.1  # how much earlier a trainer starts than a program that runs along with it
+_HUMBLE = 5  # added to the niceness of a program that runs along with a trainer
+HEALTH_S = 30.0  # the most time of a site's command about a node, within the trial's deadline
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
-_HEALTH_BYTES = 1 << 20  # it may write so much, and so much of it is read
+_HEALTH_BYTES = 1 << 20  # the most that it may write, and that is read
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
-_PATH_BYTES = 4096  # of a lock: the folder of the payload that holds it
+_PATH_BYTES = 4096  # the most that is read of a lock: the path of its holder's folder
 _REAP_POLL_S = 0.05
 _REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LATE_SIGNAL_S = 5.0  # by how much the trainer may be told to end before we are
+_LATE_SIGNAL_S = 5.0  # how much later than the trainer we may get the signal to end
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -110,14 +109,14 @@ def log_name(rank: int = 0) -> str:
 
 
 def digest_of(spec: bytes, secrets: bytes) -> str:
-    """Return the digest of what a job was submitted with; `secrets` is b"" where it has none."""
+    """Return the digest of a spec and its secrets; `secrets` is b"" if there are none."""
     import hashlib  # it loads OpenSSL, for which a process that only reads has no use
 
     return hashlib.sha256(b"%d %b%b" % (len(spec), spec, secrets)).hexdigest()
 
 
 def forget_secrets(folder: Path) -> None:
-    """Remove what only a trial that is still to run, or runs, has to know."""
+    """Remove the secrets of a trial, which it needs only until it has ended."""
     with contextlib.suppress(OSError), Folder(folder) as where:
         try:
             files = json.loads(where.read(SPEC)).get("files", {}).items()
@@ -132,7 +131,7 @@ def forget_secrets(folder: Path) -> None:
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None when it is gone or a zombie.
 
-    With it a process is told from a later one of the same id.
+    It distinguishes a process from a later one of the same id.
     """
     return found.start_ticks if (found := _stat(pid)) else None
 
@@ -140,12 +139,12 @@ def start_ticks(pid: int) -> int | None:
 def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]:
     """Run this rank's share of the attempt in `folder` and return its outcome.
 
-    The process belongs to the trial from here on: signals, and all processes below it. With
-    `machine_lock`, a file, the trainer starts only while no other payload holds that lock. `digest`
-    is that of the spec that was submitted; "" is not checked.
+    From here on the trial owns this process, with its signals and all its descendants. If the
+    file `machine_lock` is given, the trainer starts only while no other payload holds that lock.
+    `digest` is the digest of the submitted spec; "" is not checked.
 
-    Under Slurm an unsuccessful rank ends this process with the trainer's own status, so that
-    `srun --kill-on-bad-exit` ends the other ranks and the scheduler's books say FAILED.
+    Under Slurm an unsuccessful rank ends this process with the trainer's exit status, so that
+    `srun --kill-on-bad-exit` ends the other ranks, and Slurm records the job as FAILED.
 
     Raises:
         NotOursError: the folder is not this user's; nothing was started.
@@ -153,7 +152,7 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     where = Folder(Path(folder).absolute())
     rank = int(os.environ.get("SLURM_PROCID") or 0)
     stop = _Stop()
-    # our files are open to whom their folder is; the trainer keeps its own umask
+    # our files get the permissions of their folder; the trainer keeps its own umask
     umask = os.umask(0o777 & ~where.mode)
     claim = {**identity(os.getpid()), "at_s": time.time()}
     # a session that is killed while it submits, and the next one, may both get a job accepted
@@ -177,7 +176,7 @@ def is_inherited(name: str, names: Iterable[str]) -> bool:
 
 
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
-    """Return what of our own environment `names` lets through, byte for byte."""
+    """Return the variables of our environment that `names` lets through, byte for byte."""
     names = tuple(names)
     return {
         name: value
@@ -187,21 +186,21 @@ def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
 
 
 def end_leftovers(started: Mapping[str, Any]) -> None:
-    """Kill what a trainer left behind whose payload was killed outright, and wait for its end.
+    """Kill the processes that a trainer left when its payload was killed, and wait for their end.
 
-    Only where they are proved to be its own: the session still holds a process of this user with
-    the token of this start in its environment, and no process enters a session from outside. The
-    token is random: no process of another start, boot or host has it. A record without one is left
-    alone.
+    This needs a proof that they are the trainer's: its session still has a process of this user
+    with the token of this start in its environment, and no process can join a session from outside.
+    The token is random, so no process of another start, boot or host has it. Without a token in the
+    record, nothing is killed.
 
     Args:
-        started: the content of its `started.json`. Its process id is the session id of all that it
-            started, as long as none left that session.
+        started: the content of the trainer's `started.json`. Its process id is the session id of
+            all its descendants, unless one has left that session.
     """
     session, token = started["pid"], started.get("token", "")
     if not token:
         return
-    # a forged record once named a process of ours, and it was killed: no number alone is believed
+    # a forged record once had a process of ours killed, so a number alone is no proof
     mark = _bytes(f"{TOKEN}={token}")
     is_ours = False
     until_s = time.monotonic() + _REAP_LIMIT_S
@@ -230,20 +229,20 @@ def _has_variable(pid: int, variable: bytes) -> bool:
 
 
 class _Stop:
-    """Everything that ends a wait early: a signal to us, or the end of a child."""
+    """Lets a wait end early, by a signal to us or at the end of a child."""
 
     def __init__(self) -> None:
         self.reason = ""
         self._pipe, write_end = os.pipe()
         os.set_blocking(write_end, False)
         os.set_blocking(self._pipe, False)
-        # the interpreter itself writes each signal's number: nothing is lost between two waits
+        # the interpreter writes the number of each signal, so none is lost between two waits
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a signal comes, at most so long."""
+        """Sleep until a signal comes, or the timeout is over."""
         if select.select([self._pipe], [], [], max(0.0, timeout_s))[0]:
             for number in os.read(self._pipe, 4096):
                 if number in _STOP_SIGNALS and not self.reason:
@@ -268,10 +267,10 @@ def _run(
 
 
 def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
-    """Return the spec with its secrets in place, and in `secret_files` which files hold one.
+    """Return the spec with its secrets filled in; `secret_files` names the files with one.
 
     Raises:
-        ValueError: it is not what was submitted.
+        ValueError: it is not the spec that was submitted.
     """
     plain, kept = folder.read(SPEC), b""
     spec: dict[str, Any] = json.loads(plain)
@@ -315,14 +314,14 @@ def _train(
         stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
         asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
         _wait_for(trainer, folder, rank, stop, deadline_s)
-        # a scheduler signals the trainer and us at once; on a busy node it is the quicker one
+        # a scheduler signals the trainer and us together; on a busy node the trainer may end first
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
             stop.wait(late_s - time.monotonic())
         ended_by_itself, end_s = trainer.poll() is not None, time.time()
         tell_s = min(deadline_s - time.monotonic(), PROBE_S)
         tell_by_s = time.monotonic() + tell_s
-        until_s = tell_by_s - tell_s / 2  # the rest is for another try
+        until_s = tell_by_s - tell_s / 2  # the other half is for a second try
         while asked and trainer.poll() == 0 and asked.poll() is None and not stop.reason:
             if time.monotonic() > until_s:
                 break
@@ -330,7 +329,7 @@ def _train(
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
-    # a cancel that came as the trainer ended made a measured trial a cancelled one
+    # a signal just after the trainer ended once made a measured trial a cancelled one
     if ended_by_itself and (code == 0 or not stop.reason):
         state, reason = ("completed" if code == 0 else "failed"), ""
     elif stop.reason:
@@ -355,7 +354,7 @@ def _train(
 def _wait_for(
     trainer: subprocess.Popen[bytes], folder: Folder, rank: int, stop: _Stop, deadline_s: float
 ) -> None:
-    """Wait for the trainer's end, a signal or the deadline; look at a trainer that stands still."""
+    """Wait for the trainer's end, a signal or the deadline; examine a trainer that hangs."""
     is_seen = False
     while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
         stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
@@ -367,7 +366,7 @@ def _wait_for(
 
 
 def _look_at_hang(folder: Folder, rank: int) -> bool:
-    """Write down what the trainer's processes do just now; whatever fails costs no trial."""
+    """Record what the trainer's processes do now; a failure does not cost the trial."""
     with contextlib.suppress(Exception):
         name = Path(__file__).with_name("look_at_hang.py")
         at = importlib.util.spec_from_file_location("look_at_hang", name)
@@ -385,7 +384,7 @@ def _stacks_name(rank: int) -> str:
 
 
 def _is_asked(folder: Folder) -> bool:
-    """Whether this rank is to tell what the trial ran on: the first one of each node is."""
+    """Return whether this rank reports what the trial ran on: the first of each node does."""
     return os.environ.get("SLURM_LOCALID", "0") == "0" and folder.has(PROBE)
 
 
@@ -396,10 +395,11 @@ def _early_log(rank: int) -> str:
 def _ask_beside(
     spec: Mapping[str, Any], folder: Folder, rank: int, umask: int
 ) -> subprocess.Popen[bytes] | None:
-    """Ask what the trial runs on while its trainer starts up, after it where the CPU is short.
+    """Start the probe while the trainer starts up, with a lower priority; None if it cannot run.
 
-    So it costs a trial hardly any time, and tells of the code that the trainer reads just now. Only
-    what reads files is asked: no device, nor a shell or a container in front of the interpreter.
+    So the probe takes hardly any time from a trial, and reports the code that the trainer is
+    reading. It must only read files: it runs here neither if it asks for devices, nor if a shell or
+    a container starts its interpreter.
     """
     probe = spec.get("probe") or ()
     is_plain = [Path(each).name for each in probe[1:2]] == [PROBE] and _DEVICES not in probe
@@ -413,7 +413,7 @@ def _ask_beside(
 
 
 def _said(folder: Folder, log: str, before: int = 0) -> bytes | None:
-    """Return the last whole answer in a log from this byte on; None where there is none."""
+    """Return the last complete answer in a log after `before` bytes; None if there is none."""
     try:
         lines = folder.read(log)[before:].splitlines(keepends=True)
     except OSError:
@@ -432,9 +432,9 @@ def _tell_environment(
     until_s: float,
     in_s: float,
 ) -> None:
-    """Write down what the trial ran on, once for each node; whatever fails costs no trial.
+    """Record what the trial ran on, once for each node; a failure does not cost the trial.
 
-    The trainer is over, so that nothing of this is measured.
+    The trainer has ended, so this does not disturb a measurement.
     """
     told: dict[str, Any] = {"name": _node(), "problems": []}
     name = name_of("environment", rank)
@@ -461,7 +461,7 @@ def _tell_environment(
 
 
 def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
-    """Wait for a program, end all that is left of it, and say whether it had to be ended."""
+    """Wait for a program, end the rest of it, and return whether it ran too long."""
     try:
         while asked.poll() is None and not stop.reason and time.monotonic() < until_s:
             stop.wait(until_s - time.monotonic())
@@ -473,10 +473,10 @@ def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> boo
 def _ask_node(
     argv: list[str], folder: Folder, rank: int, stop: _Stop, umask: int, *, left_s: float
 ) -> None:
-    """Write down what the site's command tells of this node, once for each node.
+    """Record what the site's command reports about this node, once for each node.
 
-    The trainer is over, so that nothing of this is measured. It gets none of the trainer's
-    environment. Whatever it does costs no trial: a failure is told as such.
+    The trainer has ended, so this does not disturb a measurement. The command gets none of the
+    trainer's environment. If the command fails, that is recorded, and the trial stays as it is.
     """
     if os.environ.get("SLURM_LOCALID", "0") != "0":
         return
@@ -501,7 +501,7 @@ def _ask_node(
 
 
 def _why(error: Exception, program: str) -> str:
-    """Say why a program did not start, and what a person does about it."""
+    """Return why a program did not start, and what a person can do about it."""
     text = (error.strerror if isinstance(error, OSError) else None) or f"{error}"
     if isinstance(error, FileNotFoundError):
         name = os.fsdecode(error.filename or program)
@@ -515,7 +515,7 @@ def _why(error: Exception, program: str) -> str:
 
 
 def _was_told(code: int | None) -> bool:
-    """Whether a trainer ended of a signal that asks for an end, or exits as a shell does of one."""
+    """Return whether a stop signal ended a trainer, or its exit status is that of a shell then."""
     return code is not None and (-code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS)
 
 
@@ -530,12 +530,12 @@ def _start(
     most_bytes: int = 0,
     is_humble: bool = False,
 ) -> subprocess.Popen[bytes]:
-    if not folder.is_in_place:  # its path stands in the command, and is the working directory
+    if not folder.is_in_place:  # its path is in the command, and is the working directory
         raise ValueError(f"another folder has taken the place of {folder.path}")
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    # what leaves the trainer's process group comes back to us as a child instead of escaping
+    # an orphan that left the trainer's process group becomes our child, and so cannot escape
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     parent = os.getpid()
 
@@ -546,7 +546,7 @@ def _start(
         if most_bytes:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
     def fill(text: str) -> bytes:
@@ -571,14 +571,14 @@ def _start(
 
 
 def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: int) -> None:
-    """Have each interpreter of a trainer run our hook, where its program is one itself.
+    """Have each interpreter of a trainer run our hook, if the trainer's program is Python.
 
-    Below another program there may be a container, whose image has a PYTHONPATH of its own that
-    ours would replace: there XLATUNE_STACKS=always asks for it. Set to nothing, there is no hook.
+    Another program may start a container, and our PYTHONPATH would replace that of its image; then
+    only XLATUNE_STACKS=always enables the hook. An empty value always disables it.
     """
     wish = environment.get(b"XLATUNE_STACKS", b"" if not _is_python(program) else b"always")
     ours = os.fsencode(folder.path / STACKS)
-    if wish == b"always" and b":" not in ours:  # which would be two paths
+    if wish == b"always" and b":" not in ours:  # a colon would make two paths of it
         environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
         theirs = environment.get(b"PYTHONPATH")
         environment[b"PYTHONPATH"] = ours + (b":" + theirs if theirs else b"")
@@ -589,10 +589,10 @@ def _is_python(program: str) -> bool:
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
-    """End the trainer and every process below us: SIGTERM, then SIGKILL, until none is left.
+    """End the trainer and all our descendants by SIGTERM, then by SIGKILL until none is left.
 
-    What left the trainer's session hears SIGTERM once the trainer has ended: until then the trainer
-    may still need it. A container's monitor, for example, drops the last lines when it hears one.
+    A process that left the trainer's session gets SIGTERM only after the trainer has ended, which
+    may need it until then. For example, a container's monitor loses the last lines at SIGTERM.
     """
     if not _is_left(trainer):
         return
@@ -611,7 +611,7 @@ def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
 
 
 def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
-    """Reap what has ended; return whether anything below us still runs."""
+    """Reap ended processes, and return whether a descendant of ours still runs."""
     if trainer.poll() is None:
         return True
     try:
@@ -623,7 +623,7 @@ def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
 
 
 def _signal_all(number: signal.Signals, session: int | None = None) -> None:
-    """Signal every process below us, or those of them that are in this session."""
+    """Signal all our descendants, or only those in a session; None means all."""
     everyone = _processes()
     below = {os.getpid()}
     while more := {pid for pid, it in everyone.items() if it.parent in below} - below:
@@ -642,7 +642,7 @@ _Process = collections.namedtuple("_Process", "parent session start_ticks")  # n
 
 
 def _stat(pid: int) -> _Process | None:
-    # /proc/<pid>/stat, where the name may hold anything:  4711 (a (b) c) S 1 4711 4711 0 -1 ...
+    # /proc/<pid>/stat, whose name may hold anything:  4711 (a (b) c) S 1 4711 4711 0 -1 ...
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -662,11 +662,11 @@ def _processes() -> dict[int, _Process]:
 
 @contextlib.contextmanager
 def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
-    """Hold the machine's lock; give False when we were asked to stop before we had it.
+    """Hold the machine's lock in the block; yield False if we must stop before we have it.
 
-    Its file names the folder of the payload that holds it, or it is no lock of ours. A holder that
-    was killed outright could neither clear that nor end all that its trainer had started, so the
-    next one does.
+    The file holds the path of the holder's folder; a file with other content is no lock of ours. A
+    holder that was killed could neither remove that path nor end its trainer's processes, so the
+    next holder does both.
     """
     if not lock:
         yield True
@@ -674,12 +674,12 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
     with os.fdopen(secure_files.open_lock(Path(lock)), "r+b") as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
-            # a payload that was cancelled before its claim got no signal
+            # a payload that was cancelled before its claim has received no signal
             if stop.reason or folder.has(CANCEL):
                 yield False
                 return
         left = file.read(_PATH_BYTES)
-        # a file that only bears the lock's name would be emptied below
+        # a foreign file at the lock's path would be emptied below
         if left and not left.startswith(b"/"):
             raise NotOursError(f"{lock} holds {left[:60]!r}: it is no lock of ours; name another")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -702,8 +702,8 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def filled(text: str, folder: Path, rank: int) -> bytes:
-    """Return a word or a value with what only the node knows in it."""
-    # behind an apostrophe in the folder's name XLA read no further: the profile was dropped
+    """Return a word or a value with the folder and the rank filled in."""
+    # XLA once stopped at an apostrophe in the folder's name, which dropped the profile
     escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     text = text.replace("{xlatune.quoted_folder}", escaped)
     text = text.replace("{xlatune.folder}", str(folder))
@@ -713,7 +713,7 @@ def filled(text: str, folder: Path, rank: int) -> bytes:
 def _environment(
     spec: Mapping[str, Any], fill: Callable[[str], bytes], rank: int
 ) -> dict[bytes, bytes]:
-    """Build the whole environment: what may be inherited, then `env` as it is, less `unset`."""
+    """Build the environment: inherited variables, then those of `env`, without `unset`."""
     environment = inherited(spec.get("inherit", ()))
     for name in ("env",) if rank else ("env", "first_env"):
         environment |= {_bytes(each): fill(value) for each, value in spec.get(name, {}).items()}
@@ -723,7 +723,7 @@ def _environment(
 
 
 def _bytes(text: str) -> bytes:
-    """Encode whatever the locale of the node is; undecodable bytes come back as they were."""
+    """Encode a text independently of the node's locale; undecodable bytes are restored."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -734,13 +734,13 @@ def boot() -> tuple[str, str]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process of this machine from any later one of its id."""
+    """Return what distinguishes a process of this machine from later ones of the same id."""
     host, boot_id = boot()
     return {"host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks(pid) or 0}
 
 
 def _outcome(state: str, **known: Any) -> dict[str, Any]:
-    """Return an `Outcome` as JSON that ends now."""
+    """Return an `Outcome` as JSON, whose end is now."""
     empty = {"exit_code": None, "signal": None, "start_s": None, "reason": ""}
     return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **known}
 
@@ -760,7 +760,7 @@ def _write_file(folder: Folder, name: str, text: str, *, is_secret: bool = False
 
 
 def _place_of(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> None:
-    """Do something with a file of a spec, in the folder below ours that its name says."""
+    """Call `do` with the folder of a file of a spec, below ours, and the file's last name."""
     *folders, last = Path(name).parts or ("",)
     if Path(name).is_absolute() or ".." in (*folders, last) or not last:
         raise ValueError(f"files: {name!r} leads out of the attempt's folder")
@@ -775,18 +775,18 @@ def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
 
 
 def payload_argv(folder: Path, *words: str) -> list[str]:
-    """Return the command that runs `main`: isolated, for it needs the standard library only."""
+    """Return the command that runs `main`, isolated because it needs no other packages."""
     return [sys.executable, "-I", "-S", "-B", __file__, str(folder), *words]
 
 
 def main() -> None:
     """Run this rank's share of the attempt whose folder and spec's digest are the arguments.
 
-    With a lock of the machine and a comment behind them the attempt is submitted on this machine:
-    its job gets a process and a session of its own, and is written down, before it runs.
+    If a lock of the machine and a comment follow, the attempt is submitted on this machine: its job
+    gets a new process and a new session, and is recorded before it runs.
 
     Raises:
-        OSError: the job could not be written down; then nothing runs.
+        OSError: the job could not be recorded, so nothing runs.
     """
     folder, *words = sys.argv[1:]
     digest, lock, comment = (*words, "", "", "")[:3]
@@ -797,15 +797,15 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"the trial was not started: {error}\n")
         sys.exit(1)
-    os._exit(0)  # nothing is left to close, and the next trial waits for our end
+    os._exit(0)  # nothing is left to close, and the next trial is waiting for our end
 
 
 def _is_to_run(folder: Path, comment: str) -> bool:
-    """Fork, and return whether this is the process whose job is written down.
+    """Fork, and return whether this is the process that is recorded as the job.
 
-    A submission outlives a killed session, whose successor submits the attempt again: the second
-    waits for the first, and finds its job. One that is killed itself leaves a process that waits
-    for its end, and then looks whether it is the job.
+    A submission outlives its session if that is killed, and the next session submits the attempt
+    again: the second submission waits for the first, and finds its job. If the submission itself is
+    killed, its child sees that, and checks whether it is recorded as the job.
     """
     with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as alone:
         fcntl.flock(alone, fcntl.LOCK_EX)
@@ -828,9 +828,9 @@ def _job_id(pid: int) -> str:
 
 
 def read_job(folder: Path) -> dict[str, str] | None:
-    """Return the job of an attempt; None where there is none, or its file cannot be read.
+    """Return the job of an attempt; None if there is none, or its file cannot be read.
 
-    A payload that is submitted once more claims the attempt in vain where the first one did.
+    If a payload is then submitted again, it cannot claim an attempt that the first has claimed.
     """
     try:
         job = json.loads(secure_files.read_bytes(folder / JOB))

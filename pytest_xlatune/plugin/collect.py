@@ -1,8 +1,8 @@
-"""The sweeps of a session: settings, plans, and what a test of a sweep is parametrised with.
+"""The sweeps of a session: settings, plans, and the parameters of the tests of a sweep.
 
-Thin on purpose: a test awaits its part of a conclusion and asserts on it; the layers below decide
-what runs, when, and with which verdict. All parameters are known when tests are collected, the same
-in every process: profiles, slots, finalists, tags.
+This module is thin on purpose: a test awaits its part of a conclusion and asserts on it, and other
+modules decide what runs, when, and with which verdict. All parameters (profiles, slots, finalists,
+tags) are known when tests are collected, and are the same in every process.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 from pytest_xlatune.tasks.plan import plan_of
 
-_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # tests of sweeps that a worker deselects
+_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # the tests of sweeps that a worker deselects
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read all options at once, and take this process's role; called when this is loaded."""
+    """Read all options, and take the role of this process; pytest calls this at loading."""
     # a refused placeholder showed `--password` on the terminal and in junit
     hide_secrets_of(os.environ)
     no_exports: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
         _register_fixtures(config)
-        # xdist's controller collects nothing, and tells its workers whose they are
+        # the controller of xdist collects nothing, but its workers need the id of our controller
         is_distributing = config.getoption("dist", "no") != "no"
         if is_distributing or options.export or options.notify_file:
             _attend(config, no_exports=no_exports)
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _ini_values(config: pytest.Config) -> dict[str, str]:
-    """Return what the ini file says of each option; the keys are declared where it names one."""
+    """Return the ini value of each option; keys are declared only if the file names one."""
     if not config.pluginmanager.hasplugin(DECLARES_OPTIONS):
         return {}
     return {option.key: config.getini(option.key) for option in OPTIONS}
@@ -89,13 +89,13 @@ def _ini_values(config: pytest.Config) -> dict[str, str]:
 def _register_fixtures(config: pytest.Config) -> None:
     """Register the fixtures as if they had been there from the start.
 
-    Those that another plugin has registered before, a project's own among them, stand in front.
+    Fixtures that a project or another plugin has registered before take precedence over them.
     """
     config.pluginmanager.register(fixtures, "xlatune-fixtures")
     manager = config.pluginmanager.getplugin("funcmanage")
     if manager is None:
         return
-    # A session has begun, and pytest has no public way to put fixtures behind those that it knows.
+    # after the session began, pytest has no public way to add fixtures of lower precedence
     known = vars(manager)
     by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
     for found in (node for nodes in by_node.values() for node in nodes.values()):
@@ -105,7 +105,7 @@ def _register_fixtures(config: pytest.Config) -> None:
 
 
 def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
-    """Register the controller, in the process that has the terminal.
+    """Register the controller, if this process has the terminal.
 
     Raises:
         ConfigError: the targets of notifications cannot be read.
@@ -119,7 +119,7 @@ def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
 
 
 def _register_arrivals(config: pytest.Config) -> None:
-    """Register the markers of a study of another distribution when a sweep file names it."""
+    """Register the markers of another distribution's study once a sweep file names it."""
 
     def arrived(kind: StudyKind) -> None:
         for name, text in kind.markers.items():
@@ -135,7 +135,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Name the settings file that was read, and one that was not."""
+    """Return lines that name the settings file that was read, and one that was ignored."""
     options = config.stash[OPTIONS_KEY]
     if options.is_off:
         return []
@@ -145,7 +145,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Show the plans, if that is what was asked for."""
+    """Return the lines of the plans, if the options ask for plans."""
     options = config.stash[OPTIONS_KEY]
     if not options.plan or SESSION_KEY not in config.stash:
         return []
@@ -162,7 +162,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def made_item(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Item | pytest.Collector] | None:
-    """Put the standard tests of a sweep into its module, where the file asks for them."""
+    """Add the standard tests of a sweep to its module, if the file asks for them."""
     _attend(collector.config)
     if not isinstance(obj, StandardTests):
         return None
@@ -193,7 +193,7 @@ def made_item(
 def check_collected(
     collector: pytest.Collector, report: pytest.CollectReport, error: BaseException | None
 ) -> None:
-    """Let a fault in a sweep file or its inputs be one message; `error` ended its collection."""
+    """Report a fault in a sweep file or its inputs as one message; `error` ended collection."""
     options = collector.config.stash[OPTIONS_KEY]
     if report.passed and isinstance(collector, pytest.Module) and not options.is_off:
         try:
@@ -208,7 +208,7 @@ def check_collected(
 
 
 def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
-    """Find out whether the sweep of a module can run, before anything of it does."""
+    """Check that the sweep of a module can run, before any of its trials does."""
     if sweep is None:
         return
     _check_asked_waves(config)
@@ -217,7 +217,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.said, workdir=options.workdir)
-    # "ranking only" once stood at the end of such a run, when its jobs were spent
+    # such a run once said "ranking only" at its end, after it had spent its jobs
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
@@ -228,7 +228,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise the fixtures that stand for one of several.
+    """Parametrise the fixtures of a sweep: profile, derived, arm, finalist, winner_elsewhere.
 
     Raises:
         ConfigError: a marker names a wave or a profile that the sweep does not have.
@@ -257,7 +257,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in wanted:
         said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
-        # planned, not found: xdist ends a run whose workers collect different tests
+        # planned and not measured, because xdist ends a run whose workers collect different tests
         count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
@@ -270,10 +270,10 @@ def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, objec
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let `-m wave2` select the profiles of wave 2 alone, where one test is for several waves.
+    """Let `-m wave2` select only the profiles of wave 2 if a test is for several waves.
 
-    A test keeps the marker of its own profile's wave. Where the marker lists a profile of another
-    wave all of them stay.
+    A test keeps only the marker of its profile's wave. If it has no such marker, because a marker
+    lists a profile of another wave, it keeps all of them.
     """
     if sweep_of(getattr(item, "module", None)) is None:
         return
@@ -288,7 +288,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the sweeps if asked to; else see what the selected tests ask of each."""
+    """Deselect the sweeps if xlatune is off; else record what the selected tests need."""
     options = config.stash[OPTIONS_KEY]
     sweeping = {item: sweep for item in items if (sweep := sweep_of(getattr(item, "module", None)))}
     if options.is_off and sweeping:
@@ -306,17 +306,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Say that this process waits for nothing any more, before the controller ends what runs."""
+    """Record that this process waits for no job, before the controller ends those that run."""
     if SESSION_KEY in session.config.stash:
         session.config.stash[SESSION_KEY].close()
     if is_worker(session.config) and not session.items:
-        # pytest tells of what it deselects where it collects: in the workers
+        # pytest reports deselected tests only where it collects, in the workers
         told: dict[str, object] = session.config.workeroutput  # type: ignore[attr-defined]
         told[LEFT_OUT] = session.config.stash.get(_LEFT_OUT_KEY, [])
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note in an xdist worker which tests of sweeps it leaves out, for the controller's hint."""
+    """Record which tests of sweeps an xdist worker deselects, for the controller's hint."""
     if items and is_worker(items[0].config):
         items[0].config.stash.setdefault(_LEFT_OUT_KEY, []).extend(of_sweeps(items))
 
@@ -333,9 +333,9 @@ _OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
 
 
 def _check_asked_waves(config: pytest.Config) -> None:
-    """Refuse a wave of `-m` that is misspelt: it would deselect every test in silence."""
+    """Refuse a misspelt wave in `-m`, which would silently deselect every test."""
     asked = set(re.findall(_NAME, config.option.markexpr)) - _OPERATORS
-    # `-m wave22` ran nothing, and said nothing
+    # `-m wave22` once ran nothing, and gave no message
     registered = _registered(config)
     for name in sorted(asked - registered):
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
@@ -349,7 +349,7 @@ def _registered(config: pytest.Config) -> set[str]:
 
 
 def _check_markers(metafunc: pytest.Metafunc) -> None:
-    """Refuse a marker that is nearly one of the registered: its test would be of every wave."""
+    """Refuse a marker close to a registered one: its test would belong to every wave."""
     registered = _registered(metafunc.config)
     for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
@@ -363,7 +363,7 @@ def _is_wave(marker: pytest.Mark) -> bool:
 
 
 def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Return the test's wave markers, each with its `profiles` argument; None without one."""
+    """Return the test's wave markers, each with its `profiles` argument, or None without it."""
     found = []
     for marker in metafunc.definition.iter_markers():
         if not _is_wave(marker):
@@ -382,7 +382,7 @@ def _profiles_of(
 ) -> list[Profile]:
     """Return the profiles of wave markers, narrowed by their `profiles` argument.
 
-    The baseline may be among them: an evidence run may be of it too.
+    The baseline may be among them, because an evidence run may record it too.
     """
     found: list[Profile] = []
     for name, ids in waves:

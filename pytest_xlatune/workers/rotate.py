@@ -5,16 +5,16 @@
     XLATUNE_ROTATION=SPEC PYTHONPATH=FOLDER:$PYTHONPATH ...    this file is FOLDER/sitecustomize.py
 
 SPEC is the JSON of `model/rotation.py`, RotationSpec, which also reads the journal that is written
-beside it. `jax.jit` is wrapped as soon as the trainer has imported JAX. The function of the step,
-found by its name, runs as ever for the first calls; then each program is compiled from what this
-function lowers to, with its own options, and call after call the program is run whose turn it is.
-A step that the trainer compiles itself, by `lower().compile()`, is replaced in the same way.
+beside it. `jax.jit` is wrapped as soon as the trainer has imported JAX. The step function, found by
+its name, runs unchanged for the first calls. Then each program is compiled from the lowered step
+with the options of that program, and each call runs the program whose turn it is. A step that the
+trainer compiles itself, by `lower().compile()`, is replaced in the same way.
 
 Every process compiles the same list and counts its own calls, so the processes of a trainer stay in
-step. Which programs can run they agree on once, after compiling. No step is timed, and nothing is
-decided by what was measured. What may end the process is written down before it is tried.
+step. They agree once, after compiling, on the programs that can run. No step is timed here, and no
+decision depends on a measurement. What may end the process is recorded before it is tried.
 
-The standard library, and the JAX of the trainer: 0.6 to 0.12. Nothing of ours is imported.
+This file imports only the standard library and the JAX of the trainer, 0.6 to 0.12.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from typing import Any
 
 VARIABLE = "XLATUNE_ROTATION"  # the spec, where this file is a sitecustomize
 RANK = "{rank}"
-# an option without effect that makes each compilation one of its own for JAX's caches: how many
-# modules a dump takes at most. A copy of the baseline is another placement in memory
+# an option without effect, the most modules in a dump. Its value differs for each program, so that
+# JAX's caches keep a copy of the baseline apart: the copy must get another place in memory
 MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
 _NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to JAX's cache
-_AGREE_S = 4 * 3600  # until every process has compiled the list
+_AGREE_S = 4 * 3600  # how long to wait until every process has compiled the list
 _MOST_TEXTS, _MOST_NAMES = 600, 10
-_PART = 0.25  # of what the step returns
+_PART = 0.25  # the share of the results of the step that a part of the step returns
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
-# since 0.11.2 only XLA_FLAGS has the old names of three options, and sets the new ones by them
+# since 0.11.2 only XLA_FLAGS accepts the old names of three options, and sets the new ones
 _OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
 _PIPELINES = ("COLLECTIVE_PIPELINING_MODE_OFF", "COLLECTIVE_PIPELINING_MODE_ON")
 _ON = frozenset(text for text, is_on in _SWITCH.items() if is_on)
-# of a process that ends before JAX could say its index
+# variables with the index of a process that ends before JAX knows it
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
 
 
 class _Journal:
-    """Lines of JSON, each one append; they wait until the index of the process is known."""
+    """Appends lines of JSON to a file; lines wait until the index of the process is known."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self.folder, self.pattern = folder, pattern
         self.waiting: list[dict[str, Any]] = []
         self.file = -1
-        self.is_cut = False  # a line is lost: those behind it would give its steps to others
+        self.is_cut = False  # a line is lost; later lines would assign its steps to other programs
 
     def say(self, event: str, **said: Any) -> None:
         line = {"event": event, "pid": os.getpid(), **said}
@@ -74,7 +74,7 @@ class _Journal:
             self._write(line)
 
     def open(self, rank: int) -> None:
-        """Write what waited.
+        """Open the file of a rank, and write the lines that waited.
 
         Raises:
             OSError: there is no such folder, or it is not ours to write.
@@ -93,14 +93,14 @@ class _Journal:
         text = (json.dumps(line) + "\n").encode()
         try:
             self.is_cut = os.write(self.file, text) < len(text)
-        except OSError as error:  # a full disk shall not end the trainer
+        except OSError as error:  # a full disk must not end the trainer
             self.is_cut = True
             with suppress(OSError):
                 sys.stderr.write(f"rotate.py: the journal ends here: {error}\n")
 
 
 class TurnTaker:
-    """What one process does: find the step, compile, take turns."""
+    """Finds the step in one process, compiles its programs, and lets them take turns."""
 
     def __init__(self, spec: dict[str, Any], folder: Path) -> None:
         self.name: str = spec.get("step_function", "")
@@ -110,13 +110,13 @@ class TurnTaker:
         self.programs: list[dict[str, Any]] = spec["programs"]
         self.limit_bytes: int = spec.get("memory_limit_bytes", 0)
         self.journal = _Journal(folder, spec["journal"])
-        self.owner: _RotatedStep | None = None  # the step, once it is found
-        self.steps: list[_RotatedStep] = []  # until then, every function that could be it
+        self.owner: _RotatedStep | None = None  # the step; None until it is found
+        self.steps: list[_RotatedStep] = []  # until then, all functions that may be the step
         self.seen: set[str] = set()  # their names
         self.is_off = False
-        self.is_busy = False  # we call JAX ourselves
-        self.called = 0  # how often any of these functions was
-        self.others = 0  # functions made anew that are another program than the step
+        self.is_busy = False  # whether this class is calling JAX itself
+        self.called = 0  # how many calls all of these functions had together
+        self.others = 0  # how many functions with the name of the step were another program
         self.jax: Any = None
         self.journal.say("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
@@ -131,7 +131,7 @@ class TurnTaker:
         sys.meta_path.insert(0, _After(hooks))
 
     def wrap(self, jax: Any) -> None:
-        """Replace the public places where a trainer gets its step from."""
+        """Replace the public functions from which a trainer gets its step."""
         self.jax = jax
         self.journal.say("jax", version=str(getattr(jax, "__version__", "")))
         try:
@@ -160,7 +160,7 @@ class TurnTaker:
         return wrapped
 
     def _step_of(self, jitted: Any, fun: Any, said: dict[str, Any]) -> Any:
-        """Return the function as it is, or what takes its place where it may be the step."""
+        """Return the function unchanged, or its replacement if it may be the step."""
         if self.is_off or self.is_busy or (self.name and not self._is_named(_name_of(fun))):
             return jitted
         return self._added(_JittedStep(self, jitted, fun, said))
@@ -175,7 +175,7 @@ class TurnTaker:
         if owner is not None:
             step.is_anew = type(step) is type(owner) and step.name == owner.name
         else:
-            # made anew before it was called often enough: its calls go on
+            # made again before it had enough calls, so the count of its calls continues
             step.before = next(
                 (e for e in self.steps[::-1] if e.name == step.name and e.calls), None
             )
@@ -186,7 +186,7 @@ class TurnTaker:
         @functools.wraps(compile_it)
         def wrapped(lowered: Any, *args: Any, **kwargs: Any) -> Any:
             compiled = compile_it(lowered, *args, **kwargs)
-            # compile(compiler_options): by position, too
+            # compiler_options may be passed by position
             options = dict((args[0] if args else kwargs.get("compiler_options")) or {})
             if self.is_off or self.is_busy:
                 return compiled
@@ -212,9 +212,9 @@ class TurnTaker:
     def is_step(self, step: _RotatedStep) -> bool:
         """Whether a function that was called often enough is the step.
 
-        Without a name it is the one with the largest arguments and results, as both hold the state,
-        among those that were called about as often: every process comes to the same. By arguments
-        alone an evaluation that runs once a step was taken for it.
+        Without a name, it is the function with the largest arguments and results, as both hold the
+        state, among those with about as many calls; every process gets the same answer. By its
+        arguments alone, an evaluation that runs once a step was mistaken for the step.
         """
         if self.owner is None:
             called = [
@@ -231,11 +231,11 @@ class TurnTaker:
         return self.owner is step and not self.is_off
 
     def _is_part(self, other: _RotatedStep) -> bool:
-        """Whether a function has a part of each step's work: flags would act on the rest alone.
+        """Whether a function does a part of each step, so that flags would act only on the rest.
 
-        Such as gradients that another program applies, and a loss that is differentiated outside of
-        any program. A function inside a program is traced once or twice. An evaluation returns
-        next to nothing, and what makes a batch has few leaves.
+        Examples are gradients that another program applies, and a loss that is differentiated
+        outside of any program. A function inside a program is traced only once or twice. An
+        evaluation returns next to nothing, and a function that makes a batch has few leaves.
         """
         owner = self.owner
         if owner is None or other is owner or other.is_gone:
@@ -249,10 +249,10 @@ class TurnTaker:
         return (is_as_often and has_state) or len(other.traced) > self.first
 
     def succeeds(self, step: _RotatedStep, args: Any, kwargs: Any) -> bool:
-        """Whether a function that the trainer made anew is the program of the step once more.
+        """Whether a function that the trainer made again is the same program as the step.
 
-        Some trainers call `jax.jit` in each epoch. Where their function lowers to the same text,
-        with the same constants, the programs that are compiled are those of it as well.
+        Some trainers call `jax.jit` in each epoch. If their function lowers to the same text with
+        the same constants, the compiled programs can be used for it as well.
         """
         owner = self.owner
         if owner is None or owner.lowered is None or not step.is_anew:
@@ -272,7 +272,7 @@ class TurnTaker:
         return is_same
 
     def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
-        """Compile every program; None where nothing can rotate."""
+        """Compile every program and return those that can run; None if nothing can rotate."""
         self.is_busy = True
         programs: list[Any] = [None] * len(self.programs)
         try:
@@ -287,7 +287,7 @@ class TurnTaker:
         except Exception as error:  # noqa: BLE001 - the trainer goes on without us
             self.stop(f"{type(error).__name__}: {_words(error)}")
         try:
-            # whatever happened here, the other processes wait to be told
+            # the other processes wait for an answer, whatever happened in this one
             return self._agreed(programs)
         except Exception as error:  # noqa: BLE001 - a store that does not answer
             self.stop(f"the processes could not agree: {_words(error)}")
@@ -315,9 +315,9 @@ class TurnTaker:
     # --- compilation --------------------------------------------------------------------------
 
     def _compiled(self, lowered: Any, options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-        """Yield each program that can run, and its place.
+        """Yield each program that can run, with its index in the list.
 
-        Copies of the baseline come last: less is lost where a profile's compilation aborts.
+        Copies of the baseline come last, so that less is lost if a profile aborts its compilation.
         """
         shape: Any = None
         texts: dict[str, str] = {}
@@ -353,7 +353,7 @@ class TurnTaker:
         return not self.programs[at]["options"]
 
     def _compile(self, lowered: Any, own: dict[str, Any], options: dict[str, str], at: int) -> Any:
-        """Compile with options, each in the first spelling that the compiler takes."""
+        """Compile with options, each in the first spelling that the compiler accepts."""
         chosen: dict[str, Any] = {**own, **options, MARK: FIRST_MARK + at}
         tried: set[str] = set()
         while True:
@@ -377,7 +377,7 @@ class TurnTaker:
 
     @contextmanager
     def _no_cache(self) -> Iterator[None]:
-        """Write no program to JAX's cache on disk; its mark lets none be read from there."""
+        """Keep programs out of JAX's cache on disk; because of MARK none is read from it."""
         name = "jax_persistent_cache_min_compile_time_secs"
         before = getattr(self.jax.config, name, None)
         if before is None:
@@ -390,7 +390,7 @@ class TurnTaker:
             self.jax.config.update(name, before)
 
     def _is_too_large(self, memory: _Needs, baseline: _Needs) -> bool:
-        """Whether a program that takes more than the baseline finds no memory for it."""
+        """Whether a program needs more memory than the baseline, and more than there is."""
         if memory.all_bytes <= baseline.all_bytes:
             return False
         if self.limit_bytes:
@@ -400,7 +400,7 @@ class TurnTaker:
         return memory.own_bytes > (on_host if free < 0 else free)
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
-        """Return the programs that every process can run; None where the baseline is not one."""
+        """Return the programs that every process can run; None if the baseline cannot run."""
         mine = "".join("1" if each is not None else "0" for each in programs)
         masks = [mine, *self._of_others(mine)]
         for at, program in enumerate(self.programs):
@@ -433,7 +433,7 @@ class TurnTaker:
     # --- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Say how many calls there were; a process that is killed says nothing."""
+        """Record how many calls there were; a process that is killed records nothing."""
         with suppress(OSError, ValueError):
             if self.journal.file < 0:
                 if self.jax is None:
@@ -447,7 +447,7 @@ class TurnTaker:
 
 
 class _Stand:
-    """Stands where a trainer expects its step, and has all that this has."""
+    """Replaces the step of a trainer, and has all attributes of that step."""
 
     def __init__(self, step: _RotatedStep) -> None:
         self._xlatune = step
@@ -457,7 +457,7 @@ class _Stand:
         return self._xlatune.run(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_xlatune":  # of a copy that is not filled yet
+        if name == "_xlatune":  # a copy whose attributes are not set yet
             raise AttributeError(name)
         return getattr(self._xlatune.plain, name)
 
@@ -467,7 +467,7 @@ class _Stand:
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
-    def __reduce__(self) -> Any:  # another process has the trainer's own
+    def __reduce__(self) -> Any:  # in another process, it is the trainer's own step
         return operator.itemgetter(0), ((self._xlatune.plain,),)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -475,34 +475,34 @@ class _Stand:
 
 
 class _RotatedStep(ABC):
-    """Runs the trainer's own program first, and then whichever program's turn it is."""
+    """Runs the trainer's own program first, and then the program whose turn it is."""
 
     def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
         self._rotation, self.plain, self.name = rotation, plain, name
-        self.options: dict[str, Any] = {}  # of the trainer's own compilation
+        self.options: dict[str, Any] = {}  # the options of the trainer's own compilation
         self.has_static = False
         self.run: Callable[..., Any] = self._waiting
         self.calls = self.size_bytes = self.result_bytes = self.result_leaves = 0
-        self.traced: set[int] = set()  # how often functions had been called at that time
+        self.traced: set[int] = set()  # the values of `called` at which it was traced
         self._programs: list[Any] = []
         self._program: Any = None
         self._at = self._turn_end = 0
         self._proved = {0}
-        self.lowered: Any = None  # of the step, and the kinds of its arguments
+        self.lowered: Any = None  # the lowered step; `given` has the kinds of its arguments
         self.given: Any = None
-        self.before: _RotatedStep | None = None  # made before it, of the same name
-        self.is_gone = False  # one that was made later is called in its place
-        self.is_anew = False  # made of the name of the step, after this was found
+        self.before: _RotatedStep | None = None  # an earlier function of its name
+        self.is_gone = False  # whether a later function is called in its place
+        self.is_anew = False  # whether it has the step's name, and was made after it
         self._odd = 0
-        self._is_over = False  # a call of the turns raised
-        self.kinds: Counter[tuple[str, ...]] = Counter()  # of the arguments of the first calls
+        self._is_over = False  # whether a call during the turns raised an exception
+        self.kinds: Counter[tuple[str, ...]] = Counter()  # of arguments of the first calls
 
     @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
         """Return what a call lowers to."""
 
     def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Return the arguments that a compiled program takes; None where it is another program."""
+        """Return the arguments for a compiled program; None if it is not made for them."""
         return args, kwargs
 
     def _waiting(self, *args: Any, **kwargs: Any) -> Any:
@@ -515,11 +515,11 @@ class _RotatedStep(ABC):
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(each, rotation.jax.core.Tracer) for each in leaves):
             self.traced.add(rotation.called)
-            return self.plain(*args, **kwargs)  # a part of another function
+            return self.plain(*args, **kwargs)  # it is traced as a part of another function
         if self.before is not None:
             self._go_on_from(self.before)
         kind = tuple(map(_kind_of, leaves))
-        # not in an evaluation or a short batch: programs are compiled for what comes most often
+        # programs are compiled for the most usual arguments: no evaluation, no short batch
         is_usual = self.kinds[kind] == max(self.kinds.values(), default=0)
         if self.calls >= rotation.first and is_usual and rotation.is_step(self):
             programs = rotation.begin(self, args, kwargs)
@@ -530,7 +530,7 @@ class _RotatedStep(ABC):
             return self.run(*args, **kwargs)
         given_bytes = _size_bytes(leaves)
         result = self.plain(*args, **kwargs)
-        self.kinds[kind] += 1  # one that raised is no step
+        self.kinds[kind] += 1  # a call that raised does not count as a step
         self.calls += 1
         rotation.called += 1
         returned = rotation.jax.tree_util.tree_leaves(result)
@@ -539,14 +539,14 @@ class _RotatedStep(ABC):
         return result
 
     def _go_on_from(self, before: _RotatedStep) -> None:
-        """Take over what an earlier function of this name, which is called no more, had told."""
+        """Take over the counts of an earlier function of this name that is not called any more."""
         self.calls, self.kinds = max(self.calls, before.calls), before.kinds
         self.size_bytes = max(self.size_bytes, before.size_bytes)
         self.result_bytes, self.result_leaves = before.result_bytes, before.result_leaves
         before.is_gone, self.before = True, None
 
     def _succeeding(self, args: Any, kwargs: Any) -> Any:
-        """Take turns in the place of the step, where this is its program once more."""
+        """Take the place of the step in the turns, if this is the same program."""
         owner = self._rotation.owner
         leaves = self._rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(each, self._rotation.jax.core.Tracer) for each in leaves):
@@ -571,7 +571,7 @@ class _RotatedStep(ABC):
         try:
             return self._taken(call, args, kwargs)
         except Exception as error:
-            # a trainer that goes on has a line for this call, or has none: later turns tell nothing
+            # if the trainer goes on, its log may lack this call: later turns cannot be assigned
             self._is_over = True
             self._rotation.journal.say("raised", call=call, words=_words(error))
             raise
@@ -603,11 +603,11 @@ class _RotatedStep(ABC):
         rotation.journal.say("turn", program=name, first_call=call, at=time.time())
 
     def _first_call(self, call: int, given: Any, said: Any) -> Any:
-        """Run a program for the first time, to its end: what it raises is its own."""
+        """Run a program for the first time, and wait for its end so that its errors are raised."""
         rotation, at = self._rotation, self._at
         try:
             result = rotation.jax.block_until_ready(self._program(*given[0], **given[1]))
-        except (TypeError, ValueError):  # not of XLA: the arguments are others
+        except (TypeError, ValueError):  # not an error of XLA: the arguments differ
             if self._are_gone(given):
                 raise
             return self._oddly(call, *said)
@@ -624,14 +624,14 @@ class _RotatedStep(ABC):
         return result
 
     def _oddly(self, call: int, args: Any, kwargs: Any) -> Any:
-        """Run the trainer's own program: the arguments are others than the steps had before."""
+        """Run the trainer's own program, because the arguments differ from those of the steps."""
         self._odd += 1
         said = {} if self._odd > 1 else {"words": self._difference(args, kwargs)}
         self._rotation.journal.say("odd_call", call=call, **said)
         return self.plain(*args, **kwargs)
 
     def _difference(self, args: Any, kwargs: Any) -> str:
-        """Return the first argument that is another than the programs were compiled for."""
+        """Describe the first argument that differs from what the programs were compiled for."""
         with suppress(Exception):
             tree = self._rotation.jax.tree_util
             given = tree.tree_map(_kind_of, (args, kwargs))
@@ -650,7 +650,7 @@ class _RotatedStep(ABC):
 
 
 class _JittedStep(_RotatedStep):
-    """In the place of a function that `jax.jit` returned."""
+    """Replaces a function that `jax.jit` returned."""
 
     def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, said: dict[str, Any]) -> None:
         super().__init__(rotation, plain, _name_of(fun))
@@ -678,7 +678,7 @@ class _JittedStep(_RotatedStep):
 
 
 class _CompiledStep(_RotatedStep):
-    """In the place of what a trainer compiled itself."""
+    """Replaces a program that the trainer compiled itself."""
 
     def __init__(
         self, rotation: TurnTaker, plain: Any, lowered: Any, name: str, options: dict[str, Any]
@@ -692,11 +692,11 @@ class _CompiledStep(_RotatedStep):
 
 
 class _Needs:
-    """What a program takes of a device while it runs, in bytes; 0 where the platform is silent."""
+    """The device memory that a program needs while it runs, in bytes; 0 if it is unknown."""
 
     def __init__(self, compiled: Any) -> None:
         self.all_bytes = self.own_bytes = 0
-        with suppress(Exception):  # a plugin may not answer, each in a way of its own
+        with suppress(Exception):  # each plugin that has no answer fails in a different way
             told = compiled.memory_analysis()
             new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
             self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
@@ -727,7 +727,7 @@ def _size_bytes(leaves: Sequence[Any]) -> int:
 
 
 def _free_bytes(device: Any) -> int:
-    """Return the free memory of a device; -1 where it does not say."""
+    """Return the free memory of a device in bytes; -1 if it is unknown."""
     with suppress(Exception):
         told = device.memory_stats()
         return max(int(told["bytes_limit"]) - int(told["bytes_in_use"]), 0)
@@ -735,7 +735,7 @@ def _free_bytes(device: Any) -> int:
 
 
 def _host_free_bytes() -> int:
-    """Return the free memory of this machine, or what the job's control group leaves of it."""
+    """Return the free memory of this machine, or of the job's control group, in bytes."""
     found = [1 << 62]
     with suppress(OSError, ValueError, IndexError):
         # MemAvailable:   16316412 kB
@@ -769,7 +769,7 @@ def _digest(compiled: Any) -> str:
 
 
 def _respelled(text: str, refusal: str) -> Any:
-    """Return how a compiler wants a text of XLA_FLAGS that it refused; None: not known."""
+    """Return another spelling of a value that the compiler refused; None if none is known."""
     if "is not a valid bool value" in refusal:
         return _SWITCH.get(text.lower())
     if "is not a valid enum value" in refusal and text.upper() != text:
@@ -778,7 +778,7 @@ def _respelled(text: str, refusal: str) -> Any:
 
 
 def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
-    """Return places and names of static arguments; of one that has both, JAX infers the other."""
+    """Return positions and names of static arguments; like JAX, infer one from the other."""
     numbers, names = said.get("static_argnums"), said.get("static_argnames")
     at = {numbers} if isinstance(numbers, int) else set(numbers or ())
     called = {names} if isinstance(names, str) else set(names or ())
@@ -844,7 +844,7 @@ class _After(importlib.abc.MetaPathFinder):
 
 
 class _Hooked(importlib.abc.Loader):
-    """The loader of a module, with a hook behind it; the module keeps its own loader."""
+    """Loads a module by its own loader, which the module keeps, and then calls a hook."""
 
     def __init__(self, loader: Any, hook: Callable[[Any], None]) -> None:
         self.loader, self.hook = loader, hook
@@ -859,10 +859,10 @@ class _Hooked(importlib.abc.Loader):
 
 
 def read(path: Path) -> TurnTaker:
-    """Read a spec, and be ready.
+    """Read a spec, and install the hook.
 
     Raises:
-        SystemExit: it cannot be read, or is none.
+        SystemExit: the file cannot be read, or is no spec.
     """
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
@@ -886,7 +886,7 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit("usage: rotate.py SPEC -- (SCRIPT | -m MODULE) [ARGUMENT ...]")
     read(Path(words[0]))
     trainer = words[2:]
-    # this file's folder is where Python would have put the trainer's
+    # Python puts the folder of this file where the folder of the trainer must be
     if not sys.flags.safe_path:
         sys.path.pop(0)
     if trainer[0] == "-m":
@@ -902,12 +902,12 @@ def main(argv: Sequence[str]) -> None:
 
 
 def customize() -> None:
-    """Be a sitecustomize: put the hook in place, then run the one that stands behind us."""
+    """Act as a sitecustomize: install the hook, then run the next sitecustomize on the path."""
     path = os.environ.get(VARIABLE)
     if path:
         try:
             read(Path(path))
-        except SystemExit as error:  # the interpreter would not start
+        except SystemExit as error:  # an exception here would keep the interpreter from starting
             sys.stderr.write(f"{error}\n")
     here = Path(__file__).resolve().parent
     behind = [each for each in sys.path if Path(each or ".").resolve() != here]

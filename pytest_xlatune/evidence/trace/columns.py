@@ -1,11 +1,11 @@
-"""Where the events of a line lie, and what stands in them, as columns.
+"""Finds the events of a line, and decodes their fields into columns.
 
-An event says how long it is, so the next one is found from it and no other way.
-Then the events become numpy columns, a million of them in a fraction of a second: every event of
-a block keeps a cursor; one turn of the loop reads the next field of all of them.
-What does not look like a profiler's own output (field order, numbers above 56 bits, strings where
-numbers are usual) is read again one by one: slow and right. Only the wire format and the numbers
-of XLine, XEvent and XStat are known here, not what a stat means.
+An event gives its own length, which is the only way to find the next one. The events then become
+numpy columns, a million of them in a fraction of a second: every event of a block has a cursor,
+and one turn of the loop reads the next field of all of them. Events that do not look like a
+profiler's output (field order, numbers above 56 bits, strings instead of numbers) are decoded again
+one by one, which is slow but right. This module knows the wire format and the field numbers of
+XLine, XEvent and XStat, but not what a stat means.
 
 Format: tsl/profiler/protobuf/xplane.proto.
 """
@@ -32,16 +32,16 @@ from pytest_xlatune.evidence.protobuf import (
 )
 from pytest_xlatune.evidence.trace import ABSENT
 
-TAG = 4 << 3 | 2  # of an event in a line, and of a stat in an event
-OPENING = 1 << 3  # the tag of the id with which both begin, unless it is 0
-TABLES = 4 << 3 | 2, 5 << 3 | 2  # of an entry in a plane's tables of names: of events, of stats
+TAG = 4 << 3 | 2  # the tag of an event in a line, and of a stat in an event
+OPENING = 1 << 3  # the tag of their first field, the id, which is missing if the id is 0
+TABLES = 4 << 3 | 2, 5 << 3 | 2  # tags of the entries of a plane's name tables: events, stats
 
 
 def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
-    """Follow the messages of a tag from `at`: the positions of their tags, and where they end.
+    """Return the positions of consecutive messages with one tag from `at` on, and their end.
 
-    That is at `end` or behind it, if the last one is cut off, or at the first byte that is no such
-    tag of a message of less than 16384 bytes.
+    The end is `end`, or a later position if the last message is cut off. It is earlier at a byte
+    that is another tag, or that begins a message of 16384 bytes or more.
 
     Raises:
         WireError: the last length is cut off by the end of the file.
@@ -64,9 +64,9 @@ def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
     return np.frombuffer(tags, np.int64), at
 
 
-BLOCK = 1 << 14  # events per turn: fewer cost more turns, more leave the cache
-IDS = 1 << 20  # stat ids beyond it are looked for one by one
-LIMIT_PS = 1 << 61  # 26 days; no sum of two overflows
+BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
+IDS = 1 << 20  # with a stat id beyond this, events are decoded one by one
+LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
 
 # XEvent: the tag byte that each field is written with
 _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
@@ -74,7 +74,7 @@ _NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
 _STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
 _STAT_STRING = 0x2A
 _LONG = 0x80  # a varint of more than one byte
-NOWHERE = 1 << 62  # the end of a field that is to be read alone
+NOWHERE = 1 << 62  # marks the end of a field whose event is to be decoded alone
 # field numbers: the name of an XLine and of metadata, XLine.timestamp_ns, XLine.events and
 # XEvent.stats alike, XEvent.num_occurrences, XStat.str_value
 _NAME_FIELD, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
@@ -82,18 +82,18 @@ _NAME_FIELD, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TraceLine:
-    """An XLine: its name, the clock that its events count from, and where their tags lie."""
+    """An XLine: its name, the time that its events count from, and the positions of their tags."""
 
     name: str
     timestamp_ns: int
-    data: Bytes  # the whole file: lines are large, and not copied
+    data: Bytes  # the bytes that the positions refer to; lines are large, and not copied
     tags: Ints
     end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
-    """Metadata id, offset and duration of each timed event, and the stats asked for (or ABSENT)."""
+    """Metadata id, offset and duration of each timed event, and its wanted stats (or ABSENT)."""
 
     name: Ints
     offset_ps: Ints
@@ -101,7 +101,7 @@ class Columns:
     stats: dict[str, Ints]
 
     def stat(self, column: str) -> Ints:
-        """Return a column of stats; ABSENT everywhere when the plane has no such stat."""
+        """Return a column of stats; it is ABSENT everywhere if the plane has no such stat."""
         found = self.stats.get(column)
         return np.full(len(self.name), ABSENT, np.int64) if found is None else found
 
@@ -135,7 +135,7 @@ class Columns:
 
 
 def name_of(data: Bytes, start: int, end: int) -> str:
-    """Return the name of the XLine or metadata between two positions; no event is looked at."""
+    """Return the name of the XLine or metadata between two positions; no event is decoded."""
     return text(data, *_name_at(data, start, end))
 
 
@@ -189,7 +189,7 @@ def decode(
         line: what `read_line` found.
         wanted: name of a column -> id of the stat that fills it.
         intern: gives the stat id under which a string value is known.
-        first: an event bears one of the wanted stats at most; look no further than the first.
+        first: each event has at most one of the wanted stats, so stop at the first one.
 
     Raises:
         WireError: an event is no message, or its time is out of range.
@@ -209,7 +209,7 @@ def decode(
 def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
     """Return a table from stat id to row; ids beyond its end are not wanted.
 
-    None if an id is none that a profiler gives, which counts them from 0 or 1.
+    It is None if an id is not one that a profiler gives: profilers count from 0 or 1.
     """
     if any(not 0 <= name < IDS for name in ids):
         return None
@@ -247,7 +247,7 @@ class _Block:
         return found if self.timed.all() else found.where(self.timed)
 
     def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
-        """Enter the strings that events bear in full; `odd` ones are read again."""
+        """Intern the strings that events hold in full; the `odd` events are decoded again later."""
         self.stats[:, odd] = ABSENT
         if not self._strings:
             return
@@ -291,7 +291,7 @@ class _Block:
         return np.concatenate(odd) if odd else np.zeros(0, np.int64)
 
     def _field(self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
-        """Read a field that all rows have: where it ends, or NOWHERE if it cannot be read so."""
+        """Read a field that all rows have; return where it ends, or NOWHERE if that fails."""
         if tag == _STATS:
             return self._stat(at, stop, rows, slots)
         column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
@@ -305,7 +305,7 @@ class _Block:
         return end
 
     def _stat(self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
-        """Read an XStat of each row: where it ends, or NOWHERE; `stop` if no more is wanted."""
+        """Read an XStat of each row; return its end, NOWHERE, or `stop` if no more are wanted."""
         octets = self._octets
         # tag, length, tag of the id, id: nearly always a byte each
         length, ident = octets.byte(at, 1), octets.byte(at, 3)
@@ -334,7 +334,7 @@ class _Block:
         if string.any() and not self._first:
             string &= (size > 0) & (at + value == limit)
             place = np.flatnonzero(string)
-            # until they are entered, a code below ABSENT that says which one: no number is negative
+            # until then, a code below ABSENT stands for the string, because no number is negative
             value[place] = -2 - len(self._strings) - np.arange(len(place))
             self._strings += zip(at[place].tolist(), limit[place].tolist(), strict=True)
             plain |= string
@@ -381,7 +381,7 @@ class _Block:
 
 
 def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]:
-    """Read an XStat: its id and a number, a string or None (a double, bytes); a ref is its id."""
+    """Return the id of an XStat and its value: a number, a string, a ref's id, or else None."""
     ident = 0
     value: int | str | None = None
     for number, kind, begin, stop in fields(data, start, end):
@@ -399,9 +399,9 @@ class NameTable:
     """Names by id: of a plane's events, or of stats and the strings that they refer to.
 
     Attributes:
-        data: where they lie; a name is read when it is asked for.
-        ids: in their order, each once.
-        begins, ends: of each name.
+        data: the bytes that hold the names; a name is decoded only when it is asked for.
+        ids: the ids in ascending order, without duplicates.
+        begins, ends: the positions of each name in `data`.
     """
 
     data: Bytes
@@ -435,7 +435,7 @@ class NameTable:
 
 
 def entries(data: Bytes, tags: Ints) -> Ints:
-    """Return where the messages behind tags that were followed begin and end: a row each."""
+    """Return where the message of each tag that `follow` found begins and ends, one row each."""
     if not tags.size:
         return np.zeros((0, 2), np.int64)
     octets = Octets(data, int(tags[0]), int(tags[-1]))
@@ -456,7 +456,7 @@ def read_table(data: Bytes, where: Ints) -> NameTable:
     # as a profiler writes it:  08 id 12 size message, and that is:  08 id 12 size name ...
     octets = Octets(data, int(begins[0]), int(ends[-1]))
     begin, end = begins - octets.start, ends - octets.start
-    # bytes behind the end of an entry are no part of it, and show that it is not as usual
+    # a read beyond the end of an entry shows that the entry is unusual
     last = end.copy()
     key, at, is_usual = _tagged(octets, begin, last, OPENING)
     size, at, is_sized = _tagged(octets, at, last, _NAMED)
@@ -477,7 +477,7 @@ _NAMED = _NAME_FIELD << 3 | LENGTH
 
 
 def _tagged(octets: Octets, at: Ints, last: Ints, tag: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Read a tag and a number at each position: the number, what lies behind, and if it is so."""
+    """Read a tag and a number at each position; return number, next position, and success."""
     at = np.minimum(at, last)
     value, width = octets.varints(at + 1)
     found = (octets.byte(at) == tag) & (width > 0)
@@ -486,7 +486,7 @@ def _tagged(octets: Octets, at: Ints, last: Ints, tag: int) -> tuple[Ints, Ints,
 
 
 def _entry(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
-    """Read an entry that is not as usual: its id, and where the name is."""
+    """Return the id of an unusual entry, and the begin and end of its name."""
     key, name = 0, (start, start)
     for number, kind, begin, stop in fields(data, start, end):
         if (number, kind) == (1, VARINT):

@@ -1,8 +1,8 @@
 """Which training step a kernel belongs to, and by which rule that was found.
 
 A step annotation brackets the *dispatch* of a step; JAX dispatches ahead, so the device may work on
-step N while the annotation of N+1 is open. The rules, best first; the first that puts the same
-number of kernels into every step of every device is taken:
+step N while the annotation of N+1 is open. These are the rules, the best first. The first one that
+puts the same number of kernels into every step of every device is used:
 
     launch      kernel -> its launch on the host -> the annotation open at that time
     executions  the k-th run of the step's module on each device, by counting its operations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.trace import ABSENT, Annotation, Ints, Kernels, Trace
 
-FITTING = 0.9  # of the kernel time is of kernels that ran equally often in each step
+FITTING = 0.9  # the least share of kernel time in kernels that run equally often in each step
 _LATE = np.iinfo(np.int64).max
 
 
@@ -37,21 +37,21 @@ class StepRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assignment:
-    """A step (an index in `steps`) or ABSENT for each kernel of each device."""
+    """The step of each kernel of each device, as an index in `steps`, or ABSENT."""
 
     rule: StepRule
-    steps: tuple[int, ...]  # the numbers that the annotations bear, else 0, 1, 2 ...
-    of: tuple[Ints, ...]  # parallel to the devices
-    even: bool  # every step of every device has as many kernels as any other
-    cut: int | None = None  # the step in which the kernels end, after steps that are even
+    steps: tuple[int, ...]  # the step numbers of the annotations, or else 0, 1, 2 ...
+    of: tuple[Ints, ...]  # one array for each device, in the order of the devices
+    even: bool  # whether every step of every device has the same number of kernels
+    cut: int | None = None  # the step in which the kernels end, after even steps; None if none
 
     @property
     def is_weak(self) -> bool:
-        """Whether it tells little, so that another capture of the window may tell more."""
+        """Whether the rule is imprecise, so that another capture of the window may be better."""
         return self.rule in (StepRule.WINDOWS, StepRule.WHOLE)
 
     def agrees(self, other: Assignment) -> bool:
-        """Tell whether two captures name their steps alike.
+        """Return whether two captures number their steps alike.
 
         A launch and a run of the step's module put the same kernels into a step where both are
         even.
@@ -64,7 +64,7 @@ class Assignment:
 def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None) -> Assignment:
     """Assign the kernels of each device to steps by the annotations and launches of its trace.
 
-    `steps` says how many the window has, where the user knows.
+    `steps` is the number of steps in the window; None if the user did not give it.
     """
     first: Assignment | None = None
     for candidate in _candidates(trace, devices, steps):
@@ -83,10 +83,10 @@ def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None
 def assign_by_names(
     trace: Trace, devices: Sequence[Kernels], steps: tuple[int, ...]
 ) -> Assignment | None:
-    """Assign kernels that name no operation to steps that other captures of the window tell.
+    """Assign kernels without an operation to the steps that other captures of the window have.
 
-    A rank may run its step as a graph whose kernels bear no `hlo_op`. Then the runs of each kernel
-    are counted by its name, as those of an operation are. None where they do not divide so.
+    A rank may run its step as a graph whose kernels have no `hlo_op`. Then the runs of each kernel
+    are counted by its name instead. The result is None if they cannot be divided into steps.
     """
     of = []
     for kernels in devices:
@@ -103,7 +103,7 @@ def assign_by_names(
 def _candidates(
     trace: Trace, devices: Sequence[Kernels], steps: int | None
 ) -> Iterator[Assignment]:
-    """Yield assignments, the best rule first; each is work, and mostly the first will do."""
+    """Yield assignments, the best rule first; each takes time, and mostly the first is used."""
     marks = trace.annotations
     numbers = tuple(annotation.step for annotation in marks)
     main = _main_module(devices, len(trace.names))
@@ -148,7 +148,7 @@ def _assignment(
 
 
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
-    """Return the step in which the kernels of all devices end: none is in a later one.
+    """Return the step in which the kernels of all devices end; None if there is none.
 
     `counts` are the kernels of each device (rows) in each step.
     """
@@ -163,7 +163,7 @@ def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
 
 
 def _main_module(devices: Sequence[Kernels], names: int) -> int:
-    """Return the module with the most time: the training step. ABSENT where none is known."""
+    """Return the module with the most time, the training step; ABSENT if none is known."""
     time = np.zeros(names + 1)
     for kernels in devices:
         time += np.bincount(kernels.module + 1, weights=kernels.duration_ps, minlength=names + 1)
@@ -171,12 +171,12 @@ def _main_module(devices: Sequence[Kernels], names: int) -> int:
 
 
 def _of_module(kernels: Kernels, main: int) -> NDArray[np.bool_]:
-    """Return which kernels are operations of a module; those that name none count as no part.
+    """Return which kernels are operations of a module; a kernel without one does not count.
 
-    Where the device names no operation at all every kernel of the module is one.
+    If no kernel of the device has an operation, every kernel of the module counts.
     """
     mine: NDArray[np.bool_] = kernels.module == main
-    # two kernels of one process without an hlo_op had a real window of eight GPUs refused
+    # for two kernels without an hlo_op a real window of eight GPUs was once refused
     named: NDArray[np.bool_] = mine & (kernels.op != ABSENT)
     return named if main != ABSENT and named.any() else mine
 
@@ -191,7 +191,7 @@ def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
 
 
 def _runs_of_module(kernels: Kernels, main: int, steps: int | None) -> Ints | None:
-    """Number the runs of a module on one device; None where it does not run, or not so."""
+    """Number the runs of a module on a device; None if it does not run, or not regularly."""
     if main == ABSENT or not (kernels.module == main).any():
         return None
     keys = (kernels.op.astype(np.int64) << 32) + kernels.name
@@ -208,10 +208,10 @@ def _runs(
 ) -> Ints | None:
     """Number the runs of a device's steps by counting kernels with equal keys.
 
-    A key in a loop of n rounds runs n times a step: the j-th of c runs in step j // (c / steps).
-    None where more of the kernel time than `unfitting` does not divide so, where no kernel runs
-    once a step, or where runs would interleave: the window cuts a step, or the program is no step.
-    Kernels that do not fit and those that are not counted follow the kernel that opens each run.
+    A key in a loop of n rounds runs n times a step, so run j of c is in step j // (c / steps). The
+    result is None if more than `unfitting` of the kernel time does not divide so, if no kernel runs
+    once a step, or if steps would interleave: then the window cuts a step, or the program is no
+    step. All other kernels belong to the step whose first counted kernel precedes them.
     """
     order = np.argsort(kernels.start_ps, kind="stable")
     start_ps, mine = kernels.start_ps[order], np.flatnonzero(is_counted[order])
@@ -246,7 +246,7 @@ def _runs(
 def _followed(
     devices: Sequence[Kernels], runs: Sequence[Ints | None], count: int
 ) -> tuple[Ints, ...]:
-    """Return the runs of each device; one on which the module does not run follows the others."""
+    """Return the runs of each device; without the module, a device follows the other devices."""
     begins = np.full(count, _LATE)
     if any(run is None for run in runs):
         for kernels, step in zip(devices, runs, strict=True):
@@ -262,8 +262,8 @@ def _followed(
 def lacking_at_the_end(kernels: Kernels, step: Ints, found: Assignment) -> list[int]:
     """Return the names of kernels that the last step lacks and all steps before it have.
 
-    Of a stretch without steps each run of its first kernel counts as one, if those before the last
-    have the same kernels.
+    In a capture without steps, each run of its first kernel begins a step, if all steps before the
+    last then have the same kernels.
     """
     order = np.argsort(kernels.start_ps, kind="stable")
     name, of = kernels.name[order], step[order]
@@ -281,4 +281,4 @@ def lacking_at_the_end(kernels: Kernels, step: Ints, found: Assignment) -> list[
     return lacking
 
 
-_FEWEST, _MOST = 3, 64  # steps of which the last is compared with the others
+_FEWEST, _MOST = 3, 64  # the number of steps for which the last is compared with the others

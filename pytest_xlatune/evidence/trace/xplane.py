@@ -1,9 +1,9 @@
-"""A `*.xplane.pb` file (XSpace) to a `Trace`, without protobuf, TensorFlow, xprof or JAX.
+"""Reads a `*.xplane.pb` file (XSpace) as a `Trace`, without protobuf, TensorFlow, xprof or JAX.
 
-A kernel is what lies on a stream line of a device plane; derived lines (XLA Ops, Framework Ops,
+A kernel is an event on a stream line of a device plane; derived lines (XLA Ops, Framework Ops,
 Steps) repeat the same time and are not read. On the CPU backend there is no device plane: host
 events with `hlo_op` and `device_ordinal` are the kernels of that ordinal. This module does not
-judge what it reads: names, families and steps are others' business.
+interpret what it reads: other modules know names, families and steps.
 
 Format: tsl/profiler/protobuf/xplane.proto; names of planes, lines and stats: xplane_schema.cc.
 """
@@ -68,22 +68,22 @@ TASK_PLANE = "Task Environment"
 METADATA_PLANE = "/host:metadata"
 STREAM_LINE = "Stream"
 
-# the tables of kernels and families once left the time of such a kernel out
+# without a name, the time of such a kernel was once missing from the tables
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 
 # more than any profiler writes; a file beyond them is hostile or damaged
 MAX_PLANES = 4096
 MAX_LINES = 1 << 16
 MAX_NAMES = 1 << 20
-MAX_EVENTS = 1 << 24  # of a file; a collector keeps two million per GPU
+MAX_EVENTS = 1 << 24  # in a file; a collector keeps two million per GPU
 
 LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
 
-_HEAD = 1 << 12  # bytes in which the name of a plane or a line stands
-_AHEAD = 1 << 18  # bytes that are read at once where many small parts follow each other
+_HEAD = 1 << 12  # the first bytes of a plane or a line, which hold its name
+_AHEAD = 1 << 18  # bytes that are read at once if many small parts follow each other
 _HEADER = 32  # bytes, more than two tags and lengths
-_WINDOW = 1 << 23  # bytes of a line that are in memory at once
-_LONGEST = 1 << 15  # bytes, more than an event that is found without a look at each
+_WINDOW = 1 << 23  # bytes of a line that are held in memory at once
+_LONGEST = 1 << 15  # bytes, more than the longest event that `follow` accepts
 
 _LAST_OF_SPACE = 4  # the fields of an XSpace: planes, errors, warnings, names of hosts
 # fields of an XPlane, and of an XLine; of an entry of a table, of the metadata in it, of an XStat
@@ -99,27 +99,27 @@ Read = TypeVar("Read")
 
 @dataclass(slots=True, kw_only=True)
 class Plane:
-    """An XPlane: where its parts lie; names only as far as asked for."""
+    """An XPlane, with the positions of its parts."""
 
     name: str
     lines: list[Range]
-    event_names: Ints  # where each entry of a table begins and ends, a row each
+    event_names: Ints  # begin and end of each entry of a table, one row each
     stat_names: Ints
     stats: list[Range]
 
 
 class Loader(Protocol):
-    """What brings the parts of one plane into memory, each to its place."""
+    """Loads the parts of one plane into memory, each at its own position."""
 
     def reach(self, at: int) -> int:
-        """Have all up to a position and some behind it; return how far that can be followed."""
+        """Load all up to a position and some more; return how far the data can be followed."""
 
     def skip(self, at: int) -> None:
-        """Go on at a position: the bytes before it are not needed yet."""
+        """Continue at a position, because the bytes before it are not needed yet."""
 
 
 class _InMemory:
-    """A plane all of whose bytes are there."""
+    """The loader of a plane that is completely in memory."""
 
     def __init__(self, end: int) -> None:
         self._end = end
@@ -135,7 +135,7 @@ class _InMemory:
 def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) -> Plane:
     """Find the parts of the XPlane that lies from `start` to `end`.
 
-    With a `loader` its lines are not in memory yet.
+    With a `loader`, its lines are not in memory yet; None means that all of it is.
 
     Raises:
         WireError: more lines or names than any profiler writes.
@@ -178,34 +178,34 @@ def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) 
 
 
 class _File:
-    """A file of which a part is in memory, each in the place of the one before.
+    """A file of which one part at a time is in memory; the next part replaces it.
 
-    It is read into memory of our own, never mapped: a file that is cut while we read it is then an
-    error, and no signal. Memory that was used before is in the cache, and costs no page fault.
+    The file is read into a buffer and never mapped. If it is truncated meanwhile, that is an error
+    and not a signal. The buffer is used again, so that it is in the cache and has no page faults.
     """
 
     def __init__(self, file: io.RawIOBase | io.BytesIO) -> None:
         self._file = file
         self.size = file.seek(0, io.SEEK_END)
-        # as large as the file, but only as much of it takes memory as is loaded at once
+        # it is as large as the file, but only the part that is loaded takes memory
         self._map = mmap.mmap(-1, self.size or 1, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._space = memoryview(self._map)
         if sys.platform == "linux":
-            with suppress(OSError):  # a kernel without them
+            with suppress(OSError):  # a kernel without huge pages
                 self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
 
     def part(self, begin: int, end: int) -> Bytes:
-        """Return some bytes; what was returned before is no more."""
+        """Return some bytes of the file; those returned before become invalid."""
         self.fill(0, begin, end - begin)
         return self._space[: end - begin]
 
     def plane(self, begin: int, end: int) -> tuple[Bytes, _PlaneLoader]:
-        """Return where the bytes of a plane will be, and what loads them."""
+        """Return the buffer for the bytes of a plane, and the loader that fills it."""
         self.give_back(0, self.size)
         return self._space[: end - begin], _PlaneLoader(self, begin, end - begin)
 
     def fill(self, at: int, begin: int, size: int) -> None:
-        """Read so many bytes of the file from `begin` on to a position of the memory."""
+        """Read `size` bytes of the file from `begin` on into the buffer at `at`."""
         view = self._space[at : at + size]
         self._file.seek(begin)
         done = 0
@@ -217,7 +217,7 @@ class _File:
             done += more
 
     def give_back(self, at: int, end: int) -> None:
-        """Give whole pages between two positions of the memory back to the system."""
+        """Return the pages between two positions of the buffer to the system."""
         begin = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
         size = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if size > 0 and sys.platform == "linux":
@@ -225,7 +225,7 @@ class _File:
 
 
 class _PlaneLoader:
-    """Brings the parts of a plane of a file into memory."""
+    """Loads the parts of a plane of a file into memory."""
 
     def __init__(self, file: _File, begin: int, size: int) -> None:
         self._file, self._begin, self._size = file, begin, size
@@ -242,16 +242,16 @@ class _PlaneLoader:
         self._loaded = max(self._loaded, min(at, self._size))
 
     def load(self, begin: int, end: int) -> None:
-        """Have what lies between two positions."""
+        """Load the bytes between two positions."""
         self._file.fill(begin, self._begin + begin, min(end, self._size) - begin)
 
     def forget(self, begin: int, end: int) -> None:
-        """Give the memory between two positions back."""
+        """Return the memory between two positions to the system."""
         self._file.give_back(begin, end)
 
 
 def read_xplane(data: Bytes, source: str) -> Trace:
-    """Decode an XSpace, a whole file; `source` is its name.
+    """Decode an XSpace, the content of a file named `source`.
 
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
@@ -260,11 +260,11 @@ def read_xplane(data: Bytes, source: str) -> Trace:
 
 
 def read_xplane_file(path: str) -> Trace:
-    """Decode a file, of which one plane at a time is in memory.
+    """Decode a file, with one plane at a time in memory.
 
     Raises:
-        OSError: it cannot be read.
-        ParseError: it is empty, truncated, foreign or hostile.
+        OSError: the file cannot be read.
+        ParseError: the file is empty, truncated, foreign or hostile.
     """
     with Path(path).open("rb", buffering=0) as file:
         return _XplaneReader(_File(file), path).trace()
@@ -273,26 +273,26 @@ def read_xplane_file(path: str) -> Trace:
 def read_paths(path: str) -> dict[str, str]:
     """Return operation -> its path in the framework, from the HLO that a capture holds.
 
-    Of two modules with an operation of one name the larger one counts. Format:
+    If two modules have an operation of the same name, the larger module counts. Format:
     xla/service/hlo.proto.
 
     Raises:
-        OSError: it cannot be read.
-        ParseError: it is no capture.
+        OSError: the file cannot be read.
+        ParseError: the file is no capture.
     """
     with Path(path).open("rb", buffering=0) as file:
         return _XplaneReader(_File(file), path).paths()
 
 
 def _each(data: Bytes, at: Range, field: int) -> Iterator[Range]:
-    """Yield where the messages of a field of a message lie."""
+    """Yield the position of each message in a field of a message."""
     for number, kind, begin, end in fields(data, *at):
         if (number, kind) == (field, LENGTH):
             yield begin, end
 
 
 def _paths_of(data: Bytes, proto: Range) -> dict[str, str]:
-    """Read an HloProto: the name of each instruction, and its `op_name`."""
+    """Return the `op_name` of each instruction of an HloProto, by the name of the instruction."""
     paths: dict[str, str] = {}
     for module in _each(data, proto, _MODULE):
         for computation in _each(data, module, _COMPUTATIONS):
@@ -308,8 +308,8 @@ def _paths_of(data: Bytes, proto: Range) -> dict[str, str]:
 class _XplaneReader:
     def __init__(self, file: _File, source: str) -> None:
         self._file = file
-        self._data: Bytes = b""  # of the plane that is read: positions count from its begin
-        self._loader: _PlaneLoader  # of its lines
+        self._data: Bytes = b""  # the plane that is being read; positions count from its begin
+        self._loader: _PlaneLoader  # loads the lines of that plane
         self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
@@ -335,7 +335,7 @@ class _XplaneReader:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Say of bytes that are no capture which file they are."""
+        """Name the file in the error about bytes that are no capture."""
         size = self._file.size
         if not size:
             raise ParseError(
@@ -403,7 +403,7 @@ class _XplaneReader:
 
     @contextmanager
     def _loaded(self, begin: int, end: int) -> Iterator[None]:
-        """Have a line of the plane in memory meanwhile."""
+        """Keep a line of the plane in memory inside the block."""
         self._loader.load(begin, end)
         yield
         self._loader.forget(begin, end)
@@ -424,7 +424,7 @@ class _XplaneReader:
             begin, end = at + begin, at + end
             if number == 1:
                 planes.append((self._plane_name(begin, end), (begin, end)))
-            elif number < _LAST_OF_SPACE:  # errors and warnings; the names of hosts are behind
+            elif number < _LAST_OF_SPACE:  # errors and warnings; only the names of hosts follow
                 warnings.append(text(self._file.part(begin, end), 0, end - begin))
             if len(planes) + len(warnings) > MAX_PLANES:
                 raise WireError(f"more than {MAX_PLANES} planes")
@@ -432,7 +432,7 @@ class _XplaneReader:
         return planes, warnings
 
     def _plane_name(self, begin: int, end: int) -> str:
-        """Return a plane's name, which stands before its lines; else look everywhere in it."""
+        """Return the name of a plane; it usually precedes the lines, else read the full plane."""
         head = self._file.part(begin, min(end, begin + _HEAD))
         with suppress(WireError):  # a part longer than what was loaded
             for number, kind, start, stop in fields(head, 0, len(head)):
@@ -453,7 +453,7 @@ class _XplaneReader:
         wanted = texts.wanted(op="hlo_op", module="hlo_module", launch="correlation_id")
         streams = []
         for begin, end in plane.lines:
-            # summed with its derived lines, a real trace told 4.7 times its kernel time
+            # with its derived lines, a real trace had 4.7 times its kernel time
             name = self._name_of(begin, end)
             if not name.startswith(STREAM_LINE):
                 continue
@@ -466,7 +466,7 @@ class _XplaneReader:
         return Device.of(plane.name, Backend.GPU, streams) if streams else None
 
     def _name_of(self, begin: int, end: int) -> str:
-        """Return the name of a line, which stands before its events; else look everywhere in it."""
+        """Return the name of a line; it usually precedes the events, else read the full line."""
         if end - begin > _HEAD:
             self._loader.load(begin, begin + _HEAD)
             for number, kind, start, stop in fields(self._data, begin, end):
@@ -494,10 +494,10 @@ class _XplaneReader:
             raise WireError(f"more than {MAX_EVENTS} events")
 
     def _windows(self, begin: int, end: int) -> Iterator[TraceLine]:
-        """Yield a line in parts, each with some of its events, of which one is in memory.
+        """Yield a line in parts with some of its events each; one part at a time is in memory.
 
         Raises:
-            WireError: its time does not stand before its events, or an event does not end in it.
+            WireError: the time of the line follows an event, or an event ends after the line.
         """
         loader = self._loader
         loader.load(begin, min(begin + _HEAD, end))
@@ -511,7 +511,7 @@ class _XplaneReader:
             until = min(at + _WINDOW, end)
             loader.load(at, min(until + _LONGEST, end))
             tags, behind = follow(self._data, at, until)
-            if behind < until:  # an event that is longer, or no event
+            if behind < until:  # a longer event, or another field
                 number, kind, start, stop = next(fields(self._data, behind, end))
                 if number == _STAMP:
                     raise WireError("its time stands behind its first event")
@@ -530,12 +530,12 @@ class _XplaneReader:
             at = behind
 
     def _by_parts(self, begin: int, end: int, take: Callable[[TraceLine], Read]) -> list[Read]:
-        """Take a line part by part, of which one is in memory, or as a whole."""
+        """Pass a line to `take`: a large one in parts, with one part in memory at a time."""
         kept = len(self._annotations), len(self._launches), self._events_read, self._origin_ns
         if end - begin > _WINDOW:
             with suppress(WireError):
                 return [take(line) for line in self._windows(begin, end)]
-            # read as a whole: the error then says where the fault lies
+            # read all at once again, so that the error gives the position of the fault
             annotations, calls, self._events_read, self._origin_ns = kept
             del self._annotations[annotations:], self._launches[calls:]
         with self._loaded(begin, end):
@@ -597,12 +597,12 @@ class _XplaneReader:
         ]
 
     def _calls(self, line: TraceLine, wanted: dict[str, int], texts: _Labels) -> None:
-        """Keep the step markers and launches of a part of a line of the host beside a GPU."""
+        """Record step markers and launches from a host line, when GPUs have the kernels."""
         for columns in decode(line, wanted, texts.intern, first=True):
             self._markers(line, columns)
 
     def _markers(self, line: TraceLine, columns: Columns) -> None:
-        """Keep step markers and launches: calls that bear an id and are no kernel themselves."""
+        """Record step markers, and launches: calls that have an id and are not kernels."""
         step, launch = columns.stat("step"), columns.stat("launch")
         start_ps = columns.offset_ps + self._base_ps(line.timestamp_ns)
         for row in np.flatnonzero(step != ABSENT):
@@ -615,7 +615,7 @@ class _XplaneReader:
         self._launches.append((narrow(launch[calls]), start_ps[calls]))
 
 
-_TIMES = ("profile_start_time", "profile_stop_time")  # of the task environment
+_TIMES = ("profile_start_time", "profile_stop_time")  # stats of the task environment
 
 
 # NVIDIA's collector drops all beyond two million events of a kind, and says so:
@@ -628,7 +628,7 @@ _LOST = re.compile(
 
 
 def _capped(devices: Sequence[Device]) -> str | None:
-    """Say of a collector that stopped in silence, by the number of its kernels; ROCm's does."""
+    """Return a warning if a collector (ROCm's) seems to have silently stopped at a limit."""
     gpus = [len(device.kernels) for device in devices if device.backend is Backend.GPU]
     for count in (*gpus, sum(gpus)):
         if at_a_cap(count):
@@ -642,8 +642,8 @@ def _capped(devices: Sequence[Device]) -> str | None:
 class _Labels:
     """The names of a table as indices of the trace's names.
 
-    A profiler keeps strings of thousands of kernels there; only a name that an event bears is read,
-    and enters the table of the trace.
+    The table of a profiler has the names of thousands of kernels. Only a name that an event refers
+    to is decoded and added to the names of the trace.
     """
 
     def __init__(self, table: NameTable, names: Names) -> None:
@@ -658,7 +658,7 @@ class _Labels:
         return {column: ids[name] for column, name in columns.items() if name in ids}
 
     def intern(self, string: str) -> int:
-        """Return the id of a string that an event bears in full: below ABSENT, by its index."""
+        """Return an id for a string that an event holds in full: a number below ABSENT."""
         if len(self._names) > MAX_NAMES:
             raise WireError(f"more than {MAX_NAMES} strings in one file")
         return ABSENT - 1 - self._names[string]

@@ -1,10 +1,10 @@
-"""The batch script of a trial and its submission: all that uses submitit's private names.
+"""Renders and submits the batch script of a trial, by two private names of submitit.
 
-submitit renders the script. It has no public way to render one for a command of ours instead of a
-pickled function, so that two private names of its 1.5 are used here and nowhere else;
-`pyproject.toml` pins that release for this module, and `tests/data/slurm/script.sh` holds the
-script that comes out. sbatch is called here: submitit waits for it without end, and takes all that
-it cannot read for a refusal. It knows no trial.
+submitit renders the script. It has no public way to render one for a command instead of a pickled
+function, so this module, and no other, uses two private names of submitit 1.5. `pyproject.toml`
+pins that release, and `tests/data/slurm/script.sh` holds the rendered script. This module calls
+sbatch itself, because submitit waits for it without a limit, and takes any output that it cannot
+read for a refusal. It does not know what a trial is.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pytest_xlatune.executors.slurm._commands import (
     unneeded_names,
 )
 
-SCRIPTS = "submitit"  # the folder of submitit's own files, inside the attempt's
-HELD = "sbatch.lock"  # in it; held as long as an sbatch runs, by the session that started it
-# the one value of the option `export` that a site may ask for: slurmd then logs in for every job
+SCRIPTS = "submitit"  # the folder of submitit's files, inside the attempt's folder
+HELD = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
+# the only value that a site may give the option `export`: slurmd then logs in for every job
 SLURM_LOGS_IN = "NONE"
 
 
 def render(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> str:
-    """Return the script of the attempt in a folder; starts nothing and writes nothing.
+    """Return the script of the attempt in a folder, without starting or writing anything.
 
-    `parameters` are submitit's; their `additional_parameters` have `export`. `digest` is that of
-    the spec which the payload finds in the folder.
+    `parameters` are those of submitit, with `export` in their `additional_parameters`. `digest` is
+    the digest of the spec that the payload finds in the folder.
     """
     executor = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0)
     executor.digest = digest
@@ -51,10 +51,10 @@ def render(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> str:
 
 
 def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply:
-    """Call sbatch once; return the job id as what it printed, or why there is none.
+    """Call sbatch once; return a reply whose `out` is the job id, or which says why there is none.
 
-    Whatever else it says and however it ends: once it names a job, there is one. Where it neither
-    names one nor says why not, or does not answer in time, that is not known.
+    If sbatch names a job, the job exists, whatever else sbatch prints and however it ends. If it
+    names none and gives no reason, or does not answer in time, a job may exist or not.
     """
     scripts = folder / SCRIPTS
     path = scripts / f".submission_file_{uuid.uuid4().hex}.sh"
@@ -63,11 +63,11 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
     logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
     names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
     dropped = [word for name in names for word in ("-u", name)]
-    # flock itself holds it: what sbatch may leave running does not
-    # a session that was killed left its sbatch running, whose job came when the next had asked
+    # with -o only flock holds the lock, and no process that sbatch leaves running
+    # the sbatch of a killed session once submitted its job after the next session had asked for it
     held = ["flock", "-o", str(scripts / HELD)] if shutil.which("flock") else []
     reply = _answer([*held, "env", *dropped, "sbatch", str(path)])
-    # an error behind "Submitted batch job 4711" was taken for a refusal, and the trial ran twice
+    # an error after "Submitted batch job 4711" was once taken for a refusal: the trial ran twice
     if (named := _NAMED.search(reply.out)) is None:
         return reply
     kept = scripts / f"{named['id']}_submission.sh"
@@ -78,11 +78,11 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
 
 # Submitted batch job 4711    Submitted batch job 4711 on cluster c2
 _NAMED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
-_CLOSE_S = 5.0  # for what a killed program printed last
+_CLOSE_S = 5.0  # how long to wait for the last output of a killed program
 
 
 def _answer(argv: Sequence[str]) -> Reply:
-    """Run sbatch, with all that it starts, for so long as a command of Slurm's may take."""
+    """Run sbatch; after the time limit of a Slurm command, kill it and all that it started."""
     try:
         process = subprocess.Popen(
             argv,
@@ -115,7 +115,7 @@ def _answer(argv: Sequence[str]) -> Reply:
 
 
 def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what a program printed that was killed; "" where another one keeps its pipe open."""
+    """Return the output of a killed program; "" if another process keeps its pipe open."""
     try:
         return process.communicate(timeout=_CLOSE_S)
     except subprocess.TimeoutExpired:

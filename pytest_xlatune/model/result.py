@@ -704,7 +704,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
         recipe = self.tuning.recipe
         found = self.verdict(recipe.arm) if recipe is not None else None
         if found is not None:
-            return None if found.unproved else found
+            return found if found.wins else None
         return next((verdict for verdict in self.verdicts if verdict.wins), None)
 
     @property

@@ -20,10 +20,10 @@ _COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", 
 def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
     """Yield the recipe's settings as a table, its ties and where to read what a recipe promises.
 
-    Nothing without a recipe.
+    Nothing without a recipe, or where what it gains may be nothing.
     """
     recipe = conclusion.tuning.recipe
-    if recipe is None:
+    if recipe is None or conclusion.winner is None:
         return
     if recipe.parts:
         yield Table(

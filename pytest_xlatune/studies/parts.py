@@ -153,10 +153,12 @@ def recipe(
         cells: the scored trials of the blocks.
         fit: of the blocks.
     """
+    wins = {verdict.arm for verdict in verdicts if verdict.wins}
     faster = {
         verdict.arm: verdict.delta
         for verdict in verdicts
-        if verdict.wins
+        if verdict.kind is VerdictKind.FASTER
+        and not verdict.unproved
         and verdict.delta is not None
         and verdict.arm in profiles
         and not profiles[verdict.arm].is_control
@@ -164,9 +166,8 @@ def recipe(
     if not faster or fit is None or fit.df < MIN_DF:
         return None
     settings = {profile: settings_of(profiles[profile]) for profile in profiles}
-    valid = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.INVALID} & set(
-        profiles
-    )
+    invalid = {verdict.arm for verdict in verdicts if verdict.kind is VerdictKind.INVALID}
+    valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
     # an arm that the later blocks left out ranks, and proves nothing
     told = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
     inside = sorted({arm for _, arm, _ in cells} & valid & told)
@@ -190,10 +191,17 @@ def recipe(
     # a setting that does nothing, where one of 25 profiles gained 4 %
     # a stack without a part beside it gives way to the best arm that has none
     able = [arm for arm in faster if may_lead(arm)] or list(faster)
-    largest = max(able, key=lambda arm: (faster[arm], arm))
-    worse = {contrast.without for contrast in needed if contrast.arm == largest}
-    choice = [each for each in (largest, *parts[largest]) if each in faster and each not in worse]
-    best = min(choice, key=lambda arm: (len(settings[arm]), -faster[arm], arm))
+
+    def smallest(arm: str) -> str:
+        """Return the smallest of an arm and its parts that is not shown to gain less."""
+        worse = {contrast.without for contrast in needed if contrast.arm == arm}
+        choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
+        return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
+
+    # one whose gain may be nothing is no winner, and a stack does not win in the place of its part
+    leaders = sorted(able, key=lambda arm: (faster[arm], arm), reverse=True)
+    largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
+    best = smallest(largest)
     own = [contrast for contrast in every if contrast.arm == best]
     beyond = next(
         (contrast for contrast in every if (contrast.arm, contrast.without) == (largest, best)),

@@ -179,7 +179,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Verdict | None:
-        """The verdict on the recommended arm, None where no profile is FASTER."""
+        """The verdict on the recommended arm, None where no profile wins."""
         return self.conclusion.winner
 
     @property

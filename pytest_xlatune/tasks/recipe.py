@@ -214,7 +214,7 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     """
     where, best, profile = f"{path}: {cell.cell.label}", cell.best, cell.recipe
     if best is None or profile is None or not cell.conclusion.complete:
-        why = "its sweep was not over" if not cell.conclusion.complete else "no profile is FASTER"
+        why = "its sweep was not over" if not cell.conclusion.complete else "no profile wins"
         raise ConfigError(f"{where} has no recipe: {why}")
     hidden = [name for name, value in _pairs(profile) if is_secret(name) or HIDDEN in value]
     if hidden:

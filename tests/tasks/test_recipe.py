@@ -67,7 +67,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         pytest.param(
             lambda cell: best(cell).update(kind="EQUIVALENT"),
-            "it is not FASTER by two trials or more",
+            "has no recipe: no profile wins",
             id="a verdict that is none",
         ),
         pytest.param(

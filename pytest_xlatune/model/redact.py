@@ -319,14 +319,17 @@ _MARKUP = re.compile(r"([\\*<])")
 @lru_cache(maxsize=1024)
 def _spellings(value: str) -> tuple[str, ...]:
     """Return a value in each way that a text may write it, the longest first."""
-    page = html.escape(value).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    escaped, written = html.escape(value), json.dumps(value)[1:-1]
+    page = escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     markdown = _MARKUP.sub(r"\\\1", value)
     quoted, plain = urllib.parse.quote, urllib.parse.unquote(value)
     ways = {
         value,
-        json.dumps(value)[1:-1],
+        written,
+        json.dumps(written)[1:-1],  # in a text that is JSON itself
         json.dumps(value, ensure_ascii=False)[1:-1],
         value.replace("'", "'\"'\"'"),
+        escaped,
         page,
         markdown,
         markdown.replace("|", "\\|"),

@@ -39,9 +39,18 @@ def write_all(texts: Mapping[Path, str]) -> None:
         OSError: a directory cannot be made or is not ours, or a file not be written.
     """
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _folder(path.parent) as folder:
+        with made_folder(path.parent) as folder:
             folder.write(path.name, hide_kept(text).encode(), mode=folder.mode & 0o644)
+
+
+def made_folder(path: Path) -> secure_files.Folder:
+    """Make a folder of reports where it is missing, and open it.
+
+    Raises:
+        OSError: it cannot be made, or is not ours.
+    """
+    path.mkdir(mode=0o775, parents=True, exist_ok=True)  # whatever the umask, not open to all
+    return _folder(path)
 
 
 def _folder(path: Path) -> secure_files.Folder:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,7 +77,7 @@ from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 from pytest_xlatune.tasks.artifacts import explain
-from pytest_xlatune.tasks.files import INDEX, has_pages, read_ours, write_all
+from pytest_xlatune.tasks.files import INDEX, has_pages, made_folder, read_ours, write_all
 from pytest_xlatune.tasks.report_index import write_index
 from pytest_xlatune.tasks.run_record import record_of_study
 
@@ -278,16 +277,12 @@ def writing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock the folder; the lock leaves no file in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    """Lock a folder of reports, which has to be ours; the lock leaves no file in it."""
+    with made_folder(folder) as held:
         # NFS locks no directory: there the last of two writers at the same moment wins
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(held.fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 _HOME = f"../{INDEX}"  # of the folder of a sweep

@@ -327,6 +327,9 @@ def test_a_secret_inside_a_word_of_a_command_is_hidden(words: tuple[str, ...], s
         ('it\'s "so"', repr('it\'s "so"')[1:-1]),
         ("pässwörd", repr("pässwörd".encode())[2:-1]),
         ("pässwörd", "pässwörd"),
+        ("pass'word", "pass&#x27;word"),  # as Python's html writes it
+        ('pass"word', "pass&quot;word"),
+        ('pass"word', json.dumps(json.dumps('pass"word'))[3:-3]),
     ],
 )
 def test_a_secret_is_known_however_a_library_writes_it(value: str, written: str) -> None:

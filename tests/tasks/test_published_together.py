@@ -105,6 +105,41 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
         assert stat.S_ISREG(at.lstat().st_mode), "the report took its place"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a link of another user is made by root")
+@pytest.mark.parametrize("kind", ["a link", "a folder"])
+def test_reports_of_another_user_are_refused_before_anything_is_written(
+    tmp_path: Path, kind: str
+) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    run(each)
+    reports, theirs = tmp_path / "reports", tmp_path / "theirs"
+    (theirs / "pretend").mkdir(parents=True)
+    kept = theirs / "pretend" / "leaderboard.json"
+    kept.write_text("dear diary", encoding="utf-8")
+    if kind == "a link":
+        reports.symlink_to(theirs)
+    else:
+        theirs.rename(reports)
+        kept = reports / "pretend" / "leaderboard.json"
+    os.chown(reports, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(LedgerError, match="reports"):
+        publish(each.folder, reports)
+    assert kept.read_text(encoding="utf-8") == "dear diary"
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+
+
+def test_reports_are_written_where_the_umask_leaves_everything_open(tmp_path: Path) -> None:
+    each = campaign(tmp_path, ScriptedExecutor())
+    run(each)
+    before = os.umask(0)
+    try:
+        publish(each.folder, tmp_path / "reports")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "reports", tmp_path / "reports" / "pretend"):
+        assert not stat.S_IMODE(folder.stat().st_mode) & stat.S_IWOTH
+
+
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
     """The controller of a session `me`, with its list of folders and nothing else."""

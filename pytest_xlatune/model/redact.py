@@ -268,7 +268,13 @@ def secrets_in_text(text: str) -> frozenset[str]:
     """Return the values that a file of a shell gives to names of secrets, as it writes them."""
     lines = (line.strip().removeprefix("export ") for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
-    return secrets_of(*({name: value.strip("'\"")} for name, _, value in pairs))
+    return secrets_of(*({name: _unquoted(value)} for name, _, value in pairs))
+
+
+def _unquoted(value: str) -> str:
+    if value.startswith("$'"):  # $'first line\nsecond line'
+        value = value[1:].replace("\\n", "\n")
+    return value.strip("'\"")
 
 
 def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:

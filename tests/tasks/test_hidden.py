@@ -63,6 +63,11 @@ def test_a_value_is_found_as_it_is_in_json_and_in_a_shells_quotes(value: str) ->
         assert value not in shown.replace(HIDDEN, "")
 
 
+def test_a_key_of_several_lines_in_a_file_of_a_shell_is_known_line_by_line() -> None:
+    text = f"export SSH_KEY=$'first\\n{'k' * 40}\\nlast'\n"
+    assert hide(f"bad line {'k' * 40}", redact.secrets_in_text(text)) == f"bad line {HIDDEN}"
+
+
 def test_short_values_are_hidden_by_name_and_not_by_value() -> None:
     assert secrets_of({"API_KEY": "1", "HF_TOKEN": SECRET}) == {SECRET}
     assert hide("1 of 10", secrets_of({"API_KEY": "1"})) == "1 of 10"

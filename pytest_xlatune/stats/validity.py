@@ -29,6 +29,7 @@ from pytest_xlatune.model.profile import (
     parse_flags,
     read_as_xla,
 )
+from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
@@ -403,7 +404,7 @@ def _of_variable(shown: Shown, name: str, value: str) -> _Said:
     if is_nccl and (found := shown.nccl.get(name)) is not None:
         return _told(Witness.NCCL, repr(found), is_so=same_value(value, found))
     listed = shown.env.get(name)
-    if listed is not None and listed != value:
+    if listed is not None and listed != value and HIDDEN not in value:
         return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
     # a library that is silent about one variable may be so about all: it may not be loaded
     if is_nccl and (shown.nccl or shown.expects_nccl):
@@ -431,6 +432,8 @@ def _of_key(shown: Shown, name: str, value: str) -> _Said:
     found = shown.config.get(name)
     if found is None:
         return _NOT_SEEN if shown.config else _ASKED
+    if HIDDEN in value:  # the trial was kept without it, so nothing can be held against it
+        return _ASKED
     if _same_key(value, found):
         return _told(Witness.CONFIG, repr(found), is_so=True)
     if value.strip().lower() in _CHOSEN_LATER:

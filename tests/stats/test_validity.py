@@ -97,6 +97,7 @@ def test_variables(shown: Shown, algo: str) -> None:
         ("-1", "8", "asked"),
         ("1e-3", "0.001", "in effect"),
         ("false", "True", "contradicted"),
+        ("(hidden)", "a-token", "asked"),  # a secret: two profiles with one stopped a sweep
     ],
 )
 def test_overrides_against_the_lines_of_the_framework(

@@ -151,7 +151,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def to_json(self) -> dict[str, Json]:
         """Return this record as builtins only, keyed by field name."""
         fields = msgspec.structs.asdict(self).items()
-        # asked here, for most values are such: half of the calls are saved
+        # Most values need no encoding: the check here saves half of the calls.
         return {
             name: value if type(value) in _AS_IT_IS else _encode(value) for name, value in fields
         }

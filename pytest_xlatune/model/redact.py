@@ -272,7 +272,8 @@ def secrets_in_text(text: str) -> frozenset[str]:
 
 
 def _unquoted(value: str) -> str:
-    if value.startswith("$'"):  # $'first line\nsecond line'
+    # bash writes a value of several lines as  $'first line\nsecond line'
+    if value.startswith("$'"):
         value = value[1:].replace("\\n", "\n")
     return value.strip("'\"")
 
@@ -332,7 +333,7 @@ def _spellings(value: str) -> tuple[str, ...]:
     ways = {
         value,
         written,
-        json.dumps(written)[1:-1],  # in a text that is JSON itself
+        json.dumps(written)[1:-1],  # a JSON text inside another one
         json.dumps(value, ensure_ascii=False)[1:-1],
         value.replace("'", "'\"'\"'"),
         escaped,

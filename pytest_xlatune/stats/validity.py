@@ -432,7 +432,8 @@ def _of_key(shown: Shown, name: str, value: str) -> _Said:
     found = shown.config.get(name)
     if found is None:
         return _NOT_SEEN if shown.config else _ASKED
-    if HIDDEN in value:  # the trial was kept without it, so nothing can be held against it
+    # The ledger keeps no secret, so the value that was asked for is not known here.
+    if HIDDEN in value:
         return _ASKED
     if _same_key(value, found):
         return _told(Witness.CONFIG, repr(found), is_so=True)

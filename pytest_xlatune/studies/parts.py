@@ -198,7 +198,7 @@ def recipe(
         choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
         return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
 
-    # one whose gain may be nothing is no winner, and a stack does not win in the place of its part
+    # A part whose gain may be nothing is no winner, and a stack does not win in its place.
     leaders = sorted(able, key=lambda arm: (faster[arm], arm), reverse=True)
     largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(largest)

@@ -249,7 +249,7 @@ def test_nothing_reaches_people_with_the_password_of_an_address(
         assert "hunter2" not in text
 
 
-LONG = "/work/" + "x" * 90
+LONG = "/shared/" + "x" * 90
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.publish import read_known
 from tests.helpers.resolved import again
-from tests.helpers.scripted import ScriptedExecutor, campaign, make_impatient, run
+from tests.helpers.scripted import ScriptedExecutor, campaign, run
 
 
 def without_an_intention(content: bytes) -> bytes:
@@ -40,15 +38,6 @@ def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) ->
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             ask()
     assert executor.submitted == []
-
-
-def test_no_feed_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) -> None:
-    path = whole.ledger.path
-    path.write_bytes(without_an_intention(path.read_bytes()))
-    feed = LiveLines(whole.folder, session_id="first")
-    for _ in range(3):
-        with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
-            list(feed.landed())
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -85,16 +74,3 @@ def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str
     run(again)
     assert again.conclude().complete
     assert campaign(work_dir, executor, session="second", fresh=True).view().pending == ()
-
-
-def test_no_damaged_ledger_is_moved_aside_while_another_session_waits(
-    whole: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_impatient(monkeypatch)
-    path, work_dir = whole.ledger.path, whole.folder.parent.parent
-    path.write_bytes(path.read_bytes() * 2)
-    with whole.attending(), pytest.raises(LedgerError, match="another session is measuring"):
-        campaign(work_dir, ScriptedExecutor(), session="second", fresh=True)
-    assert path.exists()
-    with pytest.raises(LedgerError, match=rf"^{path}: ledger line .* deletes nothing$"):
-        read_known(path)

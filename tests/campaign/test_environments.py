@@ -18,8 +18,6 @@ from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.tasks.publish import publish
 from tests.helpers import scripted
 
-NCCL = "n1:7:7 [0] NCCL INFO NCCL version {}+cuda12.8\n"
-
 
 def node(name: str, jaxlib: str = "0.9.0", kernel: str = "6.8", **more: str) -> NodeEnvironment:
     return NodeEnvironment(name=name, node={"kernel": kernel}, packages={"jaxlib": jaxlib, **more})
@@ -79,26 +77,6 @@ def test_nodes_that_differ_are_named_and_no_change(tmp_path: Path) -> None:
     assert [each["name"] for each in record["nodes"]] == ["n1", "n2", "n3"]
 
 
-def test_a_package_that_one_node_lacks_is_a_difference(tmp_path: Path) -> None:
-    made = swept(tmp_path, lambda *_: [node("n1", libtpu="0.0.17"), node("n2")])
-    record, _ = views(made, tmp_path)
-    assert record["differing"] == ["libtpu: 0.0.17 on n1, absent on n2"]
-
-
-def test_one_node_of_many_that_is_upgraded_begins_an_epoch(tmp_path: Path) -> None:
-    def tells(number: int, _: str) -> Sequence[NodeEnvironment]:
-        return [node("n1"), node("n2", kernel="6.9" if number > 4 else "6.8")]
-
-    made = swept(tmp_path, tells)
-    record, text = views(made, tmp_path)
-    (change,) = said_of(record)
-    assert change == "on n2 changed: kernel 6.8 -> 6.9"
-    assert record["differing"] == ["kernel: 6.8 on n1, 6.9 on n2"]
-    assert f"Changed on the way: {change}" in text
-    assert epochs(made)[:4] == [0, 0, 0, 0]
-    assert set(epochs(made)[4:]) == {1}
-
-
 @pytest.mark.parametrize("is_upgraded", [False, True], ids=["as it was", "upgraded meanwhile"])
 def test_a_node_that_tells_nothing_once_is_as_it_was(is_upgraded: bool, tmp_path: Path) -> None:
     """Its probe was late: that is no change, and its next answer is held against its last."""
@@ -111,18 +89,6 @@ def test_a_node_that_tells_nothing_once_is_as_it_was(is_upgraded: bool, tmp_path
     record, _ = views(made, tmp_path)
     assert said_of(record) == (["on n2 changed: jaxlib 0.9 -> 0.10"] if is_upgraded else [])
     assert set(epochs(made)) == ({0, 1} if is_upgraded else {0})
-
-
-def test_another_nccl_than_before_begins_an_epoch(tmp_path: Path) -> None:
-    """The packages are as they were; the image's library path is not."""
-    made = swept(
-        tmp_path,
-        lambda *_: [node("n1")],
-        head=lambda number: NCCL.format("2.26.2" if number < 5 else "2.27.3"),
-    )
-    record, _ = views(made, tmp_path)
-    assert said_of(record) == ["on n1 changed: NCCL 2.26.2+cuda12.8 -> 2.27.3+cuda12.8"]
-    assert record["nodes"][0]["packages"]["NCCL"] == "2.27.3+cuda12.8"
 
 
 @pytest.mark.parametrize("variable", ["LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PATH"])

@@ -16,18 +16,15 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli.show import show
 from pytest_xlatune.ledger import LEDGER, Decided, Ledger
 from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
-from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.plugin import controller
 from pytest_xlatune.report.lines import in_columns
-from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import RunningJobs
-from tests.helpers.scripted import CELL, OK, STEPS, ScriptedExecutor, campaign, log
+from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, campaign, log
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
 ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)
@@ -152,17 +149,6 @@ def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
     assert len(set(lines)) == len(lines)
 
 
-def test_two_cells_side_by_side_are_named_in_each_line(seen: Seen) -> None:
-    seen.feed.is_alone = False
-    seen.executor.said = OK
-    lines = seen.after()
-    while not any("TGS" in each for each in lines):
-        seen.executor.write(log())
-        lines += seen.after()
-    assert all(each.startswith("pretend FSDP=4") for each in lines)
-    assert not any("FSDP=4 pretend" in each for each in lines)
-
-
 def test_a_job_that_waits_on_does_not_flood_the_log(seen: Seen) -> None:
     seen.after()
     seen.after()
@@ -197,16 +183,6 @@ def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> No
     assert f"step 0/{STEPS} | " in line
     seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
     (line,) = seen.after()
-    assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
-
-
-def test_a_job_that_ran_for_a_moment_only_and_was_put_back_is_told_at_once(seen: Seen) -> None:
-    seen.executor.said = QUEUED
-    seen.after(61.0)
-    (waits,) = seen.after(61.0)
-    assert "PENDING (Priority)" in waits
-    seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
-    (line,) = seen.after(11.0)
     assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
 
 
@@ -265,22 +241,6 @@ def test_a_live_line_fits_80_columns(line: str, shown: str) -> None:
     assert in_columns(line) == shown
 
 
-def test_no_time_left_is_said_that_is_over_before_the_trial_is(seen: Seen) -> None:
-    """The last trial takes ten times as long as those before it."""
-    seen.executor.said = OK
-    lines: list[str] = []
-    while len(seen.executor.submitted) < 6:
-        lines += seen.after(5.0)
-        seen.executor.write(log())
-    assert any("left" in line for line in lines)
-    seen.executor.said = ON_NODE
-    seen.executor.write(log(steps=3))
-    for _ in range(20):
-        seen.after(10.0)
-        assert not re.search(r"about 0 s left", seen.feed.status())
-    assert "left" in seen.feed.status()
-
-
 def test_what_is_told_beside_the_ledger_may_be_missing_or_torn(tmp_path: Path, seen: Seen) -> None:
     seen.after()
     seen.after()
@@ -311,38 +271,3 @@ def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: See
     assert (found.state, found.step) == (State.RUNNING, 8)
     assert found.tgs == pytest.approx(2000.0)
     assert found.left_s == pytest.approx(3 * 512 / 2000)
-
-
-NOTHING_HELPS = tuple(profile(f"p{at}", f"--xla_p{at}=1") for at in range(10))
-
-
-def test_counter_and_time_left_come_of_one_range_and_added_blocks_are_told(tmp_path: Path) -> None:
-    """A sweep without a winner gets blocks beyond its plan, and says so."""
-    study = TuningStudy(cell=CELL, profiles=NOTHING_HELPS, budget=50)
-
-    def noisy(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        off = int(digest([trial_id], length=4), 16) / 0xFFFF - 0.5
-        return log(1000.0 * (1 + 0.1 * off)), OK
-
-    clock = Clock()
-    each = campaign(tmp_path, ScriptedExecutor(noisy), study=study, clocks={"now": clock})
-    feed = LiveLines(each.folder, session_id="first", now=clock)
-    lines: list[str] = []
-    while each.view().pending:
-        clock.at_s += 60
-        each.turn()
-        lines += [line for landed in feed.landed() if (line := landed.line)]
-    history = each.view().history
-    fewest, most = study.outlook(()).left, study.outlook(()).at_most
-    assert (most, len(history) > fewest) == (50, True), "the test wants blocks that are added"
-    added = [line for line in lines if "is added: nothing is faster" in line]
-    assert len(added) == len({trial.trial.block for trial in history}) - 1 - study.layout.blocks  # type: ignore[union-attr]
-    ranges = [re.search(r"(\d+) of (\d+) to (\d+) jobs", line) for line in lines]
-    told = [tuple(map(int, found.groups())) for found in ranges if found]
-    assert told
-    for done, low, high in told:
-        assert done <= low <= len(history) <= high
-    # while more may follow no line promises an end in a moment
-    for line in (each for each, found in zip(lines, ranges, strict=True) if found):
-        left = re.search(r"(about|up to) (.*) left", line)
-        assert left is None or left[1] == "up to" or "min" in left[2], line

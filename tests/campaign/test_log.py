@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
@@ -107,16 +106,6 @@ def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
     assert SECRET not in text
 
 
-def test_without_it_the_harness_is_silent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster = Cluster()
-    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1])), cluster)
-    logging.getLogger("pytest_xlatune.campaign").error("not for the terminal")
-    assert capsys.readouterr() == ("", "")
-    assert not list(tmp_path.rglob(LOG))
-
-
 def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -130,17 +119,6 @@ def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
         run(each, cluster)
     assert len(said) == 1
     assert all(result.score for result in each.view().history)
-
-
-def test_a_disk_that_is_full_is_warned_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(secure_files, "open_file", lambda *_: os.open("/dev/full", os.O_WRONLY))
-    logger = logging.getLogger("pytest_xlatune.campaign")
-    with write_log(tmp_path, "info"):
-        with pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*No space left"):
-            logger.info("the first line")
-        logger.info("the second line, which warns of nothing")
 
 
 def test_a_link_at_the_log_is_warned_of_and_not_written(tmp_path: Path) -> None:

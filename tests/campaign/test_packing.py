@@ -13,11 +13,9 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import folder_of_family
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State, TrialStatus
-from pytest_xlatune.studies import Decision, History, OnNodeFailure
-from pytest_xlatune.sweep.groups import Limits
+from pytest_xlatune.studies import OnNodeFailure
 from tests.helpers import scripted
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 
@@ -184,27 +182,6 @@ def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
     assert each.view().state.in_flight() == ()
 
 
-def test_a_failure_of_a_node_ends_a_trial_and_not_the_study_where_that_is_wanted(
-    tmp_path: Path,
-) -> None:
-    study = CellsStudy(cells=FOUR, on_node_failure=OnNodeFailure.VERDICT)
-    victim = study.trial(FOUR[2], 0).id
-    nic = "NET/IB : Got completion from peer with status=IBV_WC_RETRY_EXC_ERR(12)"
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if trial_id == victim:
-            return scripted.log(steps=2, last=nic), scripted.FAILED
-        return scripted.ordinary(trial_id, attempt)
-
-    cluster = Cluster(script)
-    each = campaign(tmp_path, cluster, study)
-    run(each, cluster)
-    assert not each.view().stopped
-    (decided,) = each.view().state.decisions
-    assert (decided.next, decided.cls, decided.nodes) == ("give-up", "nic-fault", ("node003",))
-    assert [r.status for r in each.view().history].count(TrialStatus.MEASURED) == 3
-
-
 def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None:
     study = CellsStudy(cells=FOUR[:2], repeats=2)
     lost = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)")
@@ -223,21 +200,6 @@ def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None
     assert sentence(began.why).endswith(": fit again: node001")
     found = {(r.trial.cell_digest, r.trial.block): r.epoch for r in each.view().history}
     assert [found[cell.digest, n] for cell in FOUR[:2] for n in (1, 2)] == [0, 1, 0, 0]
-
-
-def test_node_hours_count_the_nodes_of_a_trials_own_cell(tmp_path: Path) -> None:
-    pair = on("node003", "node004")
-    study = CellsStudy(cells=(on("node001"), pair), repeats=4)
-    cluster = Cluster(took_s=360.0)
-    # one on one node and one on two are 0.3 node-hours: 0.1 more fits, then 0.2 more do not, though
-    # a trial of the average cost, 0.15, would have fitted after the first two
-    each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.46))
-    run(each, cluster, step_s=10.0)
-    assert nodes_of(cluster) == [("node001",), pair.nodelist, ("node001",)]
-    stop = each.view().state.stop
-    assert stop is not None
-    assert stop.spent is not None
-    assert (stop.cls, stop.spent.limit) == ("budget", "node-hours")
 
 
 def test_other_cells_of_a_family_join_its_ledger_and_another_family_is_refused(
@@ -264,23 +226,6 @@ def test_the_folder_of_a_family_is_that_of_its_cell_where_it_has_one() -> None:
     assert "pdbs" not in str(folder_of_family("s", sizes))
 
 
-def test_nothing_is_asked_twice_of_a_study_while_no_result_changes(tmp_path: Path) -> None:
-    asked = []
-
-    class Counting(CellsStudy, frozen=True, kw_only=True):
-        def decide(self, history: History) -> Decision:
-            asked.append(1)
-            return super().decide(history)
-
-    cluster = Cluster()
-    each = campaign(tmp_path, cluster, Counting(cells=FOUR, repeats=3))
-    for _ in range(30):
-        each.turn()
-        cluster.now_s += 1
-    assert len(cluster.submitted) == 12
-    assert len(asked) <= 5, "only when the campaign opened and its trials were planned"
-
-
 def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) -> None:
     executor = scripted.ScriptedExecutor(
         scripted.failing(
@@ -293,39 +238,3 @@ def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) 
     assert state.stop is not None
     assert (state.stop.cls, state.stop.needed) == ("node-fail", "resume-node")
     assert state.stop.faults == ("node001 is drained: bad nic",)
-
-
-class ReferredStudy(CellsStudy, frozen=True, kw_only=True):
-    """The toy study with one of its arms as the reference."""
-
-    compared_with: str = ""
-
-    @property
-    def reference(self) -> str:
-        return self.compared_with
-
-
-@pytest.mark.parametrize("compared_with", ["", "second"])
-def test_an_arm_that_cannot_run_stops_the_study_only_where_it_is_the_reference(
-    tmp_path: Path, compared_with: str
-) -> None:
-    """The first cell's arm has the baseline's own name; the broken one is named in turn."""
-    cells = (replace(FOUR[0], config_tag=BASELINE_ID), replace(FOUR[1], config_tag="second"))
-    broken = compared_with or BASELINE_ID
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if trial_id.startswith(broken):
-            return f"{scripted.UNKNOWN_FLAG}\n", scripted.FAILED
-        return scripted.ordinary(trial_id, attempt)
-
-    cluster = Cluster(script)
-    study = ReferredStudy(cells=cells, repeats=3, compared_with=compared_with)
-    each = campaign(tmp_path, cluster, study)
-    run(each, cluster)
-    view = each.view()
-    if compared_with:
-        assert sentence(view.stopped).startswith("the reference second cannot run: unknown-flag")
-        return
-    assert not view.stopped
-    ended = {(result.trial.arm, result.status) for result in view.history}
-    assert ended == {(BASELINE_ID, TrialStatus.DROPPED), ("second", TrialStatus.MEASURED)}

@@ -12,14 +12,13 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.earlier import CALIBRATION, read_baselines, read_calibration
+from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration
 from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 from pytest_xlatune.tasks.publish import publish, read_known
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
@@ -102,35 +101,6 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
     assert conclusion.tuning.bound is None
 
 
-def test_a_gate_runs_as_a_campaign_and_its_baseline_can_be_stored(tmp_path: Path) -> None:
-    study = GateStudy(cell=CELL, profiles=PROFILES[:1], gate=Gate(blocks=4))
-    each = campaign(tmp_path, study)
-    scripted.run(each)
-    assert each.conclude().verdicts[0].kind == "FASTER"
-    known = read_known(each.folder)
-    paths = publish(known.folder, tmp_path / "reports")
-    assert [path.name for path in paths] == ["gate.md", "gate.json", "gate.html", "index.html"]
-    assert "1 pass" in paths[0].read_text(encoding="utf-8")
-
-    _, trials = read_baselines(paths[1], CELL)
-    assert len(trials) == 4
-    other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
-    with pytest.raises(ConfigError, match="another cell"):
-        read_baselines(paths[1], other)
-    for ledger in (each.folder, each.folder / LEDGER):
-        assert {one.trial.id for one in read_baselines(ledger, CELL)[1]} == {
-            one.trial.id for one in trials
-        }
-    with pytest.raises(ConfigError, match="is no report of ours"):
-        read_baselines(paths[0], CELL)
-    newer = tmp_path / "newer.json"
-    newer.write_text(paths[1].read_text("utf-8").replace('"schema": 3', '"schema": 9'), "utf-8")
-    with pytest.raises(ConfigError, match="schema 9, this version reads 3"):
-        read_baselines(newer, CELL)
-    with pytest.raises(ConfigError, match="does not exist"):
-        read_baselines(tmp_path / "gone.json", CELL)
-
-
 def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     swept: Path, tmp_path: Path
 ) -> None:
@@ -173,30 +143,6 @@ def test_the_noise_that_a_calibration_found_is_the_prior() -> None:
         site=SiteSettings(executor="local"),
     )
     assert sweep.resolve().tuning(sigma=0.004).sigma_prior == 0.004
-
-
-def test_a_calibration_looks_before_it_submits_like_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "deployed.env.sh").write_text("export TUNE_PROFILE=overlap\n", encoding="utf-8")
-    (tmp_path / "test_pretend.py").write_text(
-        "from pathlib import Path\n"
-        "from pytest_xlatune import *\n"
-        "here = Path(__file__).parent\n"
-        "SWEEP = Sweep(name='pretend',\n"
-        "    cell=CellSettings(model_tag='pretend', parallelism='FSDP=4'),\n"
-        "    launcher=MaxTextLauncher(python='/nowhere/python', module='train',\n"
-        "        config=str(here / 'gone.yml'), env_files=(str(here / 'deployed.env.sh'),)),\n"
-        "    profiles=(profile('x', env={'A': '1'}),), site=SiteSettings(executor='local'))\n",
-        encoding="utf-8",
-    )
-    assert main(["calibrate", "test_pretend.py"]) == 2
-    said = capsys.readouterr().err
-    assert "cannot begin, nothing was submitted" in said
-    assert "TUNE_PROFILE is left over" in said
-    assert "gone.yml does not exist" in said
-    assert not list((tmp_path / ".xlatune").glob("**/calibration.json"))
 
 
 def test_calibrate_as_a_command(

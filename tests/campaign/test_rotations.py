@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign.rotating import MOST_BLAMED, read_journals
 from pytest_xlatune.executors import Request
-from pytest_xlatune.launchers.rotated import SPEC_FILE, WORKER_FILE
+from pytest_xlatune.launchers.rotated import SPEC_FILE
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import sentence
@@ -496,28 +496,6 @@ def test_a_rotation_whose_journal_is_lost_is_tried_again(
     assert "slow" in ran.changes
 
 
-def test_a_journal_of_another_user_is_not_read(tmp_path: Path) -> None:
-    def play(spec: RotationSpec, _: int) -> Told:
-        return step_lines(spec, SPEEDS), OK, ()
-
-    class Linking(Rotating):
-        def submit(self, spec: LaunchSpec, request: Request) -> str:
-            job = super().submit(spec, request)
-            (tmp_path / "elsewhere").write_text(journal(SPEC), encoding="utf-8")
-            (request.folder / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
-            return job
-
-    executor = Linking(play)
-    made = scripted.campaign(tmp_path, executor, study=RotationsStudy(cell=CELL, specs=(SPEC,)))
-    scripted.run(made)
-    result = made.view().history[0]
-    assert len(executor.submitted) == 2
-    assert result.status is TrialStatus.MEASURED
-    assert result.rotation is not None
-    assert not result.rotation.is_found
-    assert any(each.cls == "log-unreadable" for each in result.findings)
-
-
 def test_what_a_whole_run_is_refused_for_is_no_fault_of_a_program(tmp_path: Path) -> None:
     """Settings of the cell that are not in effect, in a rotation that ended in a profile's turn."""
     spec = replace(SPEC, order=(*SPEC.order[:-1], 2))
@@ -788,14 +766,6 @@ def test_a_process_that_died_in_a_turn_which_the_first_had_not_begun_was_not_com
     assert alone is not None
     assert found.suspects == alone.suspects
     assert not found.is_compiling
-
-
-def test_the_worker_and_the_spec_are_files_of_the_attempt(tmp_path: Path) -> None:
-    launch = run(tmp_path, whole).executor.launches[0]
-    assert SPEC_FILE in launch.files
-    assert "XLATUNE_ROTATION" in launch.env  # `trainer` is no Python: the worker is loaded
-    assert WORKER_FILE not in launch.files
-    assert "def main" in launch.files["xlatune_site/sitecustomize.py"]
 
 
 def test_the_turns_end_with_a_call_that_raises(tmp_path: Path) -> None:

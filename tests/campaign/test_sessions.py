@@ -11,22 +11,18 @@ from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.executors import OWN_JOBS
 from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, VerdictKind
-from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.helpers.scripted import (
     CELL,
-    OK,
-    PROFILES,
     ScriptedExecutor,
     campaign,
     failing,
-    log,
     ordinary,
     run,
 )
@@ -202,50 +198,6 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     assert all(BASELINE_ID in path.read_text(encoding="utf-8") for path in of_sweep)
 
 
-@pytest.mark.parametrize(
-    ("steps", "first_step", "said"),
-    [
-        pytest.param(20, 7, "the window of all trials starts at step 7", id="it moves"),
-        pytest.param(12, None, "12 steps are too few, use steps=19", id="there is no room"),
-    ],
-)
-def test_a_warm_up_that_reaches_into_the_window_moves_it_for_all_and_is_said(
-    tmp_path: Path, steps: int, first_step: int | None, said: str
-) -> None:
-    def cold(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        speed = 1000.0 * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)
-        warm, slow = log(speed, steps=steps), log(0.992 * speed)  # too near to be screened out
-        return "\n".join([*slow.splitlines()[:7], *warm.splitlines()[7:], ""]), OK
-
-    cell = Cell.from_json(CELL.to_json() | {"protocol": Protocol(steps=steps).to_json()})
-    each = campaign(tmp_path, ScriptedExecutor(cold), cell=cell)
-    run(each)
-    conclusion = each.conclude()
-    assert conclusion.first_step == first_step
-    assert said in " ".join(map(sentence, conclusion.notes))
-    (folder,) = find_ledgers(tmp_path)
-    known = read_known(folder)
-    assert known.conclusion == conclusion, "the ledger alone says the same"
-    windows = {result.score.window for result in known.scored if result.score}
-    assert windows == {(first_step or 5, steps - 1)}
-    leaderboard = publish(known.folder, tmp_path / "reports")[0].read_text(encoding="utf-8")
-    assert said in leaderboard
-    assert f"tokens over time of steps {first_step or 5} to {steps - 1}" in leaderboard
-
-
-def test_screened_verdicts_stay_what_they_were_after_the_confirmation(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
-    each = campaign(tmp_path, executor)
-    before = awaiting.screened(each, PROFILES[0], lambda: None)
-    run(each)
-    assert awaiting.screened(each, PROFILES[0], lambda: None) == before
-    assert before.kind is VerdictKind.SCREENED
-    assert not any(trial.block for trial in each.view().pending)
-    first = awaiting.finalist(each, 0, lambda: None)
-    assert first is not None
-    assert awaiting.confirmed(each, first, lambda: None).faster
-
-
 def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path: Path) -> None:
     executor = ScriptedExecutor()
     run(campaign(tmp_path, executor))
@@ -273,15 +225,6 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert aside.read_bytes() == old, "nothing is deleted"
     # a later process of the same session does not start over again
     assert campaign(tmp_path, executor, session="second", fresh=True).view().pending == ()
-
-
-def test_a_finalists_number_means_the_same_profile_whatever_its_rank(tmp_path: Path) -> None:
-    profiles = PROFILES[::-1]  # the slower one stands first in the sweep file
-    each = campaign(tmp_path, ScriptedExecutor(), profiles=profiles)
-    run(each)
-    assert each.conclude().tuning.finalists == ("fast", "same")
-    found = [awaiting.finalist(each, number, lambda: None) for number in range(3)]
-    assert found == [*profiles, None]
 
 
 class Foreign(ScriptedExecutor):

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from pytest_xlatune.campaign.log import write_log
-from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import keep_secret
-from pytest_xlatune.studies import Decision, History
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
-
-LATE = "a-secret-of-a-later-profile"
 
 
 def test_a_log_hides_the_secrets_of_every_campaign_of_the_process(tmp_path: Path) -> None:
@@ -44,37 +35,3 @@ def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
     assert "submitted node002" in text_b
     assert "node002" not in text_a
     assert "node001" not in text_b
-
-
-class Later(CellsStudy, frozen=True, kw_only=True):
-    """A study that asks for a profile with a secret once its first trial is over."""
-
-    def decide(self, history: History) -> Decision:
-        found = super().decide(history)
-        if len(found.due) > 1:
-            return found
-        late = profile("late", "--xla_late=1", env={"HF_TOKEN": LATE})
-        due = tuple(replace(each, profile=late) for each in found.due)
-        return dataclasses.replace(found, due=due)
-
-
-def test_a_secret_that_a_study_brings_later_is_hidden(tmp_path: Path) -> None:
-    cluster = Cluster()
-    each = campaign(tmp_path, cluster, Later(cells=(on("node001"),), repeats=2))
-    with write_log(each.folder, "info") as path:
-        for _ in range(200):
-            each.turn()
-            cluster.now_s += 1
-        logging.getLogger("pytest_xlatune.executors").warning("sbatch said %s", LATE)
-    text = path.read_text(encoding="utf-8")
-    assert "sbatch said (hidden)" in text
-    assert LATE not in text
-
-
-def test_a_campaign_without_a_log_writes_nothing_to_the_terminal() -> None:
-    program = (
-        "import logging, pytest_xlatune.campaign; "
-        "logging.getLogger('pytest_xlatune.campaign').warning('not for the terminal')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.ledger import Event, TrialEnded, TrialPlanned
+from pytest_xlatune.ledger import Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import NotRun, Outcome, State, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.derived import Singles, Stacks
+from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.resolved import again
 from tests.helpers.scripted import ScriptedExecutor, campaign, log, run
@@ -90,53 +90,3 @@ def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) ->
     run(each)
     assert [STACK in one for one in asked[:2]] == [False, True]
     assert len(asked) < 5  # once for each set of profiles, not at every turn
-
-
-def test_what_compiling_settles_gives_its_slot_to_the_next_in_every_session(
-    tmp_path: Path,
-) -> None:
-    executor = ScriptedExecutor(script)
-    candidates = (*SINGLES, profile("late", "--xla_late=1"), profile("never", "--xla_never=1"))
-
-    def settle(
-        state: LedgerState, pending: Sequence[Trial], whole: Sequence[Trial]
-    ) -> tuple[Event, ...]:
-        return tuple(
-            event
-            for trial in whole
-            if trial.profile.id == "quick"
-            for event in (
-                TrialPlanned(trial=trial),
-                TrialEnded(
-                    result=TrialResult(
-                        trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.NEEDLESS
-                    )
-                ),
-            )
-        )
-
-    def choosing(session: str) -> Campaign:
-        made = campaign(tmp_path, executor, session=session, profiles=SINGLES)
-        study = made.study
-        assert isinstance(study, TuningStudy)
-        singles = (Singles(slots=3, candidates=candidates, evidence=False),)
-        chosen = msgspec.structs.replace(study, profiles=(), singles=singles)
-        each = again(made, chosen, session=session, executor=executor)
-        each.compile_step = settle
-        each.open()
-        return each
-
-    first = choosing("first")
-    run(first)
-    screened = {arm_of(name) for name in executor.submitted if "-wave2" in name}
-    assert screened - {"baseline-deployed"} == {"fast", "idle", "late"}
-    before = len(executor.submitted)
-    second = choosing("second")
-    assert isinstance(second.study, TuningStudy)
-    run(second)
-    assert len(executor.submitted) == before
-    slots = second.study.swept(second.view().history).arms.slots
-    assert [each.id for each in slots.values()] == ["fast", "idle", "late"]
-    verdict = second.conclude().verdict("quick")
-    assert verdict is not None
-    assert verdict.is_needless

@@ -14,42 +14,6 @@ from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.preflight import Preflight
 
-BUSY = "n2 is allocated, expected idle"
-
-
-def test_a_look_during_which_another_process_begins_is_taken_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trials: dict[str, Any] = {}
-    looks: list[bool] = []
-
-    def look(site: Any) -> Preflight:
-        looks.append(site.is_busy)
-        # submitted by the other worker, which has the nodes now
-        trials["one"] = SimpleNamespace(trial=SimpleNamespace(arm="one"))
-        return Preflight(faults=() if site.is_busy else (BUSY,))
-
-    view = SimpleNamespace(state=SimpleNamespace(trials=trials, notes=()), pending=())
-    nothing: Any = SimpleNamespace(workdir=None)
-    session = Session(nothing, "me", config=nothing)
-    sweep: Any = SimpleNamespace(name="pretend", profiles=(), named_profiles=())
-    resolved = SimpleNamespace(cell=None, sweep=SimpleNamespace(launcher=SimpleNamespace(
-        interpreter="")))  # fmt: skip
-    one: Any = SimpleNamespace(sweep=resolved, profiles=())
-    session._selections["pretend"] = one
-    campaign = SimpleNamespace(
-        view=lambda: view,
-        conclude=lambda: SimpleNamespace(verdicts=()),
-        folder=None,
-    )
-    monkeypatch.setattr(session, "campaign", lambda _: campaign)
-    monkeypatch.setattr(preflight, "look", look)
-    monkeypatch.setattr(session_room, "site_of", lambda *_, **said: SimpleNamespace(**said))
-    monkeypatch.setattr(session_room, "context_of", lambda *_: None)
-    monkeypatch.setattr(session_room, "look_at_flags", lambda *_, **__: Preflight())
-    assert session.preflight(sweep).faults == ()
-    assert looks == [False, True]
-
 
 @pytest.mark.parametrize(
     ("pending", "taken"),

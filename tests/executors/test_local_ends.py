@@ -41,14 +41,6 @@ def test_ctrl_c_in_the_submitters_terminal_does_not_reach_the_job(machine: Machi
     assert trainer.is_alive
 
 
-def test_cancel_ends_a_running_trial(machine: Machine) -> None:
-    job = machine.submit("a", SLEEP)
-    _, trainer = machine.running(job)
-    machine.cancel(job)
-    assert machine.final(job).state is State.CANCELLED
-    assert not trainer.is_alive
-
-
 def test_cancel_right_after_submission_starts_nothing_or_ends_it(machine: Machine) -> None:
     job = machine.submit("a", SLEEP)
     machine.cancel(job)
@@ -86,14 +78,6 @@ def test_cancel_of_a_lost_trial_ends_what_it_left(machine: Machine) -> None:
     assert payload.start_ticks(child) is not None
     machine.cancel(job)
     assert payload.start_ticks(child) is None
-
-
-def test_a_killed_trainer_has_failed_with_its_signal(machine: Machine) -> None:
-    job = machine.submit("a", SLEEP)
-    _, trainer = machine.running(job)
-    os.kill(trainer.pid, signal.SIGKILL)
-    found = machine.final(job)
-    assert (found.state, found.signal) == (State.FAILED, 9)
 
 
 def test_the_job_is_the_payload_in_a_session_of_its_own_and_nothing_stands_between(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
-import socket
 import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.executors import LOCK_VARIABLE, Executor, machine_lock, payload
+from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
@@ -24,11 +22,6 @@ from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.machine import SLEEP, Machine, job_id_of, log, submitter
 from tests.helpers.payloads import PATH, TIMED
 from tests.helpers.waiting import until
-
-
-def test_it_is_an_executor_of_one_trial_at_a_time() -> None:
-    executor: Executor = LocalExecutor()
-    assert (executor.name, executor.max_in_flight) == ("local", 1)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +37,6 @@ def test_a_trial_runs_and_its_outcome_is_seen(
     assert (found.state, found.exit_code) == (state, exit_code)
     assert found.nodes == (payload.boot()[0],)
     assert log(machine, job) == "done\n"
-
-
-def test_a_running_trial_tells_where_and_since_when(machine: Machine) -> None:
-    before_s = time.time()
-    job = machine.submit("a", SLEEP)
-    machine.running(job)
-    found = machine.poll(job)
-    assert found.nodes == (socket.gethostname(),)
-    assert found.start_s is not None
-    assert before_s <= found.start_s <= time.time()
 
 
 def test_the_environment_of_the_submitter_stays_with_the_submitter(
@@ -77,39 +60,6 @@ def test_the_environment_of_the_submitter_stays_with_the_submitter(
         for path in (machine.root / "a").rglob("*")
         if path.is_file()
     )
-
-
-@pytest.mark.parametrize(
-    ("ours", "spec", "seen"),
-    [
-        ("0,3", {"inherit": ("CUDA_*",)}, "0,3"),
-        (None, {"inherit": ("CUDA_VISIBLE_DEVICES",)}, "unset"),
-        ("0,3", {}, "unset"),
-        ("0,3", {"inherit": ("CUDA_*",), "env": {**PATH, "CUDA_VISIBLE_DEVICES": "1"}}, "1"),
-        ("0,3", {"inherit": ("CUDA_*",), "unset": ("CUDA_VISIBLE_DEVICES",)}, "unset"),
-    ],
-    ids=[
-        "inherited as the submitter has it",
-        "all of them where the submitter has none",
-        "not inherited",
-        "the spec's own",
-        "taken away",
-    ],
-)
-def test_the_trainer_sees_the_gpus_that_the_spec_says(
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    ours: str | None,
-    spec: dict[str, object],
-    seen: str,
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if ours is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
-    argv = ("sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
-    job = machine.submit("a", msgspec.structs.replace(LaunchSpec(argv=argv, env=PATH), **spec))
-    machine.final(job)
-    assert log(machine, job) == f"{seen}\n"
 
 
 def test_a_folder_is_submitted_once(machine: Machine) -> None:

@@ -5,13 +5,11 @@ Each attack is made by a real user, in the way that worked once.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import stat
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.settings import check_folders, resolve_options
+from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.runs import open_folder
 from pytest_xlatune.workers import probe_environment
 from tests.helpers import people as of_machine
@@ -53,9 +51,6 @@ def people(everyone: People) -> Iterator[People]:
 def alone() -> Iterator[None]:
     yield
     secure_files.trust_group(None)
-
-
-_PR_SET_DUMPABLE, _CLONE_NEWUSER = 4, 0x10000000
 
 
 def opened(project: Path, access: str = "owner") -> Callable[[], Path]:
@@ -140,72 +135,6 @@ def test_a_project_s_folder_names_ways_out_that_are_open_and_the_group_s_word_ho
         assert (modes(each), each.stat().st_gid) == ("2770", people.team)
 
 
-def test_a_work_directory_of_another_group_is_given_the_group_that_is_trusted(
-    people: People,
-) -> None:
-    project = people.project(mode=0o755)
-    cell = people.ann.does(opened(project))
-    project.chmod(0o775)
-    os.chown(cell.parent.parent, people.ann.uid, people.ann.gid)
-    said = people.ann.does(opened(project, "group"))
-    command = said.partition("give the work directory that group (")[2].partition(")")[0]
-    assert people.ann.does(lambda: subprocess.run(command, shell=True, check=True).returncode) == 0
-    assert people.ann.does(opened(project, "group")) == cell
-
-
-def test_a_group_that_may_not_write_in_a_scratch_is_not_let_into_a_folder_there(
-    people: People,
-) -> None:
-    scratch = people.project(mode=0o1777)
-    cell = people.ann.does(opened(scratch, "group"))
-    assert cell.stat().st_gid == people.ann.gid, "all users of a machine may be in the other one"
-
-
-@pytest.mark.parametrize(
-    ("owner", "why"), [("ben", "belongs to user"), ("root", "is not writable for you")]
-)
-def test_a_folder_that_we_may_not_enter_is_told_as_such(
-    people: People, owner: str, why: str
-) -> None:
-    project = people.project(mode=0o700)
-    uid = people.ben.uid if owner == "ben" else 0
-    os.chown(project, uid, people.team)
-    inside = project / "ann" / ".xlatune"
-    said = people.ann.does(lambda: check_folders([("--xlatune-workdir", inside)]))
-    assert said.startswith("ConfigError: --xlatune-workdir: ")
-    assert f"{project} {why}" in said
-
-
-def test_a_user_namespace_that_shows_another_root_refuses_no_session(people: People) -> None:
-    """As apptainer and rootless podman make one: all but this user are one stranger there."""
-    home = people.root / "home"
-    home.mkdir()
-    os.chown(home, people.ann.uid, people.ann.gid)
-
-    def goes_apart() -> int:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        if libc.unshare(_CLONE_NEWUSER):
-            return 0
-        Path("/proc/self/uid_map").write_text(f"{people.ann.uid} {people.ann.uid} 1")
-        secure_files.check_way(home, option="here")
-        return Path("/").stat().st_uid
-
-    shown = people.ann.does(goes_apart)
-    if shown == 0:
-        pytest.skip("users may make no user namespace on this machine")
-    assert shown == int(Path("/proc/sys/kernel/overflowuid").read_text())
-
-
-def test_a_link_whose_target_is_gone_is_told_as_such(people: People) -> None:
-    """As where a scratch was emptied."""
-    project = people.project(mode=0o755)
-    people.ann.does(lambda: (project / ".xlatune").symlink_to("/gone/scratch"))
-    said = people.ann.does(opened(project))
-    assert said.startswith("ConfigError: --xlatune-workdir: ")
-    assert f"{project / '.xlatune'} is a link to /gone/scratch, which does not exist" in said
-
-
 def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
     """Return the folder of an attempt, and the digest that its job's script has."""
     folder = cell / "session" / "trial.1"
@@ -283,8 +212,6 @@ def test_a_job_runs_what_was_submitted_and_nothing_else(
 
 
 # -- what is found above files of ours -------------------------------------------------------------
-
-_LOADED = tomllib  # of the users, none may read our interpreter
 
 
 def above(people: People, way: str) -> tuple[Path, Person]:
@@ -397,19 +324,6 @@ def test_a_repository_that_others_may_write_in_part_runs_nothing_of_theirs(
     assert not list(people.root.glob("ran.*")), "no program was run"
     monkeypatch.setenv("PATH", "")  # read without git
     assert people.ann.does(asks) == {}
-
-
-def test_below_an_empty_repository_of_ours_another_s_is_not_taken(
-    people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(people.root))
-    inside, _ = above(people, "sticky")
-    subprocess.run(["git", "init", "-q", str(inside.parent)], check=True)
-    people.ann.does((inside / ".git").mkdir)
-    said: list[str] = people.ann.does(
-        lambda: probe_environment._git(inside, "rev-parse", "--git-dir")
-    )
-    assert said is None
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link", "open to all"])
@@ -609,24 +523,6 @@ def test_a_member_s_link_opens_no_other_folder_of_ours_to_the_group(people: Peop
     assert people.ben.does(swap) is None
     people.ann.does(opened(project, "group"))
     assert (modes(private), private.stat().st_gid) == ("700", people.ann.gid)
-
-
-def test_a_ledger_that_was_begun_without_the_word_stays_closed_and_that_is_said(
-    people: People,
-) -> None:
-    project = people.project(mode=0o2755)
-    cell = people.ann.does(opened(project))
-    people.ann.does(lambda: DriverLock(cell).attending().__enter__())
-    assert people.ann.does(opened(project, "group")) == cell
-    assert (modes(cell), cell.stat().st_gid) == ("2770", people.team)
-
-    def goes_on() -> None:
-        secure_files.trust_group(project / ".xlatune")
-        DriverLock(cell).attending().__enter__()
-
-    said = people.ben.does(goes_on)
-    assert f"{cell / 'waiters.lock'} is closed to you: user {people.ann.name} made it" in said
-    assert "free space" not in said
 
 
 def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(

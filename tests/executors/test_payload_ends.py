@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.folder import read_claim, read_outcomes, read_started, write_spec
+from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.payloads import PATH, TIMED, Start, is_gone, outcome, python, trainer
+from tests.helpers.payloads import PATH, Start, is_gone, outcome, python, trainer
 from tests.helpers.waiting import LIMIT_S, until
 
 # a trainer with a child in its group, and one that left it for a session of its own
@@ -145,49 +144,12 @@ def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     assert (outcome(tmp_path).state, outcome(tmp_path).exit_code) == (State.CANCELLED, 0)
 
 
-def test_kill_9_of_the_payload_takes_the_trainer_with_it(tmp_path: Path, start: Start) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=python(f"import signal, time; {DEAF}; {WAIT}")))
-    running = start(tmp_path)
-    process = trainer(tmp_path)
-    running.kill()
-    until(lambda: not process.is_alive)
-    assert running.wait(LIMIT_S) == -signal.SIGKILL
-    assert not read_outcomes(tmp_path)
-
-
 def test_a_cancel_before_the_start_starts_nothing(tmp_path: Path, start: Start) -> None:
     write_spec(tmp_path, LaunchSpec(argv=("touch", "ran"), env=PATH))
     (tmp_path / payload.CANCEL).touch()
     start(tmp_path).wait(LIMIT_S)
     assert outcome(tmp_path).state is State.CANCELLED
     assert not (tmp_path / "ran").exists()
-
-
-def test_trials_on_one_machine_never_overlap(tmp_path: Path, start: Start) -> None:
-    folders = [tmp_path / name for name in "abcd"]
-    for folder in folders:
-        write_spec(folder, LaunchSpec(argv=python(TIMED)))
-    for running in [start(folder, lock=str(tmp_path / "lock")) for folder in folders]:
-        running.wait(LIMIT_S)
-    spans = sorted(
-        tuple(map(float, (folder / "log.0.txt").read_text().split())) for folder in folders
-    )
-    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-
-
-def test_a_trial_that_waits_for_the_machine_can_be_cancelled(tmp_path: Path, start: Start) -> None:
-    lock = str(tmp_path / "lock")
-    for name in ("first", "second"):
-        write_spec(tmp_path / name, LaunchSpec(argv=("sleep", "300"), env=PATH, deadline_s=300))
-    start(tmp_path / "first", lock=lock)
-    first = trainer(tmp_path / "first")
-    waiting = start(tmp_path / "second", lock=lock)
-    until(lambda: read_claim(tmp_path / "second"))
-    waiting.terminate()
-    waiting.wait(LIMIT_S)
-    assert outcome(tmp_path / "second").state is State.CANCELLED
-    assert read_started(tmp_path / "second") is None
-    assert first.is_alive
 
 
 def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(

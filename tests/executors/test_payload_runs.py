@@ -160,12 +160,6 @@ def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
     assert (tmp_path / payload.SECRETS).read_text().count(secret) == 4
 
 
-def test_what_the_spec_sets_wins_over_what_is_inherited(tmp_path: Path, start: Start) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=("env", "-0"), env={"A": "spec"}, inherit=("A", "PATH")))
-    start(tmp_path, environ={"A": "ours"}).wait(LIMIT_S)
-    assert environment_of(tmp_path / "log.0.txt")[b"A"] == b"spec"
-
-
 def test_folder_and_rank_are_filled_in_where_the_spec_asks_for_them(
     tmp_path: Path, start: Start
 ) -> None:

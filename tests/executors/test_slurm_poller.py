@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import Request, SchedulerDown, payload
-from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.executors import SchedulerDown, payload
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm._poller import Poller
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State
 from tests.helpers.played import (
-    ARGUMENTS,
     AWAY,
     NO_ACCOUNTING,
     OK,
@@ -71,13 +69,6 @@ def test_a_job_that_no_round_has_asked_for_is_pending(clock: Clock, folder: Path
     poller = Poller(run=slurm, clock=clock)
     assert poller.poll({"31": folder})["31"].state is State.RUNNING
     assert poller.poll({"31": folder, "32": folder.parent / "2"})["32"].state is State.PENDING
-
-
-def test_nothing_is_asked_about_jobs_that_are_over(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")))
-    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 5)
-    assert {each.state for each in seen} == {State.COMPLETED}
-    assert len(slurm.asked) == 1
 
 
 def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: Path) -> None:
@@ -291,59 +282,6 @@ def test_slurmdbd_that_is_absent_is_not_asked_every_round(clock: Clock, folder: 
     slurm = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
     rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
     assert slurm.count("sacct") == 1
-
-
-class Crowded:
-    """Plays a controller with jobs of others, and counts the bytes that it answers with.
-
-    As Slurm does: `scontrol show job` without a number and `squeue` without a user fetch all jobs.
-    """
-
-    def __init__(self, ours: int, others: int) -> None:
-        self.ours, self.others, self.bytes = ours, others, 0
-
-    def __call__(self, argv: Sequence[str]) -> Reply:
-        theirs = 0
-        if argv[0] == "scontrol":
-            asked = [argv[-1]] if argv[-1].isdecimal() else [str(31 + i) for i in range(self.ours)]
-            theirs = 0 if argv[-1].isdecimal() else self.others
-            lines = [self._scontrol(int(each)) for each in asked]
-            lines += [scontrol("RUNNING").replace("JobId=31", "JobId=9")] * theirs
-        elif argv[0] == "squeue":
-            lines = [self._squeue(31 + i) for i in range(self.ours)]
-            lines += [self._squeue(9)] * (0 if "-u" in argv else self.others)
-        else:
-            return NO_ACCOUNTING
-        out = "\n".join(lines)
-        self.bytes += len(out)
-        return Reply(code=0, out=out)
-
-    def _scontrol(self, job: int) -> str:
-        told = scontrol("RUNNING" if job == 31 else "PENDING").replace("JobId=31", f"JobId={job}")
-        return told.replace("t1/1", f"t{job - 30}/1")
-
-    def _squeue(self, job: int) -> str:
-        folder = f"/lustre/my sweeps/pp8/cell/t{job - 30}/1"
-        return row("RUNNING", JobID=str(job), WorkDir=folder).rpartition(SEPARATOR)[0]
-
-
-@pytest.mark.parametrize("ours", [2, 40])
-def test_what_a_turn_asks_for_does_not_grow_with_the_jobs_of_others(
-    clock: Clock, tmp_path: Path, ours: int
-) -> None:
-    """With 1,500 jobs of others Slurm answers with not one byte more."""
-    answered = {}
-    for others in (0, 1500):
-        slurm = Crowded(ours, others)
-        poller = Poller(run=slurm, clock=clock, round_s=3)
-        folders = {str(31 + i): tmp_path / "pp8" / "cell" / f"t{i + 1}" / "1" for i in range(ours)}
-        for _ in range(40):
-            assert poller.poll(folders)["31"].state is State.RUNNING
-            clock.now += 3
-        executor = SlurmExecutor(run=slurm)
-        executor.find(Request(folder=tmp_path / "none" / "1", **ARGUMENTS))
-        answered[others] = slurm.bytes
-    assert answered[1500] == answered[0] > 0
 
 
 @pytest.mark.parametrize("in_books", ["PENDING", "RUNNING"])

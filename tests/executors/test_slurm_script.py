@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,44 +60,6 @@ def test_the_script_says_all_that_keeps_trials_comparable(folder: Path) -> None:
 def test_the_script_is_as_recorded(folder: Path) -> None:
     text = script_of(folder).replace(str(folder), "/shared/t1/1").replace(str(PACKAGE), "/package")
     golden.check(RECORD, text)
-
-
-def private_names_of_submitit() -> frozenset[str]:
-    import submitit
-
-    executors = (submitit.SlurmExecutor, submitit.LocalExecutor, submitit.Job)
-    names = {name for each in executors for name in dir(each)}
-    return frozenset(name for name in names if name.startswith("_") and not name.endswith("__"))
-
-
-def touches_submitit(path: Path, private: frozenset[str]) -> list[str]:
-    """Return what a module uses of submitit beyond `submitit.X`, the documented names."""
-    found: list[str] = []
-    text = path.read_text(encoding="utf-8")
-    if "submitit" not in text and private.isdisjoint(re.findall(r"\w+", text)):
-        return found
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found += [each.name for each in node.names if each.name.startswith("submitit.")]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("submitit"):
-            found.append(f"from {node.module}")
-        elif isinstance(node, ast.Attribute) and node.attr in private:
-            found.append(node.attr)
-        elif isinstance(node, ast.FunctionDef) and node.name in private:
-            found.append(node.name)
-    return found
-
-
-def test_one_module_uses_submitits_private_names() -> None:
-    private = private_names_of_submitit()
-    uses = {
-        str(path.relative_to(PACKAGE)): found
-        for path in PACKAGE.rglob("*.py")
-        if (found := touches_submitit(path, private))
-    }
-    assert uses.keys() == {"executors/slurm/_script.py"}
-    private_ones = {"_make_submission_file_text", "_submitit_command_str"}
-    assert private.intersection(uses["executors/slurm/_script.py"]) == private_ones
 
 
 def test_options_for_srun_reach_srun(folder: Path) -> None:

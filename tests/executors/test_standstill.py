@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import look_at_hang, payload
+from pytest_xlatune.executors import look_at_hang
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.message import sentence
@@ -72,17 +72,6 @@ def test_the_site_s_own_customization_is_run_as_before(tmp_path: Path, start: St
     (tmp_path / "train.py").write_text(f"OF_THE_SITE\n{READS}")
     found = hung(tmp_path, start, sys.executable, "train.py", PYTHONPATH=str(theirs))
     assert found.stands[0].at == "train.py:6 wait_for_data"
-
-
-def test_a_customization_that_fails_is_told_as_python_tells_it(
-    tmp_path: Path, start: Start
-) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "sitecustomize.py").write_text("import not_there_at_all")
-    (tmp_path / "train.py").write_text(READS)
-    hung(tmp_path, start, sys.executable, "train.py", PYTHONPATH=str(theirs))
-    assert "not_there_at_all" in (tmp_path / "log.0.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -210,10 +199,6 @@ def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(
     listener.settimeout(0.0)
     with pytest.raises(BlockingIOError):
         listener.accept()
-
-
-def test_the_signal_of_the_hook_is_the_one_that_is_sent() -> None:
-    assert f"faulthandler.register({look_at_hang.SIGNAL}," in payload._HOOK
 
 
 def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:

@@ -12,9 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,40 +22,10 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import Reply
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.secure_files import write_json
 from tests.helpers.machine import SLEEP, Machine
 from tests.helpers.payloads import PATH, Start
 from tests.helpers.played import ARGUMENTS, Scripted, row
 from tests.helpers.waiting import LIMIT_S, until
-
-
-class InBackground:
-    """A call in a thread; its result is awaited."""
-
-    def __init__(self, call: Any) -> None:
-        self._found: list[Any] = []
-        self._thread = threading.Thread(target=lambda: self._found.append(call()), daemon=True)
-        self._thread.start()
-
-    @property
-    def result(self) -> Any:
-        self._thread.join(LIMIT_S)
-        (found,) = self._found
-        return found
-
-
-def test_a_folder_that_another_process_submits_is_not_submitted_again(machine: Machine) -> None:
-    folder = machine.root / "one"
-    folder.mkdir()
-    with (folder / "submit.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        second = InBackground(lambda: machine.submit("one", SLEEP))
-        # it has come as far as the short-lived process, which waits for us
-        until((folder / "submit.txt").exists)
-        write_json(folder / "job.json", {"job_id": "1.1", "comment": "one"})
-    assert second.result.job_id == "1.1"
-    assert not processes_of(folder), "nothing was started"
-    machine.submissions.clear()
 
 
 def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors import Executor, Request
-from pytest_xlatune.executors.folder import read_claim, read_started
-from pytest_xlatune.executors.named import EXECUTORS, executor_named
-from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.executors.named import EXECUTORS
 from tests.helpers.guests import install
 from tests.helpers.how_to import whole
-from tests.helpers.payloads import PATH
 from tests.helpers.quick_trials import QuickExecutor
-from tests.helpers.waiting import until
 
 (MODULE,), PROJECT = whole("an executor")
 # its trials run on nodes, each of which is this machine
@@ -112,16 +103,6 @@ def test_a_sweep_runs_by_an_executor_that_the_package_does_not_know(
     assert f"the mean of {trials} here" in said_by(capsys, "plan", "test_sweep.py")
 
 
-def test_a_preflight_looks_at_this_machine_where_its_trials_run(project: Any) -> None:
-    (project.path / "trainer.py").unlink()
-    done = project.run("--xlatune-executor", "pool")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(
-        ["*cannot begin, nothing was submitted*", "*trainer.py does not exist*"]
-    )
-    assert not project.submitted
-
-
 def test_one_whose_trials_run_on_nodes_is_asked_for_them(
     project: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,55 +139,3 @@ def test_one_that_cannot_be_had_is_refused(project: Any, name: str, said: str) -
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert said in done.stdout.str() + done.stderr.str()
     assert not project.submitted
-
-
-class Held:
-    """A trial that ends when its file is written, and the executor of the page, anew each time."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.spec = LaunchSpec(argv=("sh", "-c", "until [ -e go ]; do sleep 0.05; done"), env=PATH)
-        self.request = Request(
-            folder=root / "one.1", job_name="one", comment="one", resources=Resources()
-        )
-
-    @property
-    def executor(self) -> Executor:
-        return executor_named("pool")
-
-    def submit(self) -> Submission:
-        job_id = self.executor.submit(self.spec, self.request)
-        return Submission(trial_id="one", attempt=1, executor="pool", job_id=job_id, folder="one.1")
-
-    def stands(self, job: Submission, state: State) -> Outcome:
-        def look() -> Outcome | None:
-            found = self.executor.poll([job], root=self.root)[job.job_id]
-            return found if found.state is state else None
-
-        return until(look)
-
-
-@pytest.fixture
-def held(installed: Path, tmp_path: Path) -> Iterator[Held]:
-    made = Held(tmp_path)
-    yield made
-    made.request.folder.mkdir(exist_ok=True)
-    (made.request.folder / "go").touch()
-
-
-def test_an_attempt_that_is_submitted_again_runs_once_and_ends_when_asked(held: Held) -> None:
-    job = held.submit()
-    held.stands(job, State.RUNNING)
-    assert held.submit() == job
-    held.executor.cancel([job], root=held.root)
-    held.stands(job, State.CANCELLED)
-
-
-def test_a_payload_that_was_killed_is_lost(held: Held) -> None:
-    job = held.submit()
-    held.stands(job, State.RUNNING)
-    claim, trainer = read_claim(held.request.folder), read_started(held.request.folder)
-    assert claim is not None
-    assert trainer is not None
-    os.kill(claim.pid, signal.SIGKILL)
-    held.stands(job, State.LOST)

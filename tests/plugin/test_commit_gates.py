@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import venv
@@ -167,22 +166,6 @@ def test_what_would_measure_nothing_is_refused(
     assert folder.submitted == []
 
 
-def test_a_checkout_that_is_gone_or_half_made_is_made_again(
-    folder: Any, repository: Repository
-) -> None:
-    repository.commit(1000.0, note="same speed")
-    assert folder.run("--xlatune-budget=8").ret == 0
-    made = repository.path / ".git" / "xlatune"
-    first, second = sorted(each for each in made.iterdir() if each.is_dir())
-    shutil.rmtree(first)
-    repository.git("worktree", "prune")
-    (second.parent / f"{second.name}.ready").unlink()  # killed while it was made
-    (second / "train.py").write_text("half", "utf-8")
-    done = folder.run("--xlatune-fresh", "--xlatune-budget=8")
-    done.assert_outcomes(passed=1)
-    assert (first / "train.py").exists()
-
-
 @pytest.mark.parametrize("how", [{"editable": True}, {}], ids=["editable", "a copy"])
 def test_an_installed_trainer_would_run_one_code_for_all(
     folder: Any, repository: Repository, tmp_path: Path, how: dict[str, bool]
@@ -315,28 +298,6 @@ def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repos
     is_refused("hashlib.py")
 
 
-def test_an_interpreter_is_a_candidate(folder: Any, repository: Repository) -> None:
-    slow = folder.path / "python-slow"
-    slow.write_text(f'#!/bin/sh\nSLOW=1 exec {sys.executable} "$@"\n', "utf-8")
-    slow.chmod(0o755)
-    trainer = TRAINER.replace(
-        "speed = SPEED", "import os\nspeed = SPEED - 200 * len(os.environ.get('SLOW', ''))"
-    )
-    (repository.path / "train.py").write_text(trainer.replace("NOISE", "0.004"), "utf-8")
-    repository.git("commit", "--quiet", "--all", "-m", "an interpreter may be slow")
-    given = f'candidate("new-python", python={str(slow)!r})'
-    same = f'candidate("same-python", python={sys.executable!r})'
-    text = GATE_FILE.replace('candidate("head", code=os.environ.get("CODE", "HEAD"))', given)
-    (folder.path / "test_sweep.py").write_text(text.replace("HEAD~1", "HEAD"), "utf-8")
-    done = folder.run()
-    assert done.ret == 1
-    done.stdout.fnmatch_lines(["*regression: new-python, delta -*"])
-    (folder.path / "test_sweep.py").write_text(
-        text.replace("HEAD~1", "HEAD").replace(given, same), "utf-8"
-    )
-    assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
-
-
 IMAGE_GATE = """\
 import sys
 from pathlib import Path
@@ -399,29 +360,6 @@ def test_an_image_is_a_candidate(folder: Any) -> None:
     assert set(record["image"].split(", ")) == {slow, now}
     write_image_gate(folder, now, now, program=str(program))
     assert folder.run().ret == pytest.ExitCode.USAGE_ERROR
-
-
-def test_a_stored_baseline_is_of_another_commit(
-    folder: Any, repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = repository.git("rev-parse", "HEAD")
-    repository.commit(1000.0, note="same speed")
-    assert folder.run().ret == 0
-    shutil.copy(folder.path / "reports" / "pretend" / "gate.json", folder.path / "release.json")
-    slow = repository.commit(900.0)
-    monkeypatch.setenv("BASELINE", "HEAD")
-    given = 'Gate(margin=0.01, candidates=(candidate("head", code=os.environ.get("CODE", "HEAD")),)'
-    stored = 'Gate(margin=0.01, candidates=(candidate("tonight"),), stored='
-    (ledger,) = folder.path.glob(".xlatune/pretend/*")
-    for source in (folder.path / "release.json", ledger):
-        text = GATE_FILE.replace(given, f"{stored}{str(source)!r}")
-        assert text != GATE_FILE
-        (folder.path / "test_sweep.py").write_text(text, "utf-8")
-        red = folder.run(f"--xlatune-workdir={source.name}-work")
-        assert red.ret == 1
-        red.stdout.fnmatch_lines(["*regression: tonight, delta -*"])
-        said = " ".join(folder.read("reports/pretend/gate.md").split())
-        assert f"(commit {base} then, {slow} now)" in said
 
 
 def test_the_submodules_of_a_commit_are_those_that_it_names(

@@ -12,8 +12,6 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import COMMIT_RATES
-from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
-from tests.helpers.words import in_words
 
 SWEEP_FILE = """\
 import sys
@@ -178,97 +176,6 @@ def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
     assert done.ret == pytest.ExitCode.TESTS_FAILED
 
 
-QUICK = (
-    "    site=SiteSettings(\n"
-    "        executor='local',\n"
-    "        retry_policy=RetryPolicy(rules={'checkout-fail': RetryRule(retries=RETRIES, "
-    "backoff_s=1, then=Next.DROP)}),\n"
-    "    ),\n"
-)
-
-
-def without_waiting(folder: Any, loads: str = "", *, retries: int = 1) -> None:
-    """Write the sweep file; a checkout that cannot be made is tried again after a second."""
-    text = SWEEP_FILE.replace("LOADS", loads)
-    text = text.replace('    site=SiteSettings(executor="local"),\n', QUICK)
-    text = text.replace(
-        "    SiteSettings,\n", "    RetryPolicy,\n    RetryRule,\n    SiteSettings,\n"
-    )
-    text = text.replace("\nTRAINER", "\nfrom pytest_xlatune.model.resources import Next\nTRAINER")
-    text = text.replace("RETRIES", str(retries))
-    (folder.path / "test_sweep.py").write_text(text, "utf-8")
-
-
-def lose_files(trainer: Trainer, commit: str) -> None:
-    """Remove what git keeps of `speed.py` at a commit, as a damaged or partial clone has it."""
-    blob = trainer.git("rev-parse", f"{commit}:speed.py")
-    (trainer.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-
-
-def with_a_submodule_that_is_gone(trainer: Trainer, note: str) -> str:
-    """Commit a submodule whose repository no machine has."""
-    gone = trainer.path.parent / "gone"
-    text = f'[submodule "lib"]\n\tpath = lib\n\turl = {gone}\n'
-    (trainer.path / ".gitmodules").write_text(text, "utf-8")
-    (trainer.path / "lib").mkdir(exist_ok=True)
-    trainer.git("update-index", "--add", "--cacheinfo", f"160000,{'3' * 40},lib")
-    found = trainer.commit(note)
-    trainer.git("rm", "--quiet", "--cached", "lib", ".gitmodules")
-    (trainer.path / ".gitmodules").unlink()
-    return found
-
-
 def verdicts_of(folder: Any) -> dict[str, dict[str, Any]]:
     text = json.loads(folder.read("reports/pretend/commits.json"))
     return {each["arm"]: each for each in text["conclusion"]["verdicts"]}
-
-
-@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_a_table_goes_on_past_a_commit_that_cannot_be_checked_out(
-    folder: Any, trainer: Trainer, run: str
-) -> None:
-    without_waiting(folder, "loads=(Load(model='a'), Load(model='b'))")
-    hashes = [trainer.commit("one"), with_a_submodule_that_is_gone(trainer, "two")]
-    hashes.append(trainer.commit("three"))
-    named = ",".join(hashes)
-    done = getattr(folder, run)("--xlatune-commits", named, "-v")  # both workers make checkouts
-    verdicts, short = verdicts_of(folder), [each[:12] for each in hashes]
-    for model in "ab":
-        own = [verdicts[f"{model}-{each}"] for each in short]
-        assert [each["can_run"] for each in own] == [True, False, True]
-        assert [each["kind"] == "INVALID" for each in own] == [False, True, False]
-        (why,) = map(in_words, own[1]["reasons"])
-        assert f"the checkout of {short[1]} cannot be made" in why
-        assert "submodule" in why, "in git's own words"
-    assert len(folder.submitted) == 4, "of the two others alone"
-    done.assert_outcomes(passed=5, failed=2)
-    notes = folder.read("reports/pretend/commits.md")
-    assert f"the checkout of {short[1]} cannot be made" in notes
-    ledger = (next(folder.path.glob(".xlatune/**/ledger.jsonl"))).read_text("utf-8")
-    ended = [each for each in ledger.splitlines() if '"attempt-ended"' in each]
-    assert sum("checkout-fail" in each for each in ended) == 4, "each load tried it again"
-
-
-def test_where_no_commit_can_be_checked_out_nothing_begins(folder: Any, trainer: Trainer) -> None:
-    without_waiting(folder, "loads=(Load(model='a'),)")
-    hashes = [trainer.commit("one"), trainer.commit("two")]
-    for each in hashes:
-        lose_files(trainer, each)
-    done = folder.run("--xlatune-commits", ",".join(hashes))
-    assert done.ret != pytest.ExitCode.OK
-    done.stdout.fnmatch_lines([f"*the checkout of {hashes[0][:12]} cannot be made*"])
-    assert not folder.submitted
-
-
-def test_a_search_whose_end_cannot_be_checked_out_cannot_tell(
-    folder: Any, trainer: Trainer
-) -> None:
-    without_waiting(folder, retries=0)
-    hashes = [trainer.commit(f"change {at}") for at in range(4)]
-    lose_files(trainer, hashes[-1])
-    done = folder.run("--xlatune-commits", f"{hashes[0]}..HEAD", "-v")
-    record = record_of(folder)
-    assert record["found"] == "CANNOT TELL"
-    assert "cannot be made" in in_words(record["summary"][0])
-    assert len(folder.submitted) <= 1, "what no end can be compared with is not run"
-    assert done.ret != pytest.ExitCode.OK

@@ -154,22 +154,6 @@ def test_the_plan_shows_what_compiling_said_of_derived_profiles(sweep: Any) -> N
     assert "will compile" not in flat(plan)
 
 
-def test_what_it_rests_on_is_compiled_again_when_it_changes(sweep: Any) -> None:
-    sweep.run("-k", "none-1 or nccl", "-m", "wave2")
-    assert compiled(sweep) == 1 + 2
-    trainer = sweep.read("trainer.py").replace("speed = 1000.0", "speed = 1001.0")
-    (sweep.path / "trainer.py").write_text(trainer, encoding="utf-8")
-    sweep.run("-k", "unknown", "-m", "wave2").assert_outcomes(xfailed=1)
-    assert compiled(sweep) == 1 + 2 + 1 + 1
-    plan = sweep.run("--xlatune-plan", "-m", "wave2")
-    assert "will compile 7 profiles before the sweep queues them" in flat(plan)
-
-
-def test_another_profile_stands_only_where_it_is_measured(sweep: Any) -> None:
-    sweep.run("-k", "fast-too").assert_outcomes(passed=1)
-    assert any(trial.startswith("fast-too-") for trial in sweep.submitted)
-
-
 def test_no_control_and_no_compile_check_by_choice(sweep: Any) -> None:
     text = sweep.read("test_sweep.py").replace("CompileCheck()", "CompileCheck(controls=0)")
     (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
@@ -177,26 +161,6 @@ def test_no_control_and_no_compile_check_by_choice(sweep: Any) -> None:
     # what was decided without a run is measured by a session that compiles nothing
     sweep.run("-k", "none-1", "--xlatune-compile-check", "off").assert_outcomes(passed=1)
     assert any(trial.startswith("none-1-") for trial in sweep.submitted)
-
-
-def test_a_compilation_that_is_killed_decides_nothing(sweep: Any) -> None:
-    text = sweep.read("test_sweep.py").replace('"--xla_broken=1"', '"--xla_killed=1"')
-    (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = sweep.run("-k", "broken")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["*note: broken: compiling it was cut short, so it is measured*"])
-    assert not sweep.events("profile-compiled")
-
-
-def test_a_baseline_that_does_not_compile_ends_it_before_any_trial(sweep: Any) -> None:
-    text = sweep.read("test_sweep.py").replace("--xla_deployed=1", "--xla_broken=1")
-    (sweep.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    done = sweep.run("-k", "fast")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(
-        ["*cell as deployed gives no program to compare: the compiler gives up*"]
-    )
-    assert not sweep.submitted
 
 
 def test_a_trainer_of_another_machine_is_refused_at_collection(sweep: Any) -> None:

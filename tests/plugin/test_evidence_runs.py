@@ -212,20 +212,3 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     measured = next(each for each in folder.submitted if each.startswith("fast-wave2"))
     assert main(["hlo", measured, *there]) == 2
     assert "left no dump and no capture; record its profile" in capsys.readouterr().err
-
-
-def test_a_run_without_evidence_and_a_profile_that_is_not(folder: Any) -> None:
-    tests = TESTS.partition("@pytest.mark.confirm")[0].replace("wave1_5", "wave2")
-    text = folder.read("test_sweep.py").partition("@pytest.mark.wave1")[0]
-    (folder.path / "test_sweep.py").write_text(text + tests, encoding="utf-8")
-    done = folder.run()
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(
-        ["*baseline-deployed: *xla_dump: no [*]_after_optimizations.txt among 1 files*"]
-    )
-    (folder.path / "test_sweep.py").write_text(
-        text + tests.replace("baseline-deployed", "fasd"), encoding="utf-8"
-    )
-    done = folder.run()
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*unknown profile 'fasd' in sweep 'pretend'; did you mean 'fast'*"])

@@ -36,42 +36,6 @@ def test_a_control_is_measured(folder: Any) -> None:
     result.assert_outcomes(passed=2)
 
 
-def test_a_sweep_that_was_cut_short_asks_about_what_is_left(folder: Any) -> None:
-    folder.pytester.makeconftest(
-        """
-        from pathlib import Path
-
-        from pytest_xlatune.plugin import session
-        from pytest_xlatune.prepare.preflight import Preflight
-
-        def look(profiles, *_, taken, **__):
-            asked = [each.id for each in profiles if each.id not in taken]
-            with Path("asked.txt").open("a") as file:
-                print(*asked, file=file)
-            return Preflight()
-
-        session.look_at_flags = look
-        """
-    )
-    text = SWEEP_FILE.replace("test_baseline(baseline", "test_baseline(preflight, baseline")
-    profiles = '        profile("fast", "--xla_fast=1"), profile("same", "--xla_other=1"),\n'
-    folder.write(profiles=profiles, text=text)
-    folder.run("-m", "wave1 or wave2")
-    (path,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    begun = [at for at, each in enumerate(lines) if '"attempt-intended"' in each]
-    last = max(at for at in begun if "baseline" not in lines[at])
-    left = "same" if "same" in lines[last] else "fast"  # which runs last differs by folder
-    path.write_text("".join(lines[:last]), "utf-8")  # as a kill leaves it
-    folder.run("-m", "wave1 or wave2")
-    folder.run("-m", "wave1 or wave2")
-    more = '        profile("late", "--xla_late=1"),\n'
-    folder.write(profiles=profiles + more, text=text)
-    folder.run("-m", "wave1 or wave2")
-    asked = [set(line.split()) for line in folder.read("asked.txt").splitlines()]
-    assert asked == [{"fast", "same"}, {left}, set(), {"fast", "same", "late"}]
-
-
 def test_what_only_the_targets_xla_can_say_stops_the_tests_behind_it_too(folder: Any) -> None:
     # the look at the flags is that of test_baseline; the other tests do not ask for it
     folder.pytester.makeconftest(

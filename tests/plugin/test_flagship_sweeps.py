@@ -114,7 +114,6 @@ def run(pytester: pytest.Pytester, name: str, *options: str) -> pytest.RunResult
 
 
 @pytest.mark.parametrize(
-    # tests/slurm/test_slurm_flagships.py runs all of them on the lab
     "name",
     [pytest.param(each, marks=() if each == "hybrid" else BESIDE_THE_LAB) for each in FLAGSHIPS],
 )

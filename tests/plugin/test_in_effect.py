@@ -37,42 +37,6 @@ def test_settings_that_do_not_arrive_stop_a_sweep_after_two_profiles(folder: Fol
     done.stdout.fnmatch_lines(["*flags-not-effective*the sweep stops*"])
 
 
-@pytest.mark.parametrize(
-    ("profiles", "wrapper", "words"),
-    [
-        pytest.param(PROFILES, 'exec env -i PATH="$PATH" "$@"', "--xla_", id="all is dropped"),
-        pytest.param(
-            '        profile("ring", env={"GAIN": "1"}),\n'
-            '        profile("more", env={"GAIN": "2"}),\n'
-            '        profile("same", "--xla_same=1"),\n',
-            'exec "$@"',
-            "GAIN",
-            id="nothing shows a variable",
-        ),
-    ],
-)
-def test_settings_that_nothing_shows_are_told_with_the_first_profile_that_has_one(
-    folder: Folder, profiles: str, wrapper: str, words: str
-) -> None:
-    between = f"argv=('bash', '-c', {wrapper.replace('{', '{{')!r}, 'wrapper', sys.executable, "
-    folder.write(profiles=profiles, text=SWEEP_FILE.replace(PROGRAM, between))
-    trainer = folder.read("trainer.py").replace('print(f"XLA_FLAGS={flags}", flush=True)\n', "")
-    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
-    done = folder.run("-m", "not confirm")
-    lines = [line for line in done.outlines if "note: nothing shows that" in line]
-    assert len(lines) == 1, "once, not for each profile"
-    notes = [in_words(each.get("why")) for each in folder.events("noted")]
-    (noted,) = (each for each in notes if "nothing shows" in each)
-    assert words in noted
-    assert "unseen=(" in noted
-    (ledger,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    before = ledger.read_text(encoding="utf-8").partition("SiteSettings(unseen")[0].splitlines()
-    ended = [each for each in map(json.loads, before[:-1]) if each["event"] == "trial-ended"]
-    arms = [each["result"]["trial"]["profile"]["id"] for each in ended]
-    assert len([arm for arm in arms if arm not in ("baseline-deployed", "same")]) <= 1
-    assert "★" not in folder.read("reports/pretend/leaderboard.md")
-
-
 @pytest.mark.parametrize("names", [("GAIN",), ("GAIN", "OTHER")], ids=["alone", "beside another"])
 def test_what_nothing_shows_wins_nothing_however_fast_it_is(
     folder: Folder, names: tuple[str, ...]
@@ -107,23 +71,6 @@ def test_what_nothing_shows_wins_nothing_however_fast_it_is(
     assert f"nothing shows that {shown} was in effect" in markdown
     assert "declare it with `SiteSettings(unseen=...)`" in markdown
     assert not (folder.path / "reports" / "pretend-tuning.patch").exists()
-
-
-@pytest.mark.parametrize("is_declared", [True, False], ids=["declared unseen", "not declared"])
-def test_a_winner_shows_what_its_settings_rest_on(folder: Folder, *, is_declared: bool) -> None:
-    site = 'executor="local", unseen=("HSA_*",)'
-    text = ONE.replace('executor="local"', site) if is_declared else ONE
-    folder.write(
-        profiles='        profile("fast", "--xla_fast=1", env={"HSA_X": "1"}),\n', text=text
-    )
-    done = folder.run("--junitxml=junit.xml")
-    markdown = folder.read("reports/pretend/leaderboard.md")
-    assert done.ret == (Exit.OK if is_declared else Exit.NOT_MEASURED), done.stdout.str()
-    assert ("★" in markdown) is is_declared
-    junit = folder.read("junit.xml")
-    assert 'name="xlatune.effect" value="asked"' in junit
-    assert ('name="xlatune.unproved" value="HSA_X"' in junit) is not is_declared
-    assert ("asked (declared unseen)" in markdown) is is_declared
 
 
 @pytest.mark.parametrize("is_told", [False, True], ids=["stops", "told to go on"])

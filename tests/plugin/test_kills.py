@@ -22,7 +22,6 @@ PROFILES = """\
         profile("same", "--xla_other=1", env={"HOLD": "FOLDER/hold"}),
 """
 SCREEN, SCREENED = ("-m", "wave1 or wave2"), 2 + 2
-CONFIRMED = 3 * 3
 # of near twins one is in `make test`
 LEFT = pytest.mark.part("sweeps")
 
@@ -145,18 +144,6 @@ def test_a_killed_session_is_adopted(
     assert len(folder.submitted) == SCREENED
 
 
-def test_a_killed_trainer_is_run_again(folder: Any, start: Any) -> None:
-    hold(folder)
-    session = start()
-    os.kill(until(lambda: held(folder))[0], signal.SIGKILL)
-    let_go(folder)
-    assert session.wait(LIMIT_S) == 0
-    assert_each_trial_once(folder)
-    assert len(folder.submitted) == SCREENED + 1
-    (retry,) = folder.events("decided")
-    assert (retry["next"], retry["cls"]) == ("retry", "killed")
-
-
 def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     hold(folder)
     with (folder.path / "said.txt").open("wb") as file:
@@ -176,44 +163,6 @@ def test_ctrl_c_ends_what_none_waits_for(folder: Any, start: Any) -> None:
     go_on(folder)
 
 
-@LEFT
-@pytest.mark.parametrize(
-    "hook",
-    ["pytest_keyboard_interrupt()", "pytest_sessionfinish(session)", "pytest_terminal_summary()"],
-)
-def test_the_second_ctrl_c_ends_cleanly_wherever_it_comes(
-    folder: Any, start: Any, hook: str
-) -> None:
-    """Right behind the first one, before the end of the jobs, or when reports are written."""
-    hold(folder)
-    is_at_once = hook.startswith("pytest_keyboard")
-    text = f"@pytest.hookimpl(tryfirst=True)\ndef {hook}:\n    again()\n"
-    if is_at_once:  # where pytest's own plugin, which comes late, renders the traceback
-        text = (
-            "def pytest_sessionstart(session):\n    own = types.ModuleType('late')\n"
-            "    own.pytest_keyboard_interrupt = again\n"
-            "    session.config.pluginmanager.register(own)\n"
-        )
-    again = "def again():\n    os.kill(os.getpid(), signal.SIGINT)\n"
-    (folder.path / "conftest.py").write_text(
-        f"import os, signal, types, pytest\n{again}{text}", encoding="utf-8"
-    )
-    said = folder.path / "said.txt"
-    with said.open("wb") as file:
-        session = start(stdout=file)
-        until(lambda: held(folder))
-        os.kill(session.pid, signal.SIGINT)
-        assert session.wait(LIMIT_S) == pytest.ExitCode.INTERRUPTED
-    words = said.read_text()
-    assert "Traceback" not in words, words
-    assert "INTERNALERROR" not in words, words
-    assert "written: " in words
-    is_left = not hook.startswith("pytest_terminal_summary")
-    assert ("jobs that still run are left alone" in words) == is_left
-    assert bool(held(folder)) == is_left
-    let_go(folder)
-
-
 def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:
     hold(folder)
     session = start("--xlatune-keep-jobs", *SCREEN)
@@ -224,20 +173,3 @@ def test_ctrl_c_can_leave_it_running(folder: Any, start: Any) -> None:
     let_go(folder)
     go_on(folder)
     assert len(folder.submitted) == SCREENED
-
-
-@pytest.mark.part("sweeps")
-@pytest.mark.parametrize(
-    ("waves", "trials"),
-    [
-        pytest.param(SCREEN, SCREENED, id="a screen"),
-        pytest.param((), SCREENED + CONFIRMED, id="a whole sweep", marks=LEFT),
-    ],
-)
-def test_two_sessions_on_one_cell_share_the_work(
-    folder: Any, start: Any, waves: tuple[str, ...], trials: int
-) -> None:
-    sessions = [start("-n0", *waves), start("-n2", *waves)]
-    assert [session.wait(LIMIT_S) for session in sessions] == [0, 0]
-    assert_each_trial_once(folder, trials)
-    assert len(folder.submitted) == trials

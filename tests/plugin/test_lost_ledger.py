@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.helpers.words import in_words
 
 RANK = ("-m", "wave2")
 
@@ -78,26 +77,3 @@ def test_a_last_attempt_counts_and_a_later_one_follows(folder: Any) -> None:
     folder.run(*RANK, "-k", "unknown or same", "--xlatune-rebuild")
     jobs = [each["submission"] for each in folder.events("attempt-submitted")]
     assert [each["attempt"] for each in jobs if each["trial_id"].startswith("same")] == [2]
-
-
-def test_to_start_over_leaves_what_is_there_and_says_so(folder: Any) -> None:
-    folder.run(*RANK, "-k", "same")
-    path = ledger_of(folder)
-    attempts = set(path.parent.glob("*/*/spec.json"))
-    path.unlink()
-    folder.run(*RANK, "-k", "same", "--xlatune-fresh")
-    notes = [in_words(each.get("why")) for each in folder.events("noted")]
-    assert any("the ledger before was lost" in each and "left alone" in each for each in notes)
-    now = set(path.parent.glob("*/*/spec.json"))
-    assert attempts < now
-    folder.run(*RANK, "-k", "same")
-    assert set(path.parent.glob("*/*/spec.json")) == now
-
-
-def test_attempts_of_a_ledger_that_was_moved_aside_are_not_lost(folder: Any) -> None:
-    folder.run(*RANK, "-k", "same")
-    folder.run(*RANK, "-k", "same", "--xlatune-fresh")
-    ledger_of(folder).unlink()  # the second one
-    refused = " ".join(folder.run(*RANK, "-k", "same").stdout.str().split())
-    assert "earlier one" not in refused
-    assert "--xlatune-rebuild" in refused

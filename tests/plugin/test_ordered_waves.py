@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.ledger_lines import cut
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.words import in_words
-from tests.plugin.test_evidence_runs import DUMPING, REAL
+from tests.plugin.test_evidence_runs import DUMPING
 
 RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
 # a program that gathers and does nothing else between devices
@@ -146,65 +145,3 @@ def test_a_wave_alone_runs_the_evidence_that_it_needs_and_later_waves_reuse_it(
     assert len(ordered.submitted) == submitted
     ordered.run("-k", "single-2", "-m", "wave2").assert_outcomes(passed=1)
     assert len(ordered.submitted) == submitted
-
-
-def test_wave_one_alone_asks_for_no_evidence(ordered: Any) -> None:
-    ordered.run("-m", "wave1").assert_outcomes(passed=1)
-    assert evidence_runs(ordered) == 0
-
-
-def test_killed_between_the_evidence_and_reading_it(ordered: Any) -> None:
-    """What the ledger lacks is read by the next session: nothing is run twice."""
-    ordered.run("-m", "wave2").assert_outcomes(passed=2)
-    (ledger,) = ordered.path.glob(".xlatune/pretend/*/ledger.jsonl")
-    assert len(ordered.events("evidence-recorded")) == 1
-    cut(ledger, "evidence-recorded", 0)
-    before = evidence_runs(ordered)
-    ordered.run("-m", "wave2").assert_outcomes(passed=2)
-    assert evidence_runs(ordered) == before
-    assert screened(ordered) == SCREENED
-
-
-@pytest.mark.jax
-@pytest.mark.part("sweeps")
-def test_a_real_trace_orders_what_acts_on_the_parts_of_a_step(folder: Any) -> None:
-    """The quickstart's trainer on two devices: what it spends a step on is read, not assumed."""
-    text = REAL.replace("    SiteSettings,\n", "    Singles,\n    SiteSettings,\n", 1)
-    head, _, tail = text.partition("    profiles=(\n")
-    tail = tail.partition("    ),\n")[2].partition("@pytest.mark")[0]
-    candidates = f"""    profiles=(),
-    derived=(
-        Singles(
-            slots=1,
-            candidates=(
-                profile("ragged-off", "{RAGGED}"),
-                profile("unfused", "--xla_disable_hlo_passes=fusion"),
-                profile("hw-queues", env={{"NCCL_IB_QPS_PER_CONNECTION": "2"}}),
-            ),
-        ),
-    ),
-"""
-    tests = """@pytest.mark.wave2
-def test_single(measure, derived):
-    assert measure(derived).n == 1
-"""
-    folder.write(text=f"{head}{candidates}{tail}{tests}")
-    folder.run("-m", "wave2").assert_outcomes(passed=1)
-    (recorded,) = folder.events("evidence-recorded")
-    shares = recorded["shares"]
-    assert not recorded["problems"]
-    assert {"all-gather", "all-reduce"} & set(shares["kinds"])
-    assert set(shares["of_step"]) > {"all-reduce"}, "the collectives are told apart by operation"
-    # the parts of a step add up: computation, what stands alone, and nothing
-    parts = [shares["of_step"][name] for name in ("compute", "communication", "copies", "idle")]
-    assert abs(sum(parts) - 1) < 1e-9
-    assert all(0 <= each <= 1 for each in shares["of_step"].values())
-    # whatever this machine made of the step, the slot is of the largest weight
-    weights = {
-        "hw-queues": shares["of_step"]["communication"],
-        "unfused": 0.1 * shares["of_step"]["compute"],
-        "ragged-off": shares["of_step"].get("all-to-all", -1.0),
-    }
-    assert screened(folder) == [max(weights, key=lambda each: weights[each])]
-    board = folder.read("reports/pretend/leaderboard.md")
-    assert " % of a step" in board

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-
-from tests.helpers.waiting import until
 
 # a lock a slot: trials of one wait for each other, those of two do not
 CONFTEST = """\
@@ -190,48 +184,3 @@ def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any, is_pla
         )
         assert refused.ret != 0
     assert len(project.submitted) == before
-
-
-def test_a_slot_whose_node_dies_takes_its_block_along_and_the_next_session_tries_it_again(
-    project: Any,
-) -> None:
-    project.run("-m", "wave1 or wave2", *TWO).assert_outcomes(passed=5)
-    (project.path / "dead").write_text("node003")
-    done = project.run("-m", "confirm", *TWO)
-    done.assert_outcomes(passed=2)
-    board = " ".join(project.read("reports/pretend/leaderboard.md").split())
-    assert "slot 2 (node[003-004]) takes no trial: " in board
-    assert "node003 is down" in board
-    measured = [each for each in results(project) if each["status"] == "measured"]
-    whole = [each for each in measured if each["trial"]["block"]]
-    assert len({each["trial"]["cell_digest"] for each in whole}) == 1
-    assert len({each["trial"]["block"] for each in whole}) == 4
-    (project.path / "dead").unlink()
-    before = len(project.submitted)
-    project.run("-m", "confirm", *TWO).assert_outcomes(passed=2)
-    assert len(project.submitted) == before, "what is measured is not measured again"
-
-
-@pytest.mark.part("sweeps")
-def test_a_killed_session_loses_and_doubles_nothing(project: Any) -> None:
-    slowed(project, "time.sleep(0.5)")
-    argv = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-n", "2", *TWO]
-    with (project.path / "said.txt").open("wb") as said:
-        session = subprocess.Popen(
-            argv, cwd=project.path, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    until(lambda: len(results(project)) >= 3)
-    os.killpg(session.pid, signal.SIGKILL)  # the controller and its workers
-    session.wait()
-    known = results(project)
-    assert len(known) < 18, "it was killed too late to show anything"
-    project.run_apart("-n2", *TWO).assert_outcomes(passed=7)
-    assert_nothing_lost_or_doubled(project, known)
-
-
-def assert_nothing_lost_or_doubled(project: Any, known: list[dict[str, Any]]) -> None:
-    assert results(project)[: len(known)] == known
-    submitted = project.submitted
-    # a screen of four with two baselines, four blocks of two with one
-    assert len(submitted) == len(set(submitted)) == len(results(project)) == 6 + 4 * 3
-    assert len(spans(project)) == 2

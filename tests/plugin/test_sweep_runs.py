@@ -171,12 +171,3 @@ def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Any) -> No
     )
     folder.run("-m", "wave2").assert_outcomes(passed=1, errors=1)
     assert sum(trial.startswith("late") for trial in folder.submitted) == 2
-
-
-def test_nan_and_an_unknown_flag_are_dropped_with_their_reason(folder: Any) -> None:
-    nan = '        profile("nan", env={"LOSS_NAN": "1"}),\n'
-    folder.write(profiles=nan + '        profile("unknown", "--xla_bogus=1"),\n')
-    done = folder.run("-m", "wave2", "-rx")
-    done.assert_outcomes(xfailed=2)
-    done.stdout.fnmatch_lines(["*nan INVALID (dropped): numerical-failure*"])
-    done.stdout.fnmatch_lines(["*unknown INVALID (dropped): unknown-flag*"])

@@ -103,27 +103,3 @@ def test_ctrl_c_ends_it_without_a_traceback(folder: Any) -> None:
     text = seen.read_until(lambda _: False)
     assert seen.close() == 0
     assert "Traceback" not in text
-
-
-def test_a_cell_that_cannot_be_read_does_not_hide_the_others(
-    folder: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.run("-k", "fast").assert_outcomes(passed=1)
-    monkeypatch.chdir(folder.path)
-    bad = folder.path / ".xlatune" / "other" / "cell"
-    bad.mkdir(parents=True)
-    (bad / "ledger.jsonl").write_text("hello\n", encoding="utf-8")
-    capsys.readouterr()  # of the session
-    assert main(["watch"]) == 0
-    shown = capsys.readouterr().out
-    assert [line for line in shown.splitlines() if len(line) > 80] == []
-    said = " ".join(shown.split())
-    assert "cannot be read" in said
-    assert "is not a ledger: expected it to begin with" in said, "the reason is shown in full"
-    assert "moves the file aside and deletes nothing" in said
-    assert "pretend FSDP=4" in said
-    assert main(["watch", "pretnd"]) == 2
-    assert "did you mean 'pretend'" in capsys.readouterr().err
-    monkeypatch.chdir(bad)
-    assert main(["watch"]) == 2
-    assert "no sweep was measured below" in capsys.readouterr().err

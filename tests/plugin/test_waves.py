@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.helpers.tell_options import TELL_OPTIONS
-from tests.helpers.waiting import until
-from tests.plugin.test_kills import start
-
-__all__ = ["start"]
 
 # what a flag is worth stands behind its name:  --xla_gain_30=1  is +3.0 %
 TRAINER = """\
@@ -133,7 +125,6 @@ def test_elsewhere(winner_elsewhere):
 STACKS = ["good+fair", "good+fair+wide", "good+wide"]
 SCREEN = (1 + 2) + (4 + 2) + (3 + 2) + (3 + 2) + (1 + 2)
 BLOCKS = 3 * 3
-EARLY = ("-m", "wave1 or wave2 or wave3")
 
 
 @pytest.fixture
@@ -228,29 +219,3 @@ def test_a_test_of_nothing_derived_says_so(waves: Any) -> None:
     done = waves.run()
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*derives nothing in wave2*"])
-
-
-@pytest.mark.part("sweeps")
-@pytest.mark.timeout(900)
-def test_killed_in_a_derived_wave_and_resumed(waves: Any, start: Callable[..., Any]) -> None:
-    # `start` writes a sweep of its own: ours again, with trials that last
-    (waves.path / "trainer.py").write_text(TRAINER.replace("\\\\", "\\"), encoding="utf-8")
-    text = SWEEP_FILE.replace('"--xla_leftover=1"}', '"--xla_leftover=1", "SLEEP_S": "0.5"}')
-    (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    session = start("-n2", *EARLY)
-    until(lambda: len(of_wave(waves, "wave3")) >= 1)
-    os.kill(session.pid, signal.SIGKILL)
-    session.wait()
-    assert_resumed(waves, functools.partial(waves.run_apart, "-n4"))
-
-
-def assert_resumed(waves: Any, run: Callable[..., pytest.RunResult]) -> None:
-    planned = {
-        line["trial"]["profile"]["id"]
-        for line in waves.events("trial-planned")
-        if line["trial"]["stage"] == "wave3"
-    }
-    run(*EARLY).assert_outcomes(passed=8)
-    # the kill may come between two lines of the plan
-    assert planned - {"baseline-deployed"} <= of_wave(waves, "wave3") == set(STACKS)
-    assert len(waves.submitted) == len(set(waves.submitted)) == (1 + 2) + (4 + 2) + (3 + 2)

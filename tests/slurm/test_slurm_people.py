@@ -199,23 +199,3 @@ def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
     decision = decide(outcome, None)
     assert (decision.next, decision.cls) == (Next.RETRY, FailureClass.OOM_HOST)
     assert "OUT_OF_MEMORY" in decision.evidence
-
-
-def test_a_work_directory_that_is_away_is_waited_for_and_told(
-    faults: Faults, lab: ModuleType
-) -> None:
-    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._TELL_AWAY_S = 1\n")
-    session = faults.start()
-    faults.victim()
-    work, gone = faults.path / "work", faults.path / "gone"
-    (log,) = work.glob("*/*/*/victim-*/log.0.txt")
-    faults.wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
-    work.rename(gone)
-    faults.wait_until(lambda: "it is waited for" in faults.project.said)
-    gone.rename(work)
-    faults.go.touch()
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

@@ -133,18 +133,6 @@ def test_another_limit_is_another_answer(machine: Machine) -> None:
     assert memory_in(events).fits is False
 
 
-def test_what_was_cut_short_is_not_kept(machine: Machine) -> None:
-    machine.answers["8"] = Compiled(
-        profile=BASELINE, program=None, said="signal 15", is_interrupted=True
-    )
-    state, events = machine.asked(LedgerState(), 8)
-    assert memory_in(events).fits is None
-    assert "pdbs-8" not in state.compiled
-    machine.answers.clear()
-    _, events = machine.asked(again(state), 8)
-    assert memory_in(events).fits is True
-
-
 def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(machine: Machine) -> None:
     for program in (None, PROGRAM):
         machine.answers["8"] = Compiled(

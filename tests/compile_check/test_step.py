@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -50,7 +49,6 @@ PROGRAM = Program(
     in_flight=0,
     memory_bytes=1 << 30,
 )
-Judge = Callable[[Profile], Compiled]
 
 
 def spec(each: Profile) -> LaunchSpec:
@@ -198,18 +196,6 @@ def test_what_may_act_at_run_time_is_always_measured(
     assert not dropped(state)
 
 
-def test_a_profile_stands_for_another_only_where_it_is_measured(
-    tmp_path: Path, calls: list[str]
-) -> None:
-    first, second = profile("faster.1", f"{SEEN}=1"), profile("faster.2", f"{SEEN}=2")
-    step = Step(compiler(tmp_path), (first, second))
-    alone, _ = run(step, first, second, selected=(second,), folder=tmp_path)
-    assert not dropped(alone)
-    both, _ = run(step, first, second, state=alone, folder=tmp_path)
-    assert dropped(both) == {"faster.2"}
-    assert calls.count("faster.2") == 1
-
-
 @pytest.mark.parametrize(("controls", "measured"), [(0, 0), (1, 1), (2, 2), (9, 3)])
 def test_so_many_identical_profiles_are_controls(
     tmp_path: Path, calls: list[str], controls: int, measured: int
@@ -314,13 +300,6 @@ def test_a_baseline_that_does_not_compile_is_tried_once(
         with pytest.raises(ConfigError, match="as deployed gives no program to compare: no luck"):
             run(step, one, folder=tmp_path)
     assert made == ["baseline-deployed"]
-
-
-def test_an_interpreter_that_cannot_be_run_is_named(tmp_path: Path) -> None:
-    one = profile("faster", f"{SEEN}=1")
-    step = Step(compiler(tmp_path, python="/nowhere/python"), (one,))
-    with pytest.raises(ConfigError, match="/nowhere/python cannot be run"):
-        run(step, one, folder=tmp_path)
 
 
 def _opened(session: str) -> LedgerEntry:

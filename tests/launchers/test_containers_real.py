@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable
@@ -18,8 +17,6 @@ import pytest
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.folder import read_claim, read_started
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -115,24 +112,6 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     assert pid < 20, "it has its own process ids"
     failed = submit("fails", "bash", "-c", "exit 7").end()
     assert (failed.state, failed.exit_code) == (State.FAILED, 7)
-
-
-@programs
-def test_what_a_node_must_have_is_looked_for(podman_site: PodmanSite) -> None:
-    def failing(launcher: ContainerLauncher, image: str = podman_site.image) -> list[str]:
-        cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), image=image)
-        return [
-            wrong
-            for command, wrong in launcher.checks(cell)
-            if subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
-        ]
-
-    assert failing(podman_site.launcher(sys.executable)) == []
-    (missing,) = failing(podman_site.launcher("/opt/no/train.sh"))
-    assert "has not all of bash, /opt/no/train.sh: mount what the image has not" in missing
-    other = podman_site.image.partition("@")[0] + "@sha256:" + "0" * 64
-    no_image, _ = failing(podman_site.launcher(sys.executable), other)
-    assert f"has no image {other}; pull or load it there" in no_image
 
 
 STUBBORN = "trap 'echo heard' TERM; echo up; while :; do sleep 0.2; done"

@@ -92,13 +92,6 @@ def test_without_env_files_no_shell_is_involved() -> None:
     }
 
 
-def test_the_baseline_is_the_deployed_environment_as_it_stands() -> None:
-    cell = make_cell(deployed={"XLA_FLAGS": "  --xla_a=1  "})
-    assert probe().launch(make_trial(cell), cell).env == {"XLA_FLAGS": "  --xla_a=1  "}
-    bare = make_cell()
-    assert probe().launch(make_trial(bare), bare).env == {}
-
-
 def test_deployed_flags_that_xla_would_not_read_to_the_end_are_refused() -> None:
     cell = make_cell(deployed={"XLA_FLAGS": "--xla_a=1 xla_b=2"})
     with pytest.raises(ConfigError, match=r"the deployed XLA_FLAGS.*silently drops"):
@@ -226,17 +219,6 @@ def test_jax_leaves_a_pinned_folder_of_kernels_alone() -> None:
     assert not [each for each in maxtext().launch(make_trial(plain), plain).env if "CACHE" in each]
 
 
-def test_an_evidence_trial_elsewhere_dumps_into_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "with blank"
-    folder.mkdir()
-    cell = make_cell()
-    trial = make_trial(cell, profile("p", "--xla_a=2"), dump=True)
-    env, _, _ = run(probe(cwd=str(tmp_path)).launch(trial, cell), folder)
-    flags = effective_values(parse_flags(env["XLA_FLAGS"]))
-    assert flags == {"xla_a": "2", "xla_dump_to": f"{folder}/xla_dump"} | DUMP
-    assert env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
-
-
 @given(
     values=st.lists(TEXT | st.sampled_from(NASTY), min_size=1, max_size=12),
     flag_values=st.lists(TEXT | st.sampled_from(NASTY), max_size=8),
@@ -267,15 +249,3 @@ def test_bash_leaves_every_byte_alone(
         assert argv == arguments
         assert {name: env[name] for name in of.env} == of.env
         assert env.get("XLA_FLAGS", "") == append_flags(deployed, of.flags)
-
-
-@pytest.mark.parametrize("value", NASTY, ids=ascii)
-def test_nasty_values_survive_bash(value: str, tmp_path: Path) -> None:
-    env_file = tmp_path / "x.env.sh"
-    env_file.write_text("")
-    cell = make_cell()
-    of = Profile(id="p", flags=(Flag(name="xla_a", value=value),), env={"V": value})
-    launcher = probe(env_files=(str(env_file),))
-    env, _, _ = run(launcher.launch(make_trial(cell, of), cell), tmp_path)
-    assert env["V"] == value
-    assert parse_flags(env["XLA_FLAGS"]) == of.flags

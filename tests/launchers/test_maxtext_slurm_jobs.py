@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import platform
 import shlex
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +13,14 @@ import pytest
 
 from pytest_xlatune import profile
 from pytest_xlatune.campaign.assess import assess
-from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.executors.folder import read_environments
 from pytest_xlatune.model.environment import differing
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.tasks.read_logs import read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
-from tests.helpers.checkout import DATA, MODEL, Site, make_cell, make_trial
-from tests.helpers.waiting import LIMIT_S, until
+from tests.helpers.checkout import MODEL, Site, make_cell, make_trial
 
 
 def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) -> None:
@@ -64,15 +59,6 @@ def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) 
     (node,) = read_environments(site.attempt)
     assert node.node["kernel"] == platform.release()
     assert node.packages["python"]
-
-
-def test_a_flag_that_only_train_env_sets_is_seen_not_to_be_effective(site: Site) -> None:
-    assert site.run(BASELINE) == 0
-    cell = make_cell()
-    asked = make_trial(cell, profile("ag-8g", "--xla_all_gather=8589934592"))
-    outcome = Outcome(state=State.COMPLETED, exit_code=0)
-    found = assess(asked, cell, outcome, read_one(site.log).report)
-    assert found.findings[0].cls == FailureClass.FLAGS_NOT_EFFECTIVE
 
 
 def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_them(
@@ -135,40 +121,6 @@ def test_a_job_that_submit_does_not_name_is_found_by_its_name(site: Site, ends_w
     record = site.record()
     assert (record["job_id"], record["state"]) == ("4711", "COMPLETED")
     assert "scancel" not in (site.state / "calls").read_text()
-
-
-def test_a_signal_cancels_the_job(site: Site) -> None:
-    process = site.start(BASELINE, HANG="1")
-    until(lambda: "completed step: 3" in site.log.read_text(encoding="utf-8"))
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_S) == 143
-    assert "scancel 4711" in (site.state / "calls").read_text()
-    assert site.record()["state"] == "CANCELLED"
-    group = int((site.state / "group").read_text())
-    until(lambda: not Path(f"/proc/{group}").exists())
-
-
-def test_a_job_that_an_earlier_attempt_left_in_the_queue_is_cancelled_first(site: Site) -> None:
-    (site.state / "strays").write_text("4700 4701\n")
-    assert site.run(BASELINE) == 0
-    calls = (site.state / "calls").read_text().splitlines()
-    assert [each for each in calls if each.startswith("scancel")] == [
-        "scancel 4700",
-        "scancel 4701",
-    ]
-    asked = shlex.split(calls[0])
-    assert asked[asked.index("-n") + 1] == (site.state / "submitted").read_text().splitlines()[0]
-
-
-def test_the_program_of_a_job_is_found_in_its_folder(tmp_path: Path) -> None:
-    dump = tmp_path / "4711-JAX-deepseek3-671b" / "xla_dump"
-    dump.mkdir(parents=True)
-    kept = DATA.parent / "evidence" / "jaxlib-0.12.0" / "fsdp-ov.txt.gz"
-    program = dump / "module_0025.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
-    program.write_bytes(gzip.decompress(kept.read_bytes()))
-    by_job, by_dump = read_program(dump.parent), read_program(dump)
-    assert by_job == by_dump
-    assert by_job.source == str(program)
 
 
 def test_the_sweep_of_the_documentation_is_one() -> None:

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import with_worker, write_spec
 from pytest_xlatune.launchers import Launcher
@@ -21,7 +20,6 @@ from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.launchers.rotated import SITE_FILE, SPEC_FILE, VARIABLE, WORKER_FILE, Rotates
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.workers import maxtext_slurm_job
 from tests.helpers.turned import rotation_trial, spec_of
@@ -175,16 +173,6 @@ def test_a_rotation_runs_no_program_that_was_compiled_before() -> None:
     assert not [each for each in spec.folders if "/shared/c" in each]
 
 
-def test_what_it_died_of_is_not_told_to_the_worker() -> None:
-    cell = cell_of(MAXTEXT)
-    trial = rotation_trial(cell, SPEC)
-    assert trial.rotation is not None
-    after = replace(trial, rotation=replace(trial.rotation, died_of=("fast",)))
-    told = RotationSpec.from_json(json.loads(MAXTEXT.launch(after, cell).files[SPEC_FILE]))
-    assert [each.profile for each in told.programs] == ["baseline-deployed"] * 2
-    assert f"run_name={trial.id}" in MAXTEXT.launch(after, cell).argv
-
-
 def test_the_worker_is_no_secret_of_the_attempt(tmp_path: Path) -> None:
     spec = with_worker(launched(MAXTEXT))
     assert "def main" in spec.files[WORKER_FILE]
@@ -220,15 +208,3 @@ def test_maxtext_slurm_writes_it_into_the_output_folder(
         env=env, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "none"
-
-
-def test_maxtext_slurm_brings_the_journals_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    turns = tmp_path / "space" / "17-JAX-tiny" / "xlatune_rotation"
-    turns.mkdir(parents=True)
-    for text in ("one\n", "one\ntwo\n"):
-        (turns / "rotation.0.jsonl").write_text(text, encoding="utf-8")
-        maxtext_slurm_job.copy_journals("17", tmp_path / "space")
-        assert (tmp_path / "rotation.0.jsonl").read_text(encoding="utf-8") == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import sys
@@ -33,7 +32,6 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted, keep_secret
 from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.probes import make_cell, make_trial
-from tests.helpers.source import MODULES, PACKAGE, nodes_of
 
 HUSH = "hush-Hush9hush"
 
@@ -159,26 +157,6 @@ def test_each_error_hides_what_this_process_knows(
     said = f"sbatch: bad {HUSH} from-the-login of-an-address"
     error = cls(Path("x"), said) if cls.__init__ is not XlatuneError.__init__ else cls(said)
     assert str(error).endswith(f"sbatch: bad {HIDDEN} {HIDDEN} {HIDDEN}")
-
-
-def test_each_error_of_the_package_is_one_of_these() -> None:
-    """Who writes a new one derives it from `XlatuneError`, and quotes what it likes."""
-    known = {each.__name__ for each in everywhere()} | {"Exception"}
-    strange = [
-        f"{path.relative_to(PACKAGE)}: {node.name}"
-        for path in MODULES
-        for node in nodes_of(path)
-        if isinstance(node, ast.ClassDef)
-        and any(ast.unparse(each).endswith(("Error", "Exception")) for each in node.bases)
-        and not any(ast.unparse(each) in known - {"Exception"} for each in node.bases)
-    ]
-    # the others are caught where they are raised
-    assert sorted(strange) == [
-        "evidence/protobuf.py: WireError",
-        "model/errors.py: XlatuneError",
-        "secure_files.py: NotOursError",  # its text names a path and a user
-        "studies/cell_arms.py: _StageOpenError",
-    ]
 
 
 def test_what_a_command_complains_of_is_hidden(

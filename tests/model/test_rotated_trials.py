@@ -147,12 +147,6 @@ def test_a_suspect_has_the_first_turn_of_a_profile() -> None:
         assert replace(TRIAL.rotation, spec=spec, suspect=suspect).as_run.order == order
 
 
-def test_a_rotation_waits_for_as_long_as_it_says() -> None:
-    assert TRIAL.rotation is not None
-    assert TRIAL.deadline_s == CELL.protocol.deadline_s
-    assert replace(TRIAL, rotation=replace(TRIAL.rotation, deadline_s=9000)).deadline_s == 9000
-
-
 def test_the_program_counts_as_found_where_nothing_stood_in_the_way() -> None:
     assert RotationResult(read=READ).is_found
     assert not RotationResult().is_found

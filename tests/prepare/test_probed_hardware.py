@@ -14,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.folder import with_probe, write_spec
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import MARK, node_facts, packages, version_of
 
@@ -90,12 +87,6 @@ def test_the_driver_of_amd_counts_devices_and_no_processor(tmp_path: Path) -> No
     found = node_facts(root)
     assert found["driver"] == "amdgpu 6.12.12"
     assert found["GPUs"] == "1 x gfx90a, 2 x gfx942, 1 x gfx950"
-
-
-def test_a_machine_without_a_gpu_names_none(tmp_path: Path) -> None:
-    found = node_facts(tmp_path)
-    assert (found["driver"], found["GPUs"]) == ("", "")
-    assert found["kernel"]
 
 
 def test_cuda_rocm_and_the_packages_of_both(
@@ -192,12 +183,3 @@ def test_where_jax_ends_the_process_the_rest_is_told_all_the_same(tmp_path: Path
     told = json.loads(line.removeprefix(MARK))
     assert told["packages"]["python"] == platform.python_version()
     assert told["problems"] == ["devices: JAX gave no answer"]
-
-
-def test_the_probe_is_no_secret_and_stays_for_the_other_ranks(tmp_path: Path) -> None:
-    spec = with_probe(LaunchSpec(argv=("true",), probe=("python3",)), devices=True)
-    write_spec(tmp_path / "attempt", spec)
-    assert not (tmp_path / "attempt" / payload.SECRETS).exists()
-    payload.forget_secrets(tmp_path / "attempt")
-    written = json.loads((tmp_path / "attempt" / payload.SPEC).read_bytes())["files"]
-    assert written[payload.PROBE] == PROGRAM.read_text(encoding="utf-8")

@@ -9,12 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from xml.etree import ElementTree as ET
 
 import pytest
-
-from pytest_xlatune.model.text import ABSENT
-from tests.helpers.pages import read
 
 ROOT = Path(__file__).parents[2]
 SWEEP = "sweeps/test_quickstart.py"
@@ -123,73 +119,6 @@ def test_the_committed_json_has_what_the_code_of_today_concludes_of_its_trials()
         wanted = json.loads(text, parse_float=lambda each: pytest.approx(float(each), rel=1e-9))
         told = json.loads(path.read_text(encoding="utf-8"))
         assert told == wanted, f"{path.name}: say `python sweeps/quickstart/concluded.py`"
-
-
-@pytest.mark.parametrize("name", ["batch", "commits", "nodes", "network"])
-def test_a_study_has_a_page_with_the_figures_of_its_committed_json(name: str) -> None:
-    """A page that is committed is the one of today; none is needed to make one."""
-    made = {path.suffix: (path, text) for path, text in script().of_study(name)}
-    path, text = made[".html"]
-    if path.exists():
-        assert path.read_text(encoding="utf-8") == text, "say `python sweeps/quickstart/example.py`"
-        path, document = made[".md"]
-        assert path.read_text(encoding="utf-8") == document
-    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    page = read(text)
-    changes = {
-        each["arm"]: each["delta"]
-        for each in told["conclusion"]["verdicts"]
-        if each["delta"] is not None and each["kind"] != "INVALID"
-    }
-    if name == "network":  # its verdict on the whole is shown under the name of the link
-        changes["-".join(told["conclusion"]["record"]["link"])] = changes.pop("conclusion")
-    shown = {name.partition(" ")[0]: cells for name, cells in page.forest.items()}
-    assert shown.keys() == changes.keys()
-    for arm, cells in shown.items():
-        assert float(cells["delta"]) == pytest.approx(100 * changes[arm], abs=0.05)
-    jobs = {job for each in told["trials"] for job in each["job_ids"]}
-    listed = next(rows for rows in page.tables if rows[0][:3] == ["Job", "Profile", "Stage"])
-    assert {row[0] for row in listed[1:]} == jobs
-    if name in ("batch", "commits"):  # the others name the cell of all nodes together
-        assert f"Cell: {told['cell_digest']}" in page.text
-
-
-def test_an_index_that_a_process_makes_first_of_all_reads_every_kind_of_study() -> None:
-    made = (
-        "from pathlib import Path; from pytest_xlatune.report.page import html; "
-        "from pytest_xlatune.tasks.report_index import report_index; "
-        "print(html(report_index(Path('reports/example'))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", made], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "cannot be read" not in done.stdout
-    assert "4 nodes: slower: node003" in done.stdout
-
-
-def test_the_picture_has_every_figure_of_the_committed_example() -> None:
-    example = script()
-    told = json.loads((ROOT / "reports/example/quickstart/leaderboard.json").read_text("utf-8"))
-    picture = ET.fromstring(example.PICTURE.read_text(encoding="utf-8"))
-    shown = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
-    measured = [each for each in told["conclusion"]["verdicts"] if each["delta"] is not None]
-    assert len(measured) > 5
-    for each in measured:
-        at = next(
-            i for i, text in enumerate(shown) if (text or "").removeprefix("★ ") == each["arm"]
-        )
-        ends = each["ci95"] and "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in each["ci95"]))
-        assert shown[at + 1 : at + 5] == [
-            f"{100 * each['delta']:+.1f}",
-            ends or ABSENT,
-            str(each["n"]),
-            each["kind"],
-        ]
-    # dots stand in the order of their figures
-    dots = [float(each.attrib["cx"]) for each in picture.iter("{http://www.w3.org/2000/svg}circle")]
-    assert sorted(dots, reverse=True)[: len(measured)] == [
-        dot for _, dot in sorted(zip((-each["delta"] for each in measured), dots, strict=True))
-    ]
 
 
 def script(name: str = "example") -> ModuleType:

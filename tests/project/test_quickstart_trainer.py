@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -216,27 +214,6 @@ def test_an_unknown_flag_ends_the_run_with_the_message_of_xla() -> None:
     assert not ended.losses
 
 
-@programs
-def test_a_flag_that_crashes_the_compiler_ends_by_its_signal() -> None:
-    ended = train(
-        *TINY, "ici_fsdp_parallelism=2", devices=2, flags="--xla_disable_all_hlo_passes=true"
-    )
-    assert ended.code < 0
-    assert not ended.losses
-
-
-@programs
-def test_a_loss_that_is_not_a_number_is_logged_and_ends_the_run(tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.jsonl"
-    ended = train(*TINY, "steps=20", "learning_rate=1e30", f"metrics_file={metrics}")
-    assert ended.code == 1
-    assert "Aborting training due to NaN loss." in ended.err
-    assert math.isnan(ended.losses[-1])
-    assert len(ended.losses) < 20
-    last = metrics.read_text(encoding="utf-8").splitlines()[-1]
-    assert '"learning/loss": NaN' in last
-
-
 def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Evidence) -> None:
     lines = list(STEP.finditer(evidence.ended.err))
     assert [int(line["step"]) for line in lines] == list(range(6))
@@ -269,22 +246,6 @@ def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: E
     assert "number parameters: 0.000 billion" in evidence.ended.err
 
 
-def test_the_profiler_and_the_dump_leave_their_files_where_others_look(evidence: Evidence) -> None:
-    (stamped,) = (evidence.folder / "seen/tensorboard/plugins/profile").iterdir()
-    (trace,) = stamped.glob("*.trace.json.gz")
-    (xplane,) = stamped.glob("*.xplane.pb")
-    assert b"jit_train_step" in xplane.read_bytes()
-    names = {event.get("name") for event in trace_events(trace)}
-    assert any("train_step" in str(name) for name in names)
-    steps = [event["args"] for event in trace_events(trace) if event.get("name") == "train"]
-    assert {args["step_num"] for args in steps} == {"2", "3"}
-    # the compile cache is warm, and the dump holds the step all the same
-    (before,) = evidence.folder.glob("dump/*.jit_train_step.before_optimizations.txt")
-    (after,) = evidence.folder.glob("dump/*.jit_train_step.cpu_after_optimizations.txt")
-    assert "HloModule jit_train_step" in before.read_text(encoding="utf-8")
-    assert "all-gather" in after.read_text(encoding="utf-8")
-
-
 def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
     evidence: Evidence,
 ) -> None:
@@ -296,11 +257,6 @@ def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
     assert [each for each in compiled if re.search(str(named), f"jit_{each}")]
     assert compiled[-1] == "train_step"
     assert any("train_step" in each.name for each in evidence.folder.glob("cache/*"))
-
-
-def trace_events(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from json.load(file)["traceEvents"]
 
 
 LAYOUTS = {

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.catalog.entries import Status, history, load
+from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.rotation import RotatedProgram, Taken, options_of
+from pytest_xlatune.model.rotation import RotatedProgram
 from tests.helpers.rotating import (
     COPY,
     ROTATE,
@@ -127,24 +127,6 @@ def test_a_sitecustomize_without_a_rotation_does_nothing(tmp_path: Path) -> None
         )  # fmt: skip
         assert done.stdout == "runs\n"
         assert ("gone.json is no rotation" in done.stderr) == bool(more)
-
-
-@programs
-def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    trainer = write_trainer(package, "called", after="print(__name__, sys.argv[1:], sys.path[0])")
-    spec = tmp_path / "rotation.json"
-    spec.write_text(json.dumps(spec_of(COPY).to_json()), encoding="utf-8")
-    words = ["-m", f"package.{trainer.stem}", "9"]
-    done = subprocess.run(
-        [sys.executable, str(ROTATE), str(spec), "--", *words],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == f"__main__ ['9'] {tmp_path}"
-    read = journal_of(tmp_path)
-    assert [each.program for each in read.turns] == [BASELINE_ID, COPY.id, BASELINE_ID]
-    assert read.device == "cpu"
 
 
 def test_wrong_words_end_before_the_trainer_starts(tmp_path: Path) -> None:
@@ -295,15 +277,6 @@ def test_a_call_that_raises_is_no_step_and_ends_the_turns(tmp_path: Path) -> Non
     assert (rotated.read.raised_call, rotated.read.calls) == (6, 12)
 
 
-@programs
-def test_without_compilation_nothing_rotates_and_the_journal_says_so(tmp_path: Path) -> None:
-    trainer = write_trainer(tmp_path, "called")
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY), env={"JAX_DISABLE_JIT": "1"}, steps=6)
-    assert (rotated.status, len(rotated.losses)) == (0, 6), rotated.said
-    assert rotated.read.trouble == "RuntimeError: jax_disable_jit is set, so no program is compiled"
-    assert rotated.turns == []
-
-
 MADE_ANEW = """
 jitted = []
 def step(state, batch):
@@ -340,13 +313,6 @@ def test_programs_are_compiled_for_the_arguments_that_come_most_often(tmp_path: 
     assert [each.first_call for each in read.turns] == [3, 5, 8]
     assert read.odd_calls == (6, 10)
     assert read.odd_words == "argument [0][1] was float32[8,32], and is float32[3,32]"
-
-
-@programs
-def test_a_step_can_be_copied_as_one_of_jax_can(tmp_path: Path) -> None:
-    step = "import copy\nstep = copy.deepcopy({'of': [copy.copy(jax.jit(train_step))]})['of'][0]"
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY))
-    assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
 
 
 @programs
@@ -516,34 +482,3 @@ def test_processes_over_gloo_stay_in_step(is_refused_by_one: bool, tmp_path: Pat
     losses = [[each for each in text.splitlines() if "completed" in each] for text in said]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 11
-
-
-@programs
-def test_the_flags_of_the_catalog_are_options_of_a_compilation(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """The share that rotates is printed, and is at least what an issue asks for."""
-    release = version()
-    entries = [each for each in load().entries if each.is_flag]
-    entries = [each for each in entries if each.status in (Status.CANDIDATE, Status.CONTROL)]
-    names = {each.name for each in entries}
-    rotating = {each.name for each in entries if each.taken is Taken.COMPILE}
-    found = {each.id: options_of(each, ()) for entry in entries for each in entry.profiles}
-    options = {name: each for name, each in found.items() if isinstance(each, dict)}
-    # XLA_FLAGS knows what a release accepts, and an option is never more than that
-    known = {
-        name: each
-        for name, each in options.items()
-        if all(history().is_accepted(flag, release) is not False for flag in each)
-    }
-    spec = spec_of(*(RotatedProgram(id=name, options=each) for name, each in known.items()))
-    rotated = run_rotated(write_trainer(tmp_path, "called"), spec, steps=6)
-    assert rotated.status == 0, rotated.said
-    assert rotated.read.refused == {}
-    with capsys.disabled():
-        share = len(rotating) / len(names)
-        sys.stdout.write(
-            f"\njaxlib {release}: {len(rotating)} of {len(names)} flags rotate ({share:.1%}); "
-            f"{len(known)} of {len(found)} profiles compiled here\n"
-        )
-    assert share >= 0.8

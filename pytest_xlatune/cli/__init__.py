@@ -122,7 +122,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune drill base/ -- overlap/ -- unrolled/ --top 30 --full-names",
         "xlatune drill trace/ --csv > rows.csv",
         "xlatune drill trace/ --program dump/ --pgle step.pbtxt",
-        "xlatune drill before/ -- after/ --by-path --collectives",
+        "xlatune drill before/ -- after/ --collectives",
     ),
     "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
     "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),

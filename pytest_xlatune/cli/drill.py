@@ -18,7 +18,7 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.drill import DrillOptions, drill_variants, read_families
+from pytest_xlatune.tasks.drill import drill_variants, read_families
 from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json, drill_rows
 
 
@@ -65,13 +65,10 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--full-names", action="store_true", help="show names of kernels in full")
     parser.add_argument(
-        "--per-gpu", action="store_true", help="show a row for each device and step"
-    )
-    parser.add_argument(
         "--force", action="store_true", help="show captures that lost events, under a warning"
     )
     parser.add_argument(
-        "--collectives", action="store_true", help="show bytes, waits and stragglers of collectives"
+        "--collectives", action="store_true", help="show time and waits of collectives"
     )
     parser.add_argument(
         "--program",
@@ -80,9 +77,6 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="DUMP",
         help="dump of the program, for bytes and bandwidths of collectives; once for each variant",
-    )
-    parser.add_argument(
-        "--by-path", action="store_true", help="show time by the operation's path in the framework"
     )
     parser.add_argument(
         "--pgle", type=Path, metavar="FILE", help="write a profile for XLA's scheduler (.pbtxt)"
@@ -108,31 +102,19 @@ def _drill(arguments: argparse.Namespace) -> Output:
         families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
     )
-    asked = DrillOptions(
-        collectives=arguments.collectives,
-        programs=tuple(arguments.program),
-        by_path=arguments.by_path,
-        pgle=arguments.pgle,
-    )
     found = drill_variants(
         [arguments.paths, *arguments.against],
         window,
-        asked,
         step_times_s=arguments.step_time,
         workdir=lambda: options_of(arguments).workdir,
+        dumps=arguments.program,
+        collectives=arguments.collectives,
+        pgle=arguments.pgle,
     )
-    document = drill_document(
-        found,
-        top=arguments.top,
-        width=None if arguments.full_names else NAME,
-        per_gpu=arguments.per_gpu,
-        is_page=arguments.html is not None,
-    )
-    talking = (
-        {"collectives": [communication.to_json() for communication in found.talking]}
-        if found.talking
-        else {}
-    )
+    width = None if arguments.full_names else NAME
+    document = drill_document(found, top=arguments.top, width=width)
+    collectives = [of_variant.to_json() for of_variant in found.collectives]
+    talking = {"collectives": collectives} if collectives else {}
     return Output(
         documents=(document,),
         json=lambda: drill_json(*found.drills) | talking,

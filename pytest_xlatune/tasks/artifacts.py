@@ -29,8 +29,9 @@ from pytest_xlatune.evidence.hlo.difference import (
     size,
 )
 from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.pgle import pgle_profile
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
-from pytest_xlatune.evidence.trace.captures import captures_below, pgle_profile, read_window
+from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
     Part,

@@ -340,6 +340,11 @@ def test_real_traces_reconcile_and_are_compared(run: Run, trained: Path, unfused
     code, out, err = run("drill", trained / "output", "--json", "--steps", 3)
     assert (code, err) == (0, "")
     reconciles(json.loads(out), [3, 4, 5], 4)
+    code, out, _ = run("drill", trained / "output", "--program", trained / "dump", "--json")
+    (talking,) = json.loads(out)["collectives"]
+    joined = [row for row in talking["rows"] if row["size_bytes"]]
+    assert {row["kind"] for row in joined} >= {"all-gather", "all-reduce"}
+    assert {row["ranks"] for row in joined} == {4}
     code, out, err = run("drill", trained / "output", "--", unfused / "output", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["comparison"]["span"]["before_s"] > 0

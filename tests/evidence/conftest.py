@@ -38,46 +38,11 @@ jax.profiler.stop_trace()
 """
 
 
-RECORD_MESH = """
-import sys
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-
-mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
-rows, columns = NamedSharding(mesh, P("a", None)), NamedSharding(mesh, P(None, "b"))
-
-@jax.jit
-def train_step(x, w):
-    gathered = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
-    partial = jnp.tanh(w) @ jnp.tanh(w).T
-    total = jax.lax.with_sharding_constraint(partial, NamedSharding(mesh, P()))
-    return x + 1e-3 * gathered[: x.shape[0]], w + 1e-3 * jnp.sum(total)
-
-x = jax.device_put(np.ones((512, 256), "f4"), rows)
-w = jax.device_put(np.ones((128, 512), "f4"), columns)
-x, w = jax.block_until_ready(train_step(x, w))
-jax.profiler.start_trace(sys.argv[1])
-for step in range(4):
-    with jax.profiler.StepTraceAnnotation("train", step_num=step):
-        x, w = jax.block_until_ready(train_step(x, w))
-jax.profiler.stop_trace()
-"""
-
-
 @pytest.fixture(scope="session")
 def cpu_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three annotated steps of a sharded trainer on two CPU devices."""
     folder = record(RECORD, tmp_path_factory.mktemp("capture"), devices=2)
     return next(folder.rglob("*.xplane.pb"))
-
-
-@pytest.fixture(scope="session")
-def mesh_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Record four steps on two by two CPU devices: a folder with the capture and the dump.
-
-    The step gathers over the mesh's first axis, and adds over its second one.
-    """
-    return record(RECORD_MESH, tmp_path_factory.mktemp("mesh"), devices=4)
 
 
 def record(program: str, folder: Path, *, devices: int) -> Path:

@@ -31,12 +31,10 @@ def hlo_lines(*programs: Program) -> list[str]:
     return terminal(program_document(*programs))
 
 
-def drill_lines(
-    *drills: Drill, top: int = TOP, width: int | None = NAME, per_gpu: bool = False
-) -> list[str]:
+def drill_lines(*drills: Drill, top: int = TOP, width: int | None = NAME) -> list[str]:
     """What a terminal shows of variants."""
     found = Drilled(drills=drills)
-    return terminal(drill_document(found, top=top, width=width, per_gpu=per_gpu))
+    return terminal(drill_document(found, top=top, width=width))
 
 
 def drill_csv(*drills: Drill) -> list[str]:
@@ -186,14 +184,6 @@ def test_csv_holds_a_name_with_an_end_of_line_in_it_and_gives_no_order_to_a_term
     lines = drill_csv(msgspec.structs.replace(made, kernels=tuple(rows)))
     found = csv.DictReader(io.StringIO("\n".join(lines), newline=""))
     assert [row["name"] for row in found if row["table"] == "kernel"] == [*('a,"b"\nc', "d e f")]
-
-
-def test_each_device_and_step_is_a_row_where_it_is_asked_for() -> None:
-    lines = drill_lines(drilled(), per_gpu=True)
-    assert [line.split()[:3] for line in lines[-4:]] == [
-        ["node001.xplane.pb", f"/device:GPU:{gpu}", str(step)] for gpu in (0, 1) for step in (5, 6)
-    ]
-    assert lines[-1].split()[3] == "11.500"
 
 
 def test_variants_of_different_yardsticks_are_refused() -> None:

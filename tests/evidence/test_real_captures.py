@@ -5,21 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.evidence.pgle import pgle_profile
 from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.evidence.trace.captures import pgle_profile
-from pytest_xlatune.evidence.trace.collectives import Watch
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 from tests.helpers.captures import msg, num, on_stream
@@ -208,63 +204,3 @@ def test_a_kernel_of_a_cuda_graph_names_no_operation() -> None:
     assert not any("command_buffer" in row.name for row in graphs.ops)
     assert launches.attributed_ps == launches.total.sum_ps
     assert "gemm_fusion_dot" in pgle_profile(launches)
-
-
-def kernels_by_jax(path: Path) -> dict[str, dict[int, list[tuple[float, float]]]]:
-    """Read start and duration in ns of an operation's kernels on each device, by JAX's reader."""
-    from jax.profiler import ProfileData
-
-    found: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for plane in ProfileData.from_file(str(path)).planes:
-        for line in plane.lines:
-            for event in line.events:
-                stats = dict(event.stats)
-                if "hlo_op" in stats and "device_ordinal" in stats:
-                    spent = event.start_ns, event.duration_ns
-                    found[str(stats["hlo_op"])][int(stats["device_ordinal"])].append(spent)
-    return found
-
-
-# kind, bytes and groups of the collectives that the step asks for:  x of 512 x 256 floats is
-# gathered over the first axis of the mesh (0, 1), (2, 3), products of 128 x 128 are added over
-# its second one; an all-reduce of n ranks moves 2 (n - 1) / n, an all-gather (n - 1) / n
-ASKED = {
-    "all-gather": (512 * 256 * 4, ((0, 2), (1, 3)), 1 / 2),
-    "all-reduce": (128 * 128 * 4, ((0, 1), (2, 3)), 1.0),
-}
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-def test_bus_bandwidths_of_a_real_capture_equal_a_computation_by_hand(mesh_capture: Path) -> None:
-    path = next(mesh_capture.rglob("*.xplane.pb"))
-    program = read_program(mesh_capture / "dump")
-    watch = Watch()
-    found = watch.result(drill([read_xplane(path.read_bytes(), "x")], observe=[watch]), program)
-    seen = kernels_by_jax(path)
-    rows = {row.name: row for row in found.rows if row.size_bytes and row.size_bytes > 64}
-    assert sorted(row.kind for row in rows.values()) == ["all-gather", "all-reduce"]
-    for name, row in rows.items():
-        size, groups, factor = ASKED[row.kind]
-        durations = {
-            device: [duration for _, duration in sorted(kernels)]
-            for device, kernels in seen[name].items()
-        }
-        assert [len(durations[device]) for device in range(4)] == [4] * 4, "one for each step"
-        shortest = [
-            min(durations[device][step] for device in group)
-            for group in groups
-            for step in range(4)
-        ]
-        transfer_s = sum(shortest) / len(shortest) * 1e-9
-        whole_s = sum(sum(each) for each in durations.values()) / 16 * 1e-9
-        assert (row.size_bytes, row.ranks, row.executions) == (size, 2, 1.0)
-        assert row.transfer_s == pytest.approx(transfer_s, rel=1e-6)
-        assert row.wait_s == pytest.approx(whole_s - transfer_s, rel=1e-6)
-        assert row.algbw == pytest.approx(size / transfer_s, rel=1e-6)
-        assert row.busbw == pytest.approx(size / transfer_s * factor, rel=1e-6)
-    text = "".join(each.read_text() for each in (mesh_capture / "dump").glob("*after_opt*s.txt"))
-    for name, row in rows.items():  # what the compiler made of it, in its own words
-        shape = re.search(rf"%{re.escape(name)} = f32\[([\d,]+)\]", text)
-        assert shape is not None
-        assert np.prod([int(each) for each in shape[1].split(",")]) * 4 == row.size_bytes

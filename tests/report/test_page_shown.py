@@ -170,7 +170,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
-    drilled = drill_document(Drilled(drills=(before, after)), is_page=True)
+    drilled = drill_document(Drilled(drills=(before, after)))
     made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
     made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
     now = Live(

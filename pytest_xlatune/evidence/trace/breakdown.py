@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -38,7 +38,6 @@ from pytest_xlatune.evidence.trace import (
     Ints,
     Kernels,
     Kind,
-    Launches,
     Trace,
     classify,
     shipped_families,
@@ -66,7 +65,7 @@ _APART = 0.1  # of a stretch: a device that ends so much before the others
 
 
 def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
-    """Return a row for each key: it, a count, the sum of every column, the maximum of the first.
+    """Return a row for each key: it, a count, each column's sum, the first's greatest and least.
 
     A key, not negative, and a value of each column belong to each element.
     """
@@ -77,7 +76,8 @@ def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
     ordered = [column.take(order) for column in columns]
     sums = [np.add.reduceat(each, begins) for each in ordered]
     longest = np.maximum.reduceat(ordered[0], begins)
-    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
+    shortest = np.minimum.reduceat(ordered[0], begins)
+    return np.stack([keys[order[begins]], count, *sums, longest, shortest], axis=1)
 
 
 class Timeline(Record, frozen=True, kw_only=True):
@@ -181,6 +181,7 @@ class TimeRow(Record, frozen=True, kw_only=True):
     alone_ps: int = 0  # with nothing beside them on their device
     main_ps: int = 0  # on their device's main stream
     longest_ps: int = 0
+    shortest_ps: int = 0
 
 
 class Gpu(Record, frozen=True, kw_only=True):
@@ -297,35 +298,22 @@ class CaptureWindow:
     force: bool = False  # show a capture that lost events, under a warning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Observed:
-    """One device while its capture is in memory: its kernels have their class and their step."""
-
-    source: str
-    device: Device
-    names: tuple[str, ...]
-    steps: tuple[int, ...]
-    launches: Launches
-
-
 def drill(
     traces: Iterable[Trace | ParseError],
     window: CaptureWindow | None = None,
     *,
     step_s: float | None = None,
-    observe: Iterable[Callable[[Observed], None]] = (),
 ) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
     Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place. `step_s` is the step time of a companion run without profiler. `observe` are
-    called with the kernels of each device.
+    takes its place. `step_s` is the step time of a companion run without profiler.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
             other than the given one.
     """
-    sums = _WindowSums(window or CaptureWindow(), tuple(observe))
+    sums = _WindowSums(window or CaptureWindow())
     for trace in traces:
         if isinstance(trace, ParseError):
             sums.excluded.append(str(trace))
@@ -339,15 +327,15 @@ _Key = tuple[str, str, Kind]  # of a row: name, family, kind
 
 
 def _add(rows: dict[_Key, list[int]], key: _Key, values: Sequence[int]) -> None:
-    """Add a count, three sums and the longest of them to a row."""
-    row = rows.setdefault(key, [0, 0, 0, 0, 0])
+    """Add a count, three sums, the longest and the shortest of them to a row."""
+    row = rows.setdefault(key, [0, 0, 0, 0, values[4], values[5]])
     for place, value in enumerate(values[:4]):
         row[place] += value
-    row[4] = max(row[4], values[4])
+    row[4:] = max(row[4], values[4]), min(row[5], values[5])
 
 
 def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
-    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps", "shortest_ps")
     found = (
         TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
         for (name, family, kind), values in rows.items()
@@ -358,11 +346,8 @@ def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
 class _WindowSums:
     """The sums of the captures of a window that were read so far."""
 
-    def __init__(
-        self, window: CaptureWindow, observe: Sequence[Callable[[Observed], None]]
-    ) -> None:
+    def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._observe = observe
         self._families = (*window.families, OTHER)
         self._kernels: dict[_Key, list[int]] = {}
         self._ops: dict[_Key, list[int]] = {}
@@ -467,16 +452,6 @@ class _WindowSums:
                 begins_ps=begins_ps,
             )
         )
-        for observer in self._observe:
-            observer(
-                Observed(
-                    source=trace.source,
-                    device=dataclasses.replace(device, kernels=kernels),
-                    names=trace.names,
-                    steps=found.steps,
-                    launches=trace.launches,
-                )
-            )
         known = step != ABSENT
         inside = slice(None) if known.all() else np.flatnonzero(known)
         sums = (kernels.duration_ps, alone, np.where(on_main, kernels.duration_ps, 0))

@@ -3,32 +3,25 @@
 A window is one file per process. Its files lie in `plugins/profile/<timestamp>/`, and often in two
 neighbouring timestamps, since processes do not start the profiler at the same second. Files that
 cannot be read are named, and the others are read.
-
-And the profile that is written of a window: a text
-`ProfiledInstructionsProto` (tsl/profiler/protobuf/profiled_instructions.proto), the mean time of
-each operation, for `--xla_gpu_pgle_profile_file_or_directory_path`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observed, drill
-from pytest_xlatune.evidence.trace.xplane import read_paths, read_xplane_file
-from pytest_xlatune.model.errors import ConfigError, ParseError
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
+from pytest_xlatune.evidence.trace.xplane import read_xplane_file
+from pytest_xlatune.model.errors import ParseError
 
 XPLANE = ".xplane.pb"
 JSON = (".trace.json.gz", ".trace.json")
@@ -150,13 +143,11 @@ def read_window(
     window: CaptureWindow,
     *,
     step_s: float | None = None,
-    observe: Iterable[Callable[[Observed], None]] = (),
 ) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or the files named; one window of one job.
 
     Return where the time went, and one sentence for each path or capture that is not in it;
-    `step_s` is the step time of a companion run without profiler; `observe` are called with the
-    kernels of each device.
+    `step_s` is the step time of a companion run without profiler.
 
     Raises:
         ParseError: nothing to drill, or captures that do not belong together.
@@ -168,23 +159,10 @@ def read_window(
     ]
     found = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_read(choose_captures(found)), window, step_s=step_s, observe=observe)
+        drilled = drill(_read(choose_captures(found)), window, step_s=step_s)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)
-
-
-def operation_paths(paths: Sequence[Path]) -> dict[str, str]:
-    """Return operation -> its path in the framework, from the HLO in the captures of a window.
-
-    A capture that cannot be read has none; a trace.json holds no HLO.
-    """
-    found: dict[str, str] = {}
-    for capture in choose_captures(file for path in paths for file in _files(path)):
-        if capture.endswith(XPLANE):
-            with suppress(OSError, ParseError):
-                found = read_paths(capture) | found
-    return found
 
 
 def captures_below(path: Path) -> tuple[Path, ...]:
@@ -203,40 +181,3 @@ def _files(path: Path) -> Iterator[str]:
             yield from filter(os.path.isfile, paths)  # a pipe would be waited for
     elif path.is_file():
         yield str(path)
-
-
-_PS_PER_US = 1e6
-
-
-def pgle_profile(found: Drill, program: Program | None = None) -> str:
-    """Return the mean time of each operation as XLA's scheduler reads it.
-
-    With the program of the capture each name begins with the fingerprint that XLA gave it before it
-    was scheduled, `FINGERPRINT::NAME`: of another program XLA then takes no time at all, as of its
-    own converter's files (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). Its
-    checker is silent where it finds every operation, so the shortest one is left out: a log then
-    always says how many it found.
-
-    Raises:
-        ConfigError: the capture names no operation.
-    """
-    if not found.ops:
-        raise ConfigError(
-            "the capture names no operation of the program, so that a profile for XLA would be "
-            "empty; profile once with --xla_gpu_enable_command_buffer= (empty)"
-        )
-    sums: dict[str, tuple[int, int]] = {}
-    for row in found.ops:
-        spent, count = sums.get(row.name, (0, 0))
-        sums[row.name] = spent + row.sum_ps, count + row.count
-    costs_us = {name: spent / count / _PS_PER_US for name, (spent, count) in sums.items()}
-    lines, front = [], ""
-    if program is not None and program.fingerprint is not None:
-        lines, front = [f"# of {program.module} for {program.target}"], f"{program.fingerprint}::"
-        if len(costs_us) > 1:
-            del costs_us[min(costs_us, key=lambda each: costs_us[each])]
-    lines += [
-        f"costs {{ name: {json.dumps(front + name)} cost_us: {cost_us:.6f} }}"
-        for name, cost_us in costs_us.items()
-    ]
-    return "\n".join(lines) + "\n"

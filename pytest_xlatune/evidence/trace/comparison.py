@@ -7,9 +7,6 @@ launchers, step counts or device counts are not comparable, and are refused.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.errors import ConfigError
@@ -119,20 +116,6 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
 
 def _sums(found: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
     return {row.name: found.seconds(row.sum_ps) for row in rows}
-
-
-def by_path(found: Drill, paths: Mapping[str, str]) -> dict[str, float]:
-    """Return the seconds of each path in the framework, per device per step.
-
-    Numbers of operations change from one compilation to the next, paths do not. An operation
-    without a path stands under its name without its number.
-    """
-    sums: dict[str, float] = {}
-    for row in found.ops:
-        # all-gather-start.3    fusion.17.remat2
-        path = paths.get(row.name) or re.sub(r"\.(\d+|remat\d*|clone)(?=\.|$)", "", row.name)
-        sums[path] = sums.get(path, 0.0) + found.seconds(row.sum_ps)
-    return sums
 
 
 def moved(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:

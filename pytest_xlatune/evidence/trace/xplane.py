@@ -65,7 +65,6 @@ from pytest_xlatune.model.errors import ParseError
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
 TASK_PLANE = "Task Environment"
-METADATA_PLANE = "/host:metadata"
 STREAM_LINE = "Stream"
 
 # without a name, the time of such a kernel was once missing from the tables
@@ -86,12 +85,9 @@ _WINDOW = 1 << 23  # bytes of a line that are held in memory at once
 _LONGEST = 1 << 15  # bytes, more than the longest event that `follow` accepts
 
 _LAST_OF_SPACE = 4  # the fields of an XSpace: planes, errors, warnings, names of hosts
-# fields of an XPlane, and of an XLine; of an entry of a table, of the metadata in it, of an XStat
+# fields of an XPlane, and of an XLine
 _NAME, _LINE, _EVENT_NAME, _STAT_NAME, _STAT = 2, 3, 4, 5, 6
 _STAMP, _EVENT = 3, 4
-_NAMED, _STATS, _BYTES = 2, 5, 6
-# of HloProto, HloModuleProto, HloComputationProto, HloInstructionProto
-_MODULE, _COMPUTATIONS, _INSTRUCTIONS, _INSTRUCTION_METADATA, _OP_NAME = 1, 3, 2, 7, 2
 
 Range = tuple[int, int]
 Read = TypeVar("Read")
@@ -270,41 +266,6 @@ def read_xplane_file(path: str) -> Trace:
         return _XplaneReader(_File(file), path).trace()
 
 
-def read_paths(path: str) -> dict[str, str]:
-    """Return operation -> its path in the framework, from the HLO that a capture holds.
-
-    If two modules have an operation of the same name, the larger module counts. Format:
-    xla/service/hlo.proto.
-
-    Raises:
-        OSError: the file cannot be read.
-        ParseError: the file is no capture.
-    """
-    with Path(path).open("rb", buffering=0) as file:
-        return _XplaneReader(_File(file), path).paths()
-
-
-def _each(data: Bytes, at: Range, field: int) -> Iterator[Range]:
-    """Yield the position of each message in a field of a message."""
-    for number, kind, begin, end in fields(data, *at):
-        if (number, kind) == (field, LENGTH):
-            yield begin, end
-
-
-def _paths_of(data: Bytes, proto: Range) -> dict[str, str]:
-    """Return the `op_name` of each instruction of an HloProto, by the name of the instruction."""
-    paths: dict[str, str] = {}
-    for module in _each(data, proto, _MODULE):
-        for computation in _each(data, module, _COMPUTATIONS):
-            for instruction in _each(data, computation, _INSTRUCTIONS):
-                name = next(_each(data, instruction, 1), None)
-                for metadata in _each(data, instruction, _INSTRUCTION_METADATA):
-                    for at in _each(data, metadata, _OP_NAME):
-                        if name is not None:
-                            paths[text(data, *name)] = text(data, *at)
-    return paths
-
-
 class _XplaneReader:
     def __init__(self, file: _File, source: str) -> None:
         self._file = file
@@ -318,31 +279,14 @@ class _XplaneReader:
         self._launches: list[tuple[Ints, Ints]] = [(np.zeros(0, np.int8), np.zeros(0, np.int64))]
 
     def trace(self) -> Trace:
-        """Return what the file holds."""
-        with self._told():
-            return self._trace()
-
-    def paths(self) -> dict[str, str]:
-        """Return the paths of the operations of all modules that the capture holds."""
-        modules: list[tuple[int, dict[str, str]]] = []
-        with self._told():
-            planes, _ = self._space()
-            for name, at in planes:
-                if name == METADATA_PLANE:
-                    modules += self._with(at, self._modules)
-        modules.sort(key=lambda each: each[0])
-        return {operation: path for _, paths in modules for operation, path in paths.items()}
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Name the file in the error about bytes that are no capture."""
+        """Return what the file holds; an error about bytes that are no capture names the file."""
         size = self._file.size
         if not size:
             raise ParseError(
                 f"{self._source}: the file is empty; expected an xplane.pb of the profiler"
             )
         try:
-            yield
+            return self._trace()
         except WireError as error:
             raise ParseError(
                 f"{self._source}: no readable xplane.pb: {error}; the file ({size} bytes) is "
@@ -378,17 +322,6 @@ class _XplaneReader:
             warnings=tuple(warnings),
             foreign=other_device(name for name, _ in planes),
         )
-
-    def _modules(self, plane: Plane) -> list[tuple[int, dict[str, str]]]:
-        """Return the size and the paths of each module in the metadata of a plane."""
-        modules = []
-        for entry in plane.event_names.tolist():
-            for named in _each(self._data, entry, _NAMED):
-                for stat in _each(self._data, named, _STATS):
-                    for proto in _each(self._data, stat, _BYTES):
-                        with suppress(WireError):  # bytes of another kind
-                            modules.append((proto[1] - proto[0], _paths_of(self._data, proto)))
-        return modules
 
     def _with(self, at: Range, read: Callable[[Plane], Read]) -> Read:
         """Read a plane while it is in memory."""

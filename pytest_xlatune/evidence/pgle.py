@@ -1,0 +1,50 @@
+"""The profile by which XLA schedules (PGLE), made of a capture.
+
+It is a text `ProfiledInstructionsProto` (tsl/profiler/protobuf/profiled_instructions.proto), the
+mean time of each operation, and an ordinary setting names it:
+`--xla_gpu_pgle_profile_file_or_directory_path`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.trace.breakdown import Drill
+from pytest_xlatune.model.errors import ConfigError
+
+_PS_PER_US = 1e6
+
+
+def pgle_profile(found: Drill, program: Program | None = None) -> str:
+    """Return the mean time of each operation as XLA's scheduler reads it.
+
+    With the program of the capture each name begins with the fingerprint that XLA gave it before it
+    was scheduled, `FINGERPRINT::NAME`: of another program XLA then takes no time at all, as of its
+    own converter's files (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). Its
+    checker is silent where it finds every operation, so the shortest one is left out: a log then
+    always says how many it found.
+
+    Raises:
+        ConfigError: the capture names no operation.
+    """
+    if not found.ops:
+        raise ConfigError(
+            "the capture names no operation of the program, so that a profile for XLA would be "
+            "empty; profile once with --xla_gpu_enable_command_buffer= (empty)"
+        )
+    sums: dict[str, tuple[int, int]] = {}
+    for row in found.ops:
+        spent, count = sums.get(row.name, (0, 0))
+        sums[row.name] = spent + row.sum_ps, count + row.count
+    costs_us = {name: spent / count / _PS_PER_US for name, (spent, count) in sums.items()}
+    lines, front = [], ""
+    if program is not None and program.fingerprint is not None:
+        lines, front = [f"# of {program.module} for {program.target}"], f"{program.fingerprint}::"
+        if len(costs_us) > 1:
+            del costs_us[min(costs_us, key=lambda each: costs_us[each])]
+    lines += [
+        f"costs {{ name: {json.dumps(front + name)} cost_us: {cost_us:.6f} }}"
+        for name, cost_us in costs_us.items()
+    ]
+    return "\n".join(lines) + "\n"

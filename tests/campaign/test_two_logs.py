@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from pytest_xlatune.campaign.log import write_log
-from pytest_xlatune.model.redact import keep_secret
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
-
-
-def test_a_log_hides_the_secrets_of_every_campaign_of_the_process(tmp_path: Path) -> None:
-    one, other = "secret-of-the-first", "secret-of-the-second"
-    keep_secret([one])
-    keep_secret([other])
-    with write_log(tmp_path / "a", "info") as path_a, write_log(tmp_path / "b", "info") as path_b:
-        logging.getLogger("pytest_xlatune.tasks").warning("found %s, %s", one, other)
-    for path in (path_a, path_b):
-        assert "found (hidden), (hidden)" in path.read_text(encoding="utf-8")
 
 
 def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:

@@ -381,31 +381,6 @@ def test_a_runtime_folder_that_a_stranger_made_is_refused(
     assert "may be written by others" in people.ann.does(machine_lock)
 
 
-def test_a_runtime_folder_of_another_session_stops_no_trial(
-    people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm, cron, su and containers hand its name on; a logout removes the folder itself."""
-    monkeypatch.delenv(LOCK_VARIABLE, raising=False)
-    monkeypatch.chdir(people.root)
-    places = {name: people.root / name for name in ("of_ben", "of_root", "open", "relative")}
-    owners = {"of_ben": people.ben.uid, "of_root": 0}
-    for name, place in places.items():
-        place.mkdir()
-        os.chown(place, owners.get(name, people.ann.uid), people.team)
-        place.chmod(0o770 if name == "open" else 0o700)
-    places |= {
-        "gone": people.root / "gone",
-        "link": people.root / "link",
-        "file": Path("/etc/hosts"),
-    }
-    places["link"].symlink_to(places["relative"])
-    own = Path(f"/tmp/xlatune-{people.ann.uid}")
-    for name, place in places.items():
-        monkeypatch.setenv("XDG_RUNTIME_DIR", "relative" if name == "relative" else str(place))
-        assert people.ann.does(machine_lock) == own / "machine.lock", name
-    own.rmdir()
-
-
 def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:
     """Return the attempt of a job of Ann's, its digest, and the file that its trainer writes."""
     said = people.root / "said"

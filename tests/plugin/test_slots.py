@@ -63,12 +63,6 @@ def project(folder: Any, sweep_file: str) -> Any:
     return folder
 
 
-def slowed(folder: Any, what: str) -> None:
-    trainer = folder.path / "trainer.py"
-    text = trainer.read_text("utf-8").replace("speed = 1000.0\n", f"speed = 1000.0\n{what}\n")
-    trainer.write_text(text, encoding="utf-8")
-
-
 # Each pair of nodes takes its trials one after the other; a look at them is a tick of their clock.
 PLAYED = """
 
@@ -99,17 +93,6 @@ class Played(OnNodes):
 executor = Played()
 runs.executor_named = lambda name, **_: executor
 """
-# The first trial on a slot waits until one runs on the other. Two short trials may miss each other
-# on a machine under load.
-MEET = """
-ran = os.path.join(os.path.dirname(__file__), "ran-")
-open(ran + os.environ["FIRST_NODE"], "w").close()
-end = time.monotonic() + 120
-while not all(os.path.exists(ran + node) for node in ("node001", "node003")):
-    if time.monotonic() > end:
-        sys.exit("none ran on the other slot")
-    time.sleep(0.02)
-"""
 
 
 def results(folder: Any) -> list[dict[str, Any]]:
@@ -125,20 +108,9 @@ def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(each) for name, each in found.items()}
 
 
-@pytest.mark.parametrize(
-    "is_played",
-    [
-        pytest.param(True, id="played"),
-        pytest.param(False, marks=pytest.mark.part("sweeps"), id="two workers"),
-    ],
-)
-def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any, is_played: bool) -> None:
-    if is_played:
-        (project.path / "conftest.py").write_text(CONFTEST + PLAYED, encoding="utf-8")
-        done = project.run(*TWO)
-    else:
-        slowed(project, MEET)
-        done = project.run_apart("-n2", *TWO)
+def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:
+    (project.path / "conftest.py").write_text(CONFTEST + PLAYED, encoding="utf-8")
+    done = project.run(*TWO)
     done.assert_outcomes(passed=1 + 4 + 2)
     done.stdout.fnmatch_lines(["* (job *, slot 2) *TGS*"])
     done.stdout.fnmatch_lines(["*looked at node001,node002,node003,node004*"])

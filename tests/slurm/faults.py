@@ -73,8 +73,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("slurmdbd killed under a sweep", "not missed"),
     f"{_S}secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
         ("secrets planted in twelve ways", "in no record"),
-    f"{_S}waves.py::test_all_waves_by_their_markers_interrupted_and_resumed":
-        ("interrupted between waves", "resumed"),
     f"{_S}maxtext_slurm.py::test_a_signal_to_it_cancels_the_job":
         ("signal to a site's launcher", "its job cancelled"),
     f"{_S}maxtext_slurm.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":

@@ -152,15 +152,6 @@ def test_a_step_gets_the_environment_of_a_login_and_nothing_that_steers_srun(
     assert steps.submit("env", "env") == done, "the same attempt again is the same step"
 
 
-def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str, str]) -> None:
-    steps.new(environ=own)
-    begins = [f"{steps.root}/{name}.begin" for name in ("one", "other")]
-    both = "touch {}; until [ -e {} ]; do sleep 0.1; done"  # one waits for the other
-    one = steps.submit("one", both.format(*begins), ("node001",))
-    other = steps.submit("other", both.format(*begins[::-1]), ("node002",))
-    assert steps.end(one).state is steps.end(other).state is State.COMPLETED
-
-
 def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     steps: Steps, own: Mapping[str, str]
 ) -> None:

@@ -41,7 +41,7 @@ def declared(**changed: Any) -> Sweep:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("said", "message"),
     [
         (
             {"overrides": {"w": 512}},
@@ -54,7 +54,7 @@ def declared(**changed: Any) -> Sweep:
         ({"nodelist": "node1"}, "nodelist is 'node1' (str), expected a tuple"),
         ({"profiles": ("slow",)}, "profiles[0] is 'slow' (str), expected Profile"),
         ({"profiles": SLOW}, "expected a tuple: write (..., )"),
-        ({"derived": Stacks(wave="wave3", slots=1)}, "expected a tuple: write (..., )"),
+        ({"derived": Stacks(wave="wave3", slots=1)}, "tuple: write (..., )"),
         (
             {"executor": "locl"},
             "'locl' in sweep 'kinds', site; did you mean 'local'",
@@ -63,132 +63,6 @@ def declared(**changed: Any) -> Sweep:
         ({"protocol": Protocol(steps=15.0)}, "'kinds', protocol: steps is 15.0 (float)"),  # type: ignore[arg-type]
         ({"launcher": CommandLauncher(argv="train x")}, "launcher: argv is 'train x' (str)"),  # type: ignore[arg-type]
         ({"resources": Resources(patience=60)}, "resources: patience is 60 (int)"),  # type: ignore[arg-type]
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_another_kind_is_named_with_its_place(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        declared(**changed)
-    assert message in str(told.value)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"profiles": [SLOW]},
-        {"nodelist": ["node1", "node2"]},
-        {"per_device_batch_size": 8},
-        {"per_device_batch_size": None},
-        {"config_tags": {"fp8": {"bits": "8"}}, "derived": (Stacks(wave="wave3", slots=1),)},
-        {"resources": Resources(patience=Patience(training_s=60))},
-    ],
-    ids=str,
-)
-def test_what_means_the_same_is_taken(changed: dict[str, Any]) -> None:
-    assert declared(**changed).name == "kinds"
-
-
-@pytest.mark.parametrize("where", ["env", "overrides"])
-def test_a_profile_takes_texts_alone(where: str) -> None:
-    with pytest.raises(ConfigError, match=r"profile 'p': WIDTH is 512 \(int\).*write '512'"):
-        profile("p", **{where: {"WIDTH": 512}})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("protocol", "message"),
-    [
-        (Protocol(steps=10), "leave 5 to score, .*, and a score needs 6; ask for steps=11 or more"),
-        (Protocol(steps=3), "leave 0 to score, .*, and a score needs 6; ask for steps=11 or more"),
-        (Protocol(steps=15, first_step=12), "ask for steps=18 or more"),
-    ],
-    ids=["one step short", "before the window", "a late window"],
-)
-def test_a_protocol_without_a_score_is_refused(protocol: Protocol, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        protocol.check_window()
-    Protocol(steps=11).check_window()
-
-
-_NUMBERS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        ("budget", "screen_baselines", "finalists", "blocks", "block_baselines"),
-        (-1, 2.5, math.nan, None),
-    ),
-    "max_target_length": (-1, 0, True),
-    **dict.fromkeys(("devices", "nodes"), (-1, "3")),
-    "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
-    "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
-    "node_hours": (-1, 0, math.nan, "1"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param(name, value, id=f"{name} is never {value!r}")
-        for name, values in _NUMBERS.items()
-        for value in values
-    ],
-)
-def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} is .*, expected (a|more than 0) "):
-        declared(**{name: value})
-
-
-def test_a_limit_by_itself_is_refused_before_it_is_part_of_a_sweep() -> None:
-    with pytest.raises(ConfigError, match=r"node_hours is '1' \(str\), expected more than 0 hours"):
-        Limits(node_hours="1")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "message"),
-    [
-        pytest.param(("a", "a"), "a is named twice", id="no node is named twice"),
-        pytest.param(("",), "a name is missing", id="no node is without a name"),
-        pytest.param(("a b",), "unexpected ' '", id="no name holds a blank"),
-        pytest.param(("--evil",), "begins with a dash", id="no name is read as an option"),
-        pytest.param(("n[1-2]",), "each node by itself: .'n1', 'n2'", id="a range is written out"),
-    ],
-)
-def test_a_node_of_a_sweep_file_has_a_name_that_a_host_list_may_hold(
-    nodelist: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"nodelist is .*{message}"):
-        declared(nodelist=nodelist)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        pytest.param(
-            {"launcher": None}, "launcher is None; say how", id="a sweep without a launcher"
-        ),
-        pytest.param({"profiles": ()}, "declares no profile", id="a sweep that compares nothing"),
-        pytest.param(
-            {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
-            "a gate measures nothing but its profiles; leave derived out",
-            id="a gate that derives profiles",
-        ),
-        pytest.param(
-            {"gate": Gate(margin=0.01), "no_env": NoEnv()},
-            "a gate measures nothing but its profiles; leave no_env out",
-            id="a gate that restores defaults",
-        ),
-    ],
-)
-def test_a_sweep_that_cannot_be_meant_is_refused(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        declared(**changed)
-
-
-def test_derived_waves_alone_are_a_sweep() -> None:
-    rules = (Stacks(wave="wave3", slots=1),)
-    assert declared(profiles=(), derived=rules).derived == rules
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
         (
             lambda: xl.Protocol(steps="12"),
             "protocol: steps is '12' (str), expected a whole number",
@@ -234,10 +108,82 @@ def test_derived_waves_alone_are_a_sweep() -> None:
             lambda: declared(retry_policy=xl.RetryPolicy(rules={"hang": 1})),
             "retry policy: rules['hang'] is 1 (int), expected RetryRule",
         ),
+        (
+            lambda: xl.profile("p", env={"WIDTH": 512}),
+            "WIDTH is 512 (int), expected a text: write '512'",
+        ),
+        (lambda: xl.profile("p", overrides={"WIDTH": 512}), "WIDTH is 512 (int), expected a text"),
+        (Protocol(steps=10).check_window, "leave 5 to score"),
+        (Protocol(steps=3).check_window, "a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=15, first_step=12).check_window, "ask for steps=18 or more"),
+        (lambda: Limits(node_hours="1"), "node_hours is '1' (str), expected more than 0 hours"),  # type: ignore[arg-type]
+        ({"nodelist": ("a", "a")}, "a is named twice"),
+        ({"nodelist": ("",)}, "a name is missing"),
+        ({"nodelist": ("a b",)}, "unexpected ' '"),
+        ({"nodelist": ("--evil",)}, "begins with a dash"),
+        ({"nodelist": ("n[1-2]",)}, "each node by itself: ('n1', 'n2')"),
+        ({"launcher": None}, "launcher is None; say how"),
+        ({"profiles": ()}, "declares no profile"),
+        (
+            {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
+            "a gate measures nothing but its profiles; leave derived out",
+        ),
+        (
+            {"gate": Gate(margin=0.01), "no_env": NoEnv()},
+            "a gate measures nothing but its profiles; leave no_env out",
+        ),
+    ],
+    ids=lambda said: said if isinstance(said, str) else "",
+)
+def test_what_a_sweep_file_says_wrong_is_refused_with_its_place(said: Any, message: str) -> None:
+    """Python's own errors name no attribute, and pytest ends with 2 instead of 4."""
+    with pytest.raises(ConfigError) as told:
+        declared(**said) if isinstance(said, dict) else said()
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"profiles": [SLOW]},
+        {"nodelist": ["node1", "node2"]},
+        {"per_device_batch_size": 8},
+        {"per_device_batch_size": None},
+        {"config_tags": {"fp8": {"bits": "8"}}, "derived": (Stacks(wave="wave3", slots=1),)},
+        {"resources": Resources(patience=Patience(training_s=60))},
+    ],
+    ids=str,
+)
+def test_what_means_the_same_is_taken(changed: dict[str, Any]) -> None:
+    assert declared(**changed).name == "kinds"
+
+
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        ("budget", "screen_baselines", "finalists", "blocks", "block_baselines"),
+        (-1, 2.5, math.nan, None),
+    ),
+    "max_target_length": (-1, 0, True),
+    **dict.fromkeys(("devices", "nodes"), (-1, "3")),
+    "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
+    "loss_tolerance": (-1.0, math.nan, math.inf, "0.1"),
+    "node_hours": (-1, 0, math.nan, "1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param(name, value, id=f"{name} is never {value!r}")
+        for name, values in _NUMBERS.items()
+        for value in values
     ],
 )
-def test_what_a_user_constructs_says_what_is_wrong_with_it(make: Any, message: str) -> None:
-    """Python's own errors named no attribute, and pytest ended with 2 instead of 4."""
-    with pytest.raises(ConfigError) as caught:
-        make()
-    assert message in str(caught.value)
+def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is .*, expected (a|more than 0) "):
+        declared(**{name: value})
+
+
+def test_derived_waves_alone_are_a_sweep() -> None:
+    rules = (Stacks(wave="wave3", slots=1),)
+    assert declared(profiles=(), derived=rules).derived == rules

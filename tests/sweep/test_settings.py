@@ -172,38 +172,19 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ('config = "other.toml"', "config is not read here; say it before this file is read: --x"),
+        ("finalists = 3", r"finalists is not read here; say it in the sweep file: D"),
+        ("per_device_batch_size = 3", "say it by another name: pdbs"),
+        ("[design]\nbudget = 3", "design is a group of the sweep file"),
+        ("fresh = true", "fresh is a switch of the command line: say --xlatune-fresh"),
+        ("keep_jobs = true", "line: say --xlatune-keep-jobs"),
+        ("nodelist = []", r"nodelist: found \[\], which names no node"),
+        ("nodelist = ''", "nodelist: found '', which names no node"),
+        ("seed = 1.5", "seed: found '1.5', expected a whole number$"),
+        ("modle = 'm'", r"did you mean 'model'\?$"),
+        ("node-health = \"sh -c 'open\"", "node-health: found .*expected a command line such as"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: str) -> None:
-    (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=message):
-        resolve(root)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param("finalists = 3", r"finalists is not read here; say it in the sweep file: D",
-                     id="a setting of the sweep file alone"),
-        pytest.param("per_device_batch_size = 3", "say it by another name: pdbs",
-                     id="a setting by its name in the sweep file"),
-        pytest.param("[design]\nbudget = 3", "design is a group of the sweep file",
-                     id="a group of the sweep file"),
-        pytest.param("fresh = true", "fresh is a switch of the command line: say --xlatune-fresh",
-                     id="a switch"),
-        pytest.param("keep_jobs = true", "line: say --xlatune-keep-jobs", id="a longer switch"),
-        pytest.param("nodelist = []", r"nodelist: found \[\], which names no node",
-                     id="an empty node list"),
-        pytest.param("nodelist = ''", "nodelist: found '', which names no node",
-                     id="a node list without a text"),
-        pytest.param("seed = 1.5", "seed: found '1.5', expected a whole number$",
-                     id="half a number"),
-        pytest.param("modle = 'm'", r"did you mean 'model'\?$", id="a near name alone"),
-    ],
-)  # fmt: skip
-def test_a_setting_at_the_wrong_place_is_told_where_it_belongs(
-    root: Path, text: str, message: str
-) -> None:
     (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         resolve(root)

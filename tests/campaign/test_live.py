@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli.show import show
 from pytest_xlatune.ledger import LEDGER, Decided, Ledger
-from pytest_xlatune.ledger.now import NOW, Now, read_now, write_now
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -239,28 +238,6 @@ LONG = "/shared/" + "x" * 90
 )
 def test_a_live_line_fits_80_columns(line: str, shown: str) -> None:
     assert in_columns(line) == shown
-
-
-def test_what_is_told_beside_the_ledger_may_be_missing_or_torn(tmp_path: Path, seen: Seen) -> None:
-    seen.after()
-    seen.after()
-    folder = seen.campaign.folder
-    assert read_now(folder).jobs == {"1": QUEUED}
-    folder.chmod(0o700)
-    write_now(folder, read_now(folder))
-    assert oct((folder / NOW).stat().st_mode)[-3:] == "600"
-    assert not [each for each in folder.iterdir() if each.name.startswith(".now")]
-    flights = RunningJobs(folder)
-    state = seen.campaign.view().state
-    assert flights.look(state, {})[0].reason == "PENDING (Priority)"
-    for text in (b"", b'{"at_s": 1', b"[]", b'{"at_s": 1, "other": 2}', b"\xff"):
-        (folder / NOW).write_bytes(text)
-        assert read_now(folder) == Now()
-        (found,) = flights.look(state, {})
-        assert (found.state, found.reason) == (State.PENDING, "")
-    (folder / NOW).unlink()
-    write_now(tmp_path / "missing", Now())  # a disk that takes nothing is no reason to stop
-    assert flights.look(state, {})[0].words == "waits in the queue"
 
 
 def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: Seen) -> None:

@@ -23,11 +23,6 @@ from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.waiting import until
 
-GATE = """
-@pytest.mark.gate
-def test_gate(measure, profile):
-    assert measure(profile).no_regression
-"""
 COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
 ORDINARY = "def test_ordinary():\n    assert 1 == 2\n"
 
@@ -201,27 +196,6 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
     assert "Traceback" not in said
     assert "interrupted. Jobs that no other session waits for are ended now" in said
     assert "xlatune: ended " in said
-
-
-LOST_IN_A_FINALIZER = """
-import time
-
-class Lock:
-    def __del__(self):
-        raise KeyboardInterrupt
-
-def test_interrupted(baseline_deployed):
-    with pytest.raises(KeyboardInterrupt):
-        Lock()
-        time.sleep(100)
-"""
-
-
-def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Any) -> None:
-    """Python passes what a finalizer raises to no caller."""
-    text = folder.read("test_sweep.py") + LOST_IN_A_FINALIZER
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    folder.run("-k", "interrupted").assert_outcomes(passed=1)
 
 
 def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Any) -> None:

@@ -225,17 +225,3 @@ def test_a_probe_that_does_not_answer_costs_no_trial(
     told = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     assert told["node"]["kernel"] == platform.release()
     assert said in told["problems"][0]
-
-
-def test_what_no_probe_told_stands_in_the_report(folder: Any) -> None:
-    (folder.path / "site").mkdir()
-    site = folder.path / "site" / "sitecustomize.py"
-    site.write_text(f"{HIDES}print('no answer', file=sys.stderr); os._exit(3)", encoding="utf-8")
-    folder.write(text=PRETEND)
-    folder.run("-m", "wave1").assert_outcomes(passed=1)
-    (seen,) = folder.events("environment-seen")
-    assert "no answer" in seen["nodes"][0]["problems"][0]
-    assert "Not recorded: " in folder.read("reports/pretend/leaderboard.md")
-    assert [each["outcome"]["state"] for each in folder.events("attempt-ended")] == [
-        "completed", "completed",
-    ]  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -111,33 +109,6 @@ def test_what_nothing_may_submit(folder: Any) -> None:
     )
     assert not folder.submitted
     assert not (folder.path / ".xlatune").exists()
-
-
-def test_an_unrelated_run_is_left_alone(folder: Any) -> None:
-    folder.pytester.makepyfile(
-        test_other="SWEEP = 'of another kind'\ndef test_passes():\n    pass\n"
-    )
-    folder.pytester.makeconftest("""
-        import sys
-        def pytest_unconfigure():
-            heavy = {"scipy", "numpy", "submitit", "ruamel.yaml", "tabulate", "filelock"}
-            print("imported:", sorted(heavy & sys.modules.keys()))
-    """)
-    for workers in ((), ("-n2",)):
-        done = folder.pytester.runpytest_subprocess("-p", "xlatune", "test_other.py", *workers)
-        done.assert_outcomes(passed=1)
-        done.stdout.no_fnmatch_line("*xlatune:*")
-        if not workers:  # the controller of xdist cannot know what its workers will collect
-            done.stdout.fnmatch_lines(["imported: []"])
-    assert not (folder.path / ".xlatune").exists()
-
-
-def test_without_the_plugin_the_projects_sweeps_are_left_out() -> None:
-    root = Path(__file__).parents[2]
-    named = ("sweeps", "sweeps/test_quickstart.py", "sweeps/test_maxtext_cpu.py")
-    argv = [sys.executable, "-m", "pytest", "-p", "no:xlatune", *named, "-q"]
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 
 
 def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.guests import install
-from tests.helpers.sessions import run_inside
 
 GROUP = "pytest_xlatune.tools"
 TOOLS = EntryPointGroup(GROUP, kind="tool", ours={"join": "os.path:join"})
@@ -81,20 +80,3 @@ def test_a_name_that_two_distributions_bring_is_refused(path: Path) -> None:
     install(path, "second", {GROUP: {"pool": "door_b:POOL"}})
     with pytest.raises(ConfigError, match=r"is brought by first 1\.2, second 1\.2: expected one"):
         TOOLS.load("pool", where="x.toml")
-
-
-def test_a_session_without_a_sweep_asks_for_no_entry_point(
-    loaded: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def guests(group: str, path: tuple[str, ...]) -> dict[str, object]:
-        asked.append(f"{group} {path}")
-        return {}
-
-    monkeypatch.setattr("pytest_xlatune.entry_points._entry_points", guests)
-    pytester.makepyfile(test_plain="def test_plain():\n    pass\n")
-    run_inside(pytester, "-q").assert_outcomes(passed=1)
-    assert asked == []
-    run_inside(pytester, "--markers")
-    assert {each.partition(" ")[0] for each in asked} == {"pytest_xlatune.studies"}

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -293,60 +291,3 @@ def test_the_same_global_batch_gives_the_same_losses_as_on_one_device(
     assert len(ended.losses) == 3
     assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
     assert ended.losses[2] < ended.losses[0]
-
-
-CONTRACTS: dict[str, tuple[str, Callable[[str, str], dict[str, str]]]] = {
-    "by address, count and index": (
-        "hardware=cpu",
-        lambda port, rank: {
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "JAX_PROCESS_COUNT": "2",
-            "JAX_PROCESS_ID": rank,
-        },
-    ),
-    "by node rank": (
-        "hardware=gpu",
-        lambda port, rank: {
-            "JAX_COORDINATOR_IP": "127.0.0.1",
-            "JAX_COORDINATOR_PORT": port,
-            "NNODES": "2",
-            "NODE_RANK": rank,
-        },
-    ),
-    "by what srun sets": (
-        "hardware=gpu_multiprocess",
-        lambda port, rank: {
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-            "SLURM_JOB_ID": "4711",
-            "SLURM_STEP_NODELIST": "node[001-002]",
-            "SLURM_NTASKS": "2",
-            "SLURM_PROCID": rank,
-            "SLURM_LOCALID": "0",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("told", first_of(CONTRACTS))
-def test_two_processes_over_gloo_train_as_one(told: str, one_device: Ended, tmp_path: Path) -> None:
-    hardware, contract = CONTRACTS[told]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        start(
-            *TINY,
-            hardware,
-            "per_device_batch_size=2",
-            "ici_fsdp_parallelism=4",
-            f"metrics_file={tmp_path}/{rank}.jsonl",
-            devices=2,
-            variables={"JAX_PLATFORMS": "cpu"} | contract(port, rank),
-        )
-        for rank in ("0", "1")
-    ]
-    for rank, ended in enumerate([finish(process) for process in ranks]):
-        assert ended.code == 0, ended.err
-        assert "Num_devices: 4, shape (1, 1, 4, 1)" in ended.err
-        assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
-        assert len((tmp_path / f"{rank}.jsonl").read_text(encoding="utf-8").splitlines()) == 3

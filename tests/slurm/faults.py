@@ -17,7 +17,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
         ("a person drains a node", "the sweep stops with the reason, the drain stands"),
-    f"{_S}faults.py::test_a_node_drained_by_slurm_under_the_queue_is_resumed":
+    f"{_C}attempts.py::test_a_queue_that_a_drained_node_holds_is_freed":
         ("Slurm drains a node", "resumed"),
     f"{_S}faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
         ("node drained before the start", "named, nothing submitted"),
@@ -42,7 +42,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("outcome.json unreadable, others run", "run again, others count"),
     f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
         ("a person puts a running trial back", "waited for, told, run again"),
-    f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
+    f"{_C}attempts.py::test_a_job_that_slurm_will_never_start_stops_the_sweep_with_the_remedy":
         ("a limit that never lets it start", "the sweep stops with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
@@ -63,8 +63,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("work directory full", "ends with a message; goes on"),
     f"{_C}recovering.py::test_a_back_off_lasts_as_long_whatever_the_days_clock_does":
         ("clocks jump five hours", "not noticed"),
-    f"{_S}shared_nodes.py::test_a_sweep_begins_on_nodes_where_another_runs":
-        ("another sweep of ours on the nodes", "queued"),
     f"{_S}accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         ("controller has forgotten a job", "sacct tells its end"),
     f"{_S}accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused":

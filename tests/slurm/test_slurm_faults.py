@@ -58,24 +58,6 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     faults.assert_measured_once("victim")
 
 
-def test_a_node_drained_by_slurm_under_the_queue_is_resumed(
-    faults: Faults, slurm: Callable[..., str]
-) -> None:
-    faults.hold_all()
-    session = faults.start()
-    faults.victim("*")
-    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
-    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=Kill task failed")
-    faults.go.touch()
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert [each["nodes"] for each in faults.project.events("epoch-began")] == [["node002"]]
-    assert "a new epoch: node-drain: resumed node002" in said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == TRIALS
-
-
 def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     faults: Faults, slurm: Callable[..., str], lab: ModuleType
 ) -> None:

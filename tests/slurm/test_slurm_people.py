@@ -98,31 +98,6 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     assert len(faults.project.submitted) == TRIALS + 1
 
 
-@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionNodeLimit"])
-def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
-    faults: Faults, slurm: Slurm, reason: str
-) -> None:
-    soon = "from pytest_xlatune.campaign import attempts\nattempts._BARRED_S = 1\n"
-    limit, none = {
-        "PartitionTimeLimit": ("MaxTime=1", "MaxTime=INFINITE"),
-        "PartitionNodeLimit": ("MaxNodes=1", "MaxNodes=UNLIMITED"),
-    }[reason]
-    faults.write(faults.profiles(), conftest=faults.BUSY + soon)
-    partition = ("--xlatune-partition", "half")
-    slurm("scontrol", "update", "partitionname=half", limit)
-    try:
-        said = faults.run(*partition)
-        jobs = slurm("squeue", "-h", "-o", "%i").split()
-    finally:
-        slurm("scontrol", "update", "partitionname=half", none)
-    assert f"never-starts (PENDING ({reason}): " in said, said
-    assert faults.decided()[0] == ("stop", "never-starts")
-    assert jobs == [], "none is left in the queue"
-    said = faults.run(*partition)
-    assert "2 passed" in said, said
-    faults.assert_measured_once("victim")
-
-
 def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
     faults.hold()
     session = faults.start()

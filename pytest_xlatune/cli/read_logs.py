@@ -14,7 +14,7 @@ from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.log_tables import rank_behind, steps_of_log, triage_of_log
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
@@ -22,7 +22,6 @@ from pytest_xlatune.tasks.read_logs import (
     advised,
     behind_of,
     exit_of,
-    explained,
     logs_of,
     read_one,
     slower_of,
@@ -75,14 +74,13 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 
 
 def _steps(arguments: argparse.Namespace) -> Output:
-    read, problems = _read_all(arguments, has_ranks=True)
-    pattern = pattern_of(arguments)
+    read, problems = _read_all(arguments)
     documents = (
         steps_of_log(
             str(each.path),
             steps=each.report.steps,
             score=each.score,
-            notes=(*each.notes, *map(sentence, slower_of(each, pattern=pattern))),
+            notes=(*each.notes, *map(sentence, slower_of(each))),
             shows_all=arguments.all,
         )
         for each in read
@@ -94,8 +92,7 @@ def _steps(arguments: argparse.Namespace) -> Output:
 
 def _triage(arguments: argparse.Namespace) -> Output:
     read, problems = _read_all(arguments)
-    pattern = pattern_of(arguments)
-    behind = [behind_of(each, pattern=pattern) for each in read]
+    behind = [behind_of(each) for each in read]
     documents: list[Document] = []
     for each, found_behind in zip(read, behind, strict=True):
         documents.append(
@@ -109,7 +106,6 @@ def _triage(arguments: argparse.Namespace) -> Output:
         )
         if found_behind is not None:
             documents.append(rank_behind(found_behind))
-        documents.append(brief("More of the log", lines(*explained(each))))
     return Output(
         documents=tuple(documents),
         json=partial(_values, read, behind),
@@ -125,9 +121,7 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
     return {"schema": SCHEMA, "logs": logs}
 
 
-def _read_all(
-    arguments: argparse.Namespace, *, has_ranks: bool = False
-) -> tuple[list[Read], tuple[str, ...]]:
+def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
     """Return the logs that can be read, and why each of the others cannot."""
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
@@ -139,7 +133,7 @@ def _read_all(
             continue
         for log in logs:
             try:
-                read.append(read_log(log, has_ranks=has_ranks))
+                read.append(read_log(log))
             except ConfigError as error:
                 problems.append(str(error))
     return read, tuple(problems)

@@ -22,15 +22,19 @@ the log holds: a line is cut at 64 KiB, findings and settings are counted, steps
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import MOST_STEPS, STEPS_THAT_REFUTE, Course, Phase
-from pytest_xlatune.logs._prefix import PrefixLearner
+from pytest_xlatune.logs._course import (
+    MOST_STEPS,
+    STEPS_THAT_REFUTE,
+    Course,
+    Phase,
+)
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
 from pytest_xlatune.logs._signatures import is_harmless, table
 from pytest_xlatune.logs.formats import Blocks, formats
@@ -38,16 +42,15 @@ from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.line_classes import (
     FACTS,
     STEP_WORD,
+    STEPS_OF_MAXTEXT,
     LineClass,
     LogLine,
+    RankListener,
     blocks_of,
-    settings_behind,
     steps_of_format,
-    steps_of_maxtext,
     steps_of_pattern,
 )
 from pytest_xlatune.logs.patterns import StepPattern, fitting
-from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import Steps
 from pytest_xlatune.model.text import begun
@@ -59,9 +62,7 @@ _WINDOW_BYTES = 1 << 17
 _TAIL_BYTES = 1 << 13
 _BEGIN_BYTES = 1 << 20  # of a log without a step, which is tried against other trainers' formats
 _TAIL_LINES, _TAIL_CHARS = 5, 160
-_MOST_UNREAD, _MOST_EARLY = 256, 128
 _NO_ORIGIN = Origin()
-_PART_MARKS = (b"stdout P ", b"stderr P ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,31 +135,27 @@ class LogReport:
 class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
-    `pattern` is how another trainer than MaxText prints its steps. `ranks` reads the steps of all
-    ranks in the same pass: of a log of its own it would search each byte again.
+    `pattern` is how another trainer than MaxText prints its steps. `ranks` is told the steps of all
+    ranks, not only of the one that counts.
     """
 
     def __init__(
-        self, pattern: StepPattern | None = None, *, ranks: RankReader | None = None
+        self, pattern: StepPattern | None = None, *, ranks: RankListener | None = None
     ) -> None:
-        self._ranks = ranks
-        self._blocks = [Blocks(each) for each in formats()]
+        self._blocks = [Blocks(form) for form in formats()]
         own = [] if pattern is None else [steps_of_pattern(pattern)]
         # what the user says comes first
         self._other_steps = (*own, *map(steps_of_format, formats()))
         self._is_json = pattern is not None and pattern.is_json
-        self._steps = (*self._other_steps, steps_of_maxtext(self._keep_early))
-        kept = settings_behind(self._keep_unread)
-        self._facts = (kept, *map(blocks_of, self._blocks), *FACTS)
+        self._steps = (*self._other_steps, STEPS_OF_MAXTEXT)
+        of_ranks = () if ranks is None else ranks.classes
+        self._facts = (*map(blocks_of, self._blocks), *of_ranks, *FACTS)
         words = (
             word for step in (*self._steps, *self._facts) for word in step.sieved or step.words
         )
         self._filter = LineFilter((*table().words, *filter(None, words)))
-        self._course = Course()
-        self._learner = PrefixLearner()
-        self._unread: list[tuple[int, str, str, str]] = []  # settings behind an unknown text
-        self._early: list[tuple[str, int]] = []  # lines of steps, kept until the prefix is learnt
-        self._step_shapes = StepShapes(self._learner) if pattern is None else None
+        self._course = Course(ranks)
+        self._step_shapes = StepShapes() if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
         self._lines = 0
@@ -170,11 +167,6 @@ class LogReader:
     def start(self) -> int:
         """Which start of the program this is, from 0."""
         return self._course.start.index
-
-    @property
-    def prefix(self) -> re.Pattern[str] | None:
-        """What was learnt to stand in front of the lines; None where they have a known prefix."""
-        return self._learner.prefix
 
     @property
     def last_step(self) -> int | None:
@@ -233,11 +225,11 @@ class LogReader:
     def close(self) -> None:
         """Read a torn last line, of which only complete fields count. Idempotent."""
         if not self._closed and self._held:
-            held = grammar.joined_parts(bytes(self._held))
-            self._read_line(held.rstrip(b"\n"), self._lines + 1, is_torn=True)
+            held = bytes(self._held)
+            self._read_line(held, self._lines + 1, is_torn=True)
             for blocks in self._blocks:
-                blocks.feed(held.rstrip(b"\n") + b"\n", self._lines)
-            self._lines += held.count(b"\n") + (not held.endswith(b"\n"))
+                blocks.feed(held + b"\n", self._lines)
+            self._lines += 1
             self._held.clear()
         for blocks in self._blocks:
             blocks.close()
@@ -291,9 +283,6 @@ class LogReader:
         if end:
             block = bytes(self._held) + memoryview(piece)[:end]
             self._held.clear()
-            # a line of CRI begins with its time:  2026-01-12T07:08:09.123456789Z stdout P comp
-            if block[10:11] == b"T" and any(mark in block for mark in _PART_MARKS):
-                block = self._without_parts(block)
             number = self._read_block(block)
             for blocks in self._blocks:
                 blocks.feed(block, self._lines)
@@ -301,28 +290,15 @@ class LogReader:
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
 
-    def _without_parts(self, block: bytes) -> bytes:
-        """Join the parts of CRI's long lines; one whose end is yet to come is held back."""
-        last = grammar.PARTS_LAST.search(block)
-        if last is not None and len(block) - last.start() < _LINE_BYTES:
-            self._held += block[last.start() :]
-            block = block[: last.start()]
-        return grammar.joined_parts(block)
-
     def _read_block(self, block: bytes) -> int:
         """Read a block of whole lines; return how many lines that makes in all."""
         number, shapes = self._lines, self._step_shapes
         for run, part in [(None, block)] if shapes is None else shapes.runs(block):
-            if run is not None and self._ranks is not None:
-                # where no prefix was learnt both would read the same run
-                self._ranks.see(part, None if self._learner.prefix else run)
             if run is not None and self._course.run(run):
                 number += run.count
                 continue
             total, found = self._filter.lines(part)
             for index, line in found:
-                if self._ranks is not None and run is None:
-                    self._ranks.see(line)
                 self._read_line(line, number + index + 1)
             number += total
         return number
@@ -334,31 +310,26 @@ class LogReader:
             line = line[:_LINE_BYTES]
             if not self._filter.may_hold(line):
                 return
+        # CRI cuts a line of 16 KiB and more:  2026-01-12T07:08:09.123456789Z stdout P comp
+        is_torn |= is_cut or grammar.PART.match(line) is not None
         segments = grammar.plain_segments(line)
         for index, segment in enumerate(segments):
-            is_last = index == len(segments) - 1
-            self._read_text(segment, number, is_torn=(is_torn or is_cut) and is_last)
+            self._read_text(segment, number, is_torn=is_torn and index == len(segments) - 1)
 
     def _read_text(
         self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
     ) -> None:
         """Read a text of one line; `outer` printed it where it stands in another line."""
-        if self._learner.is_learning and not is_torn and outer is None:
-            self._learn(segment)
-        origin, text = grammar.split_origin(segment, self._learner.prefix)
+        origin, text = grammar.split_origin(segment)
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
-
-        def line_of(text: str) -> LogLine:
-            return LogLine(
-                text=text,
-                low=text.lower(),
-                origin=origin,
-                number=number,
-                segment=segment,
-                is_torn=is_torn,
-            )
-
-        line = line_of(text)
+        line = LogLine(
+            text=text,
+            low=text.lower(),
+            origin=origin,
+            number=number,
+            segment=segment,
+            is_torn=is_torn,
+        )
         if self._is_json and not is_torn and self._is_read(line, self._other_steps):
             return
         inner = grammar.unwrap(text)
@@ -370,56 +341,13 @@ class LogReader:
             own, other = grammar.unglued(text)
             if other:  # another program's line, which is read by itself
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
-                line = line_of(own)
+                line = dataclasses.replace(line, text=own, low=own.lower())
         if not self._is_read(line, self._steps):
             self._is_read(line, self._facts)
 
     def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
         """Read a line by classes, one after the other; return whether one took it for itself."""
         return any(each.holds(line.low) and each.read(line, self._course) for each in classes)
-
-    def _learn(self, segment: str) -> None:
-        """Learn what stands in front of the lines; read again what it hid."""
-        course, learner = self._course, self._learner
-        start = course.start
-        # a step that was read already is read again by its rank: once, and where nothing else is
-        is_early = start.index == 0 and start.count <= len(self._early) and not course.findings
-        _, text = grammar.split_origin(segment)
-        if not learner.see(text, may_be_labelled=is_early and len(self._early) < _MOST_EARLY):
-            return
-        if self._step_shapes is not None:
-            self._step_shapes.forget()
-        prefix = learner.prefix
-        if self._ranks is not None:
-            self._ranks.prefix = prefix
-        for index, front, name, value in self._unread:
-            origin, rest = grammar.split_origin(front, prefix)
-            if not rest and index == start.index:
-                start.env.put(name, value, origin)
-        self._unread.clear()
-        if prefix is not None and "rank" in prefix.groupindex and self._early:
-            course.forget_steps()
-            for early, number in self._early:
-                self._read_text(early, number, is_torn=False)
-        if not learner.is_learning:
-            self._early.clear()
-
-    def _keep_early(self, line: LogLine) -> None:
-        """Keep the line of a step that is read again once its prefix is learnt.
-
-        One without an unknown text in front may be read by its shape, and is not kept then either.
-        """
-        is_kept = self._learner.is_learning and len(self._early) < _MOST_EARLY
-        if is_kept and grammar.head_of(grammar.split_origin(line.segment)[1]) is not None:
-            self._early.append((line.segment, line.number))
-
-    def _keep_unread(self, line: LogLine) -> None:
-        """Keep a setting behind an unknown text until that is known to be a prefix."""
-        if line.is_torn or not self._learner.is_learning or len(self._unread) >= _MOST_UNREAD:
-            return
-        found = grammar.find_environment(line.text)
-        if found is not None:
-            self._unread.append((self._course.start.index, *found))
 
     def _told(self) -> list[tuple[Finding, int]]:
         """Return what each block says, and how many steps were printed after it began.

@@ -112,6 +112,16 @@ class Start:
         return self.home.label if self.home else ""
 
 
+class StepListener:
+    """Is told the steps of all ranks as they are read, not only of the one that counts."""
+
+    def take(self, label: str, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
+        """Take further steps of the rank of this label, "" where the lines name none."""
+
+    def forget(self) -> None:
+        """Forget all steps: they were of another format than the user's."""
+
+
 class Course:
     """What the lines tell so far.
 
@@ -126,8 +136,9 @@ class Course:
         has_cut_flags: whether the line of XLA_FLAGS was cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: StepListener | None = None) -> None:
         self.start = Start()
+        self._ranks = ranks
         self.findings: dict[tuple[str, str], Finding] = {}
         self.fatal: Finding | None = None
         self.asked: dict[str, str] = {}
@@ -158,6 +169,11 @@ class Course:
 
     def step(self, record: StepRecord, origin: Origin, *, layout: StepLayout | None = None) -> None:
         """Take a step that a line of an origin reports; `layout` is of its line, where known."""
+        if self._ranks is not None:
+            self._ranks.take(origin.rank, (record.step,), (record.step_s,))
+        self._step(record, origin, layout)
+
+    def _step(self, record: StepRecord, origin: Origin, layout: StepLayout | None) -> None:
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -185,6 +201,8 @@ class Course:
         if layout is not start.layout and len(layout.fields) < start.figures(start.last):
             return False
         writers, origins = run.writers
+        if self._ranks is not None:
+            self._tell(self._ranks, run)
         is_own = {writer: origin == start.home for writer, origin in origins.items()}
         if start.steps and all(
             is_own[writer] or origin in start.others for writer, origin in origins.items()
@@ -201,18 +219,32 @@ class Course:
                 return True
         for writer, record in zip(writers, run.records("", start=start.index), strict=True):
             origin = origins[writer]
-            self.step(record._replace(label=origin.label), origin, layout=layout)
+            self._step(record._replace(label=origin.label), origin, layout)
         return True
+
+    def _tell(self, ranks: StepListener, run: StepRun) -> None:
+        writers, origins = run.writers
+        labels = {writer: origin.rank for writer, origin in origins.items()}
+        steps, seconds = run.steps, run.seconds()
+        if len({*labels.values()}) == 1:
+            ranks.take(next(iter(labels.values())), steps, seconds)
+            return
+        places: dict[str, list[int]] = {label: [] for label in labels.values()}
+        for at, writer in enumerate(writers):
+            places[labels[writer]].append(at)
+        for label, own in places.items():
+            ranks.take(label, [steps[at] for at in own], [seconds[at] for at in own])
 
     def is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
         return grammar.told(record) < self.start.figures(self.start.last)
 
-    def forget_steps(self) -> None:
-        """Begin the first start anew, with its settings: its steps are read once more."""
-        start = self.start
-        self.start = Start(env=start.env, config=start.config, nccl=start.nccl)
-        self.start.is_configured_twice = start.is_configured_twice
+    def counts_own(self) -> None:
+        """Count the user's pattern alone from its first step on."""
+        self.has_own = True
+        self.start.steps.clear()
+        if self._ranks is not None:
+            self._ranks.forget()
 
     def compiles(self) -> None:
         """Take that the parameters are there: what follows is the compilation."""

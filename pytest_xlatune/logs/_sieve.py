@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._prefix import PrefixLearner
 from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.model.metric import StepRecord
 
@@ -125,13 +124,8 @@ class StepShapes:
     step and its figures stand, whatever is in front of them.
     """
 
-    def __init__(self, learner: PrefixLearner) -> None:
-        self._learner = learner
+    def __init__(self) -> None:
         self._layouts: dict[bytes, StepLayout | None] = {}
-
-    def forget(self) -> None:
-        """Read each shape anew: what stands in front of the lines was learnt."""
-        self._layouts.clear()
 
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
         """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
@@ -160,9 +154,7 @@ class StepShapes:
         if shape not in self._layouts:
             if len(self._layouts) >= _MOST_LAYOUTS:
                 self._layouts.clear()
-            self._layouts[shape] = grammar.step_layout(
-                line, self._learner.prefix, is_learning=self._learner.is_learning
-            )
+            self._layouts[shape] = grammar.step_layout(line)
         return self._layouts[shape]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -62,21 +62,6 @@ class BlockReader:
         return ()
 
 
-class WholeReader:
-    """Reads one log from its first byte to its last, for a person who asks what it says."""
-
-    def feed(self, chunk: bytes) -> None:
-        """Read more of the log."""
-
-    def close(self) -> None:
-        """End an open block. Idempotent."""
-
-    def lines(self, path: str) -> Iterable[str]:
-        """Return what it says, for a terminal; `path` is how the user calls the log."""
-        del path
-        return ()
-
-
 class LogFormat:
     """A format; a subclass is made without arguments, once, and keeps nothing of a log.
 
@@ -93,11 +78,6 @@ class LogFormat:
     openings: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether it reads lines of steps, not blocks alone."""
-        return type(self).steps is not LogFormat.steps
-
     def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
         """Return the steps of a line with one of `words`, as the process `rank` printed them."""
         del text, rank
@@ -106,15 +86,6 @@ class LogFormat:
     def reader(self) -> BlockReader:
         """Return a reader for the blocks of one log; asked for once a line had one of `words`."""
         return BlockReader()
-
-    def explains(self, findings: Sequence[Finding]) -> bool:
-        """Whether a person is told more of a log with these findings: the lines of `whole`."""
-        del findings
-        return False
-
-    def whole(self) -> WholeReader:
-        """Return a reader for a whole log."""
-        return WholeReader()
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,48 +166,25 @@ def unwrap(text: str) -> str | None:
     return values.rstrip("\r\n") if isinstance(values, str) else None
 
 
-# CRI cuts long lines; P says that the next line of the stream goes on, F that it ends here:
+# CRI cuts a line of 16 KiB and more; P says that the next one goes on:
 #   2026-01-12T07:08:09.123456789Z stdout P completed st
-_CRI = re.compile(rb"\d{4}-\d\d-\d\dT\S+ std(?:out|err) (?P<tag>[FP]) ")
-PARTS_LAST = re.compile(rb"(?:\A|(?<=\n))(?:\d{4}-\d\d-\d\dT\S+ std(?:out|err) P [^\n]*\n)+\Z")
+PART = re.compile(rb"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) P ")
 
 
-def joined_parts(block: bytes) -> bytes:
-    """Join the parts into which CRI cuts long lines; an empty line stands for each further part."""
-    lines: list[bytes] = []
-    open_at = -1  # index of the line that goes on
-    for line in block.split(b"\n"):
-        match = _CRI.match(line)
-        if match is not None and open_at >= 0:
-            lines[open_at] = lines[open_at].removesuffix(b"\r") + line[match.end() :]
-            lines.append(b"")
-        else:
-            lines.append(line)
-            open_at = len(lines) - 1
-        if match is None or match["tag"] == b"F":
-            open_at = -1
-    return b"\n".join(lines)
-
-
-def split_origin(text: str, learnt: re.Pattern[str] | None = None) -> tuple[Origin, str]:
-    """Take every known prefix off a line, and one that was learnt; the innermost rank wins."""
-    at, rank, actor = _prefixes(text, learnt)
+def split_origin(text: str) -> tuple[Origin, str]:
+    """Take every known prefix off a line; the innermost rank wins."""
+    at, rank, actor = _prefixes(text)
     number = str(int(text[rank])) if text[rank] else ""
     return Origin(number, text[actor]), text[at:]
 
 
-def _prefixes(text: str, learnt: re.Pattern[str] | None = None) -> tuple[int, slice, slice]:
+def _prefixes(text: str) -> tuple[int, slice, slice]:
     """Return where the known prefixes of a line end, and where its rank and its actor stand."""
     rank = actor = _NOWHERE
     at, matched, found = 0, True, 0
-    prefixes = _PREFIXES if learnt is None else (*_PREFIXES, learnt)
-    while (
-        matched
-        and found < _MOST_PREFIXES
-        and (learnt is not None or text[at : at + 1] in _PREFIX_BEGINS)
-    ):
+    while matched and found < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
         matched = False
-        for prefix in prefixes:
+        for prefix in _PREFIXES:
             match = prefix.match(text, at)
             if match is not None:
                 named = prefix.groupindex
@@ -286,22 +263,17 @@ class StepLayout:
     kind: str
 
 
-def step_layout(
-    line: bytes, learnt: re.Pattern[str] | None = None, *, is_learning: bool = False
-) -> StepLayout | None:
+def step_layout(line: bytes) -> StepLayout | None:
     """Return the layout of a line that is one step with finite figures and nothing else.
 
-    It holds for each line that differs in digits alone. None: the line has to be read in full, as
-    one with an unknown text in front is by a reader that learns what stands there.
+    It holds for each line that differs in digits alone. None: the line has to be read in full.
     """
     text = line.decode("ascii", "ignore").removesuffix("\r")
     if len(text) + line.endswith(b"\r") != len(line) or not text.isprintable():
         return None
-    at, rank, actor = _prefixes(text, learnt)
+    at, rank, actor = _prefixes(text)
     said = text[at:]
     found = [*_STEP.finditer(said)]
-    if is_learning and found and text[_prefixes(text)[0] : at + found[0].start()].strip():
-        return None
     if len(found) != 1 or found[0].end() != len(said) or said.startswith("{"):
         return None
     if _OTHER_LINE.search(said):
@@ -395,38 +367,6 @@ def parse_environment(text: str) -> tuple[str, str] | None:
     if match["shell"] and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     return match["name"], value
-
-
-# what a program prints at the beginning of a line:  Config param steps: 15     completed step: 7,
-_HEAD = re.compile(
-    r"(?<![A-Za-z])"
-    r"(?:Config param \w+: |completed step: (?P<step>\d{1,15}),|Memstats: After params )"
-)
-
-
-def head_of(text: str) -> tuple[str, str, bool] | None:
-    """Return what stands in front of a line that is known to begin there.
-
-    And the line's first words, and whether it is a step's. None where nothing stands in front.
-    """
-    match = _HEAD.search(text, 0, 240)
-    if match is None or not (front := text[: match.start()]).strip():
-        return None
-    if "{" in front or '": "' in front:  # an envelope, which has a way of its own
-        return None
-    # of an unknown text the shortest that the known prefixes follow:  job7> 0: I0112 ... a.py:1]
-    for at in range(1, len(front)):
-        if not front[at - 1].isalnum() and _prefixes(text[at:])[0] == len(front) - at:
-            front = front[:at]
-            break
-    return front, match[0], match["step"] is not None
-
-
-def find_environment(text: str) -> tuple[str, str, str] | None:
-    """Return the text in front of a line of `printenv`, its name and its value."""
-    match = _ENVIRONMENT.search(text)
-    setting = parse_environment(text[match.start() :]) if match is not None else None
-    return (text[: match.start()], *setting) if match is not None and setting else None
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:

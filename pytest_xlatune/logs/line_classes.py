@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import Course
+from pytest_xlatune.logs._course import Course, StepListener
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, sight
 from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
 from pytest_xlatune.logs.grammar import Origin
@@ -70,6 +70,12 @@ class LineClass(NamedTuple):
         return any(word in low for word in self.words)
 
 
+class RankListener(StepListener):
+    """Is told the steps of all ranks, and given the lines of its own `classes`."""
+
+    classes: tuple[LineClass, ...] = ()
+
+
 def steps_of_format(form: LogFormat) -> LineClass:
     """Return the class of the lines of steps that a format of another distribution reads."""
 
@@ -93,28 +99,25 @@ def steps_of_pattern(pattern: StepPattern) -> LineClass:
         course.goal = goal if goal is not None else course.goal
         steps = pattern.steps(line.text, line.origin.label)
         if steps and not course.has_own:
-            course.has_own = True
-            course.start.steps.clear()
+            course.counts_own()
         return _take(steps, line, course)
 
     return LineClass(pattern.words, read)
 
 
-def steps_of_maxtext(keep: Callable[[LogLine], None]) -> LineClass:
-    """Return the class of MaxText's lines of steps; `keep` is given each before it is read."""
+def _maxtext(line: LogLine, course: Course) -> bool:
+    """A step of MaxText, where the user's pattern reads none."""
+    if course.has_own:
+        return False
+    text, label = line.text, line.origin.label
+    whole = grammar.without_torn_field(text) if line.is_torn else text
+    steps = grammar.parse_steps(whole, label)
+    if len(steps) == 1 and course.is_cut(steps[0]):
+        steps = grammar.parse_steps(grammar.without_torn_field(text), label)
+    return _take(steps, line, course)
 
-    def read(line: LogLine, course: Course) -> bool:
-        if course.has_own:
-            return False
-        text, label = line.text, line.origin.label
-        whole = grammar.without_torn_field(text) if line.is_torn else text
-        steps = grammar.parse_steps(whole, label)
-        if len(steps) == 1 and course.is_cut(steps[0]):
-            steps = grammar.parse_steps(grammar.without_torn_field(text), label)
-        keep(line)
-        return _take(steps, line, course)
 
-    return LineClass((STEP_WORD,), read)
+STEPS_OF_MAXTEXT = LineClass((STEP_WORD,), _maxtext)
 
 
 def blocks_of(blocks: Blocks) -> LineClass:
@@ -127,17 +130,6 @@ def blocks_of(blocks: Blocks) -> LineClass:
         return False
 
     return LineClass(blocks.format.words, read)
-
-
-def settings_behind(keep: Callable[[LogLine], None]) -> LineClass:
-    """Return the class of settings that may stand behind an unknown text, which `keep` is given."""
-
-    def read(line: LogLine, course: Course) -> bool:
-        del course
-        keep(line)
-        return False
-
-    return LineClass(_VARIABLES, read)
 
 
 def _take(steps: Sequence[StepRecord], line: LogLine, course: Course) -> bool:

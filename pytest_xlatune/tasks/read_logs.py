@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport
-from pytest_xlatune.logs.formats import LogFormat, WholeReader, formats
 from pytest_xlatune.logs.grammar import plain_segments, told
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
@@ -77,9 +76,7 @@ class Read:
             neither does.
         findings: what the log and the end together show.
         goal_step: the id of the last step that it was to take.
-        whole: of the standard input, which cannot be read a second time, each format's reader.
-        ranks: the steps of all ranks of it, where they were asked for and no other log has them.
-        prefix: what was learnt to stand in front of its lines.
+        ranks: what all ranks print in it.
     """
 
     path: Path
@@ -89,9 +86,7 @@ class Read:
     outcome: Outcome
     findings: tuple[Finding, ...]
     goal_step: int
-    whole: tuple[tuple[LogFormat, WholeReader], ...] = ()
-    ranks: RankReader | None = None
-    prefix: re.Pattern[str] | None = None
+    ranks: RankReader
 
     @property
     def health(self) -> Health:
@@ -295,31 +290,24 @@ def read_one(
     *,
     pattern: StepPattern | None = None,
     tokens: float | None = None,
-    has_ranks: bool = False,
 ) -> Read:
     """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
 
     `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
-    where the log does not tell them; `has_ranks` reads the steps of all ranks in the same pass.
+    where the log does not tell them.
 
     Raises:
         UnreadableLogError: it cannot be opened, or it is not the log of a training job.
     """
     path = path if path == STDIN else log_of(path)
-    is_alone = path.is_file() and len(_logs_by_rank(path)) == 1
-    ranks = RankReader(pattern) if has_ranks and is_alone else None
-    reader = LogReader(pattern, ranks=ranks)
-    readers = [(each, each.whole()) for each in formats()] if path == STDIN else []
+    ranks, rank = RankReader(pattern), _rank_of(path)
     notes: list[str] = []
     end = b""
     for chunk in _chunks_of(path, notes):
-        reader.feed(chunk)
-        for _, each in readers:
-            each.feed(chunk)
+        ranks.feed(chunk, rank)
         end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
+    reader = ranks.log(rank)
     reader.close()
-    for _, each in readers:
-        each.close()
     report = reader.report()
     fit = report.fits if pattern is None else ""
     if fit and report.findings:
@@ -342,9 +330,7 @@ def read_one(
             for finding in findings
         ),
         goal_step=goal,
-        whole=tuple(readers),
         ranks=ranks,
-        prefix=reader.prefix,
     )
 
 
@@ -400,27 +386,6 @@ def _scored(
     return score_with(report, protocol, tokens=tokens)
 
 
-def explained(read: Read) -> list[str]:
-    """Return what the formats of other distributions say of a log beyond its findings, in lines.
-
-    A file is read once more for that.
-
-    Raises:
-        UnreadableLogError: it cannot be.
-    """
-    if read.whole:
-        asked = [reader for of, reader in read.whole if of.explains(read.findings)]
-    else:
-        asked = [each.whole() for each in formats() if each.explains(read.findings)]
-    if asked and not read.whole:
-        for chunk in _chunks_of(read.path):
-            for reader in asked:
-                reader.feed(chunk)
-        for reader in asked:
-            reader.close()
-    return [line for reader in asked for line in reader.lines(str(read.path))]
-
-
 def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
     if not report.size_bytes and DAMAGED in report.notes:
@@ -443,23 +408,22 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     )
 
 
-def ranks_of(
-    path: Path, *, pattern: StepPattern | None = None, prefix: re.Pattern[str] | None = None
-) -> RankReader | None:
-    """Read the lines of all ranks of a log's job; None of the standard input.
-
-    They are in this log, each with the label of its rank, or each in a log of its own beside it.
+def ranks_of(read: Read) -> RankReader:
+    """Return what all ranks of a log's job print: in this log, or each in one of its own beside it.
 
     Raises:
         UnreadableLogError: one cannot be read.
     """
-    if path == STDIN:
-        return None
-    reader = RankReader(pattern, prefix=prefix)
-    for rank, log in _logs_by_rank(path):
-        for chunk in _chunks_of(log):
-            reader.feed(chunk, rank)
-    return reader
+    for rank, log in _logs_by_rank(read.path):
+        if not read.ranks.is_fed(rank):
+            for chunk in _chunks_of(log):
+                read.ranks.feed(chunk, rank)
+    return read.ranks
+
+
+def _rank_of(path: Path) -> int | None:
+    """Return the rank that a log is of; None where its lines name theirs."""
+    return next((rank for rank, log in _logs_by_rank(path) if log == path), None)
 
 
 def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
@@ -471,7 +435,7 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
     return ranks if len(ranks) > 1 else [(None, path)]
 
 
-def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Message, ...]:
+def slower_of(read: Read) -> tuple[Message, ...]:
     """Say which ranks take longer for their steps; () where the lines of too few are in hand.
 
     Raises:
@@ -479,8 +443,7 @@ def slower_of(read: Read, *, pattern: StepPattern | None = None) -> tuple[Messag
     """
     if max(read.report.origins, len(_logs_by_rank(read.path))) < LEAST_RANKS:
         return ()
-    reader = read.ranks or ranks_of(read.path, pattern=pattern, prefix=read.prefix)
-    return () if reader is None else slower(reader.ranks, first_step=read.protocol.first_step)
+    return slower(ranks_of(read).ranks, first_step=read.protocol.first_step)
 
 
 def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, ...]:
@@ -511,7 +474,7 @@ def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, .
     )
 
 
-def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill | None:
+def behind_of(read: Read) -> Standstill | None:
     """Say which rank of a job that did not end well the others waited for; None is not known.
 
     What its processes did is told where the job was a trial that stood still, in the folder of its
@@ -523,9 +486,9 @@ def behind_of(read: Read, *, pattern: StepPattern | None = None) -> Standstill |
     is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
     if read.health is Health.HEALTHY and not is_seen:
         return None
-    reader = ranks_of(read.path, pattern=pattern, prefix=read.prefix)
-    told = None if reader is None else reader.standstill()
-    if not is_seen or reader is None:
+    reader = ranks_of(read)
+    told = reader.standstill()
+    if not is_seen:
         return _hidden(told)
     last = {rank: log.last_step for rank, log in reader.ranks.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}

@@ -2,7 +2,7 @@
 
 import re
 
-from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
+from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, StepRecord
 
@@ -24,12 +24,6 @@ class Ticks(LogFormat):
 
     def reader(self):
         return Stuck()
-
-    def explains(self, findings):
-        return any(each.detail.startswith("worker ") for each in findings)
-
-    def whole(self):
-        return Counted()
 
 
 class Stuck(BlockReader):
@@ -57,14 +51,3 @@ class Stuck(BlockReader):
 
     def told(self):
         return self.found
-
-
-class Counted(WholeReader):
-    def __init__(self):
-        self.size = 0
-
-    def feed(self, chunk):
-        self.size += len(chunk)
-
-    def lines(self, path):
-        yield f"{path}: a list of stuck workers in {self.size} bytes"

@@ -1,4 +1,4 @@
-"""A log format of another distribution: steps, blocks of lines, and what triage says of them."""
+"""A log format of another distribution: steps, and blocks of lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import ConfigError
-from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.model.failure import FailureClass
@@ -79,21 +78,6 @@ def test_steps_behind_a_block_refute_it_and_maxtexts_lines_are_read_as_before() 
     line = "completed step: {}, seconds: 0.5, TFLOP/s/device: 1.5, Tokens/s/device: 9.1, loss: 7\n"
     report = read_log(["".join(line.format(at) for at in range(9)).encode()])
     assert [each.step for each in report.steps] == [*range(9)]
-
-
-@pytest.mark.usefixtures("ticks")
-def test_triage_says_more_where_it_knows_more(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "job.log"
-    log.write_text(TICKS + BLOCK)
-    assert main(["triage", str(log)]) == 1
-    said = capsys.readouterr().out
-    assert "worker n7" in said
-    assert f"{log}: a list of stuck workers in {log.stat().st_size} bytes" in said
-    log.write_text(TICKS)
-    assert main(["steps", str(log)]) == 0
-    assert "list of stuck" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

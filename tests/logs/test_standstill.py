@@ -294,13 +294,10 @@ def test_a_rank_s_own_log_tells_whose_watchdog_it_is() -> None:
 
 
 def test_a_program_that_started_again_left_its_watchdog_s_word_behind() -> None:
-    steps = "".join(f"[rank{r}]: {STEP.format(step)}\n" for step in (0, 1) for r in range(3))
-    lines = "".join(f"{each}\n" for each in of_ranks(WATCHDOG, (6, 4), (6, 4), (4, 4)))
-    reader = RankReader()
-    reader.feed((steps + lines).encode())
-    assert reader.standstill() is not None
-    reader.feed(steps.encode())
-    assert reader.standstill() is None
+    steps = [f"[rank{r}]: {STEP.format(step)}" for step in (0, 1) for r in range(3)]
+    lines = [*steps, *of_ranks(WATCHDOG, (6, 4), (6, 4), (4, 4))]
+    assert told(*lines) is not None
+    assert told(*lines, *steps) is None
 
 
 def test_a_log_cut_anywhere_tells_the_same() -> None:

@@ -118,25 +118,6 @@ def test_steps_names_the_rank_that_takes_longer(
     assert "longer for a step than the median of 8 ranks" in said
 
 
-@pytest.mark.parametrize("front", ["{}@gpu020> ", "job77/{} | "])
-def test_a_label_that_is_in_no_table_names_the_rank_too(
-    front: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The steps of a log knew such a rank, who asked for all ranks was told nothing."""
-    of_ranks = [lines(r, 40, slow=1.08 if r == 3 else 1.0).splitlines() for r in range(4)]
-    turns = zip(*of_ranks, strict=True)
-    text = [f"{front.format(rank)}{line}" for turn in turns for rank, line in enumerate(turn)]
-    path = tmp_path / "job.log"
-    path.write_text(CONFIG + "\n".join(text) + "\n")
-    main(["steps", str(path)])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "rank 3 takes" in said
-    # rank 2 stops behind the twelfth step of twenty
-    stood = [each for at, each in enumerate(text[:80]) if at % 4 != 2 or at < 48]
-    path.write_text(CONFIG + "\n".join(stood) + "\n")
-    assert triage(capsys, str(path))["ranks"] == [2]
-
-
 def test_steps_of_ranks_alike_says_what_it_cannot_see(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,13 +7,12 @@ nothing more. What a digest is decides `digests`, which is loaded where there ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pytest_xlatune.guests.megascale.digest import Digest
-from pytest_xlatune.guests.megascale.digest_text import report_lines
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
-from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat, WholeReader
-from pytest_xlatune.model.failure import FailureClass, Finding
+from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
+from pytest_xlatune.model.failure import FailureClass
 
 # one of them stands in each line that can begin a digest, or that a worker prints before one
 _OPENING = (
@@ -33,16 +32,6 @@ class MegascaleFormat(LogFormat):
     def reader(self) -> BlockReader:
         """Return a reader for the digests of one log."""
         return _Digests()
-
-    def explains(self, findings: Sequence[Finding]) -> bool:
-        """Whether a finding tells that the log has a digest."""
-        return any(
-            cls.is_of_digests for cls in map(FailureClass, {finding.cls for finding in findings})
-        )
-
-    def whole(self) -> WholeReader:
-        """Return a reader for all that a log says of Megascale."""
-        return _WholeLog()
 
 
 class _Digests(BlockReader):
@@ -65,20 +54,6 @@ class _Digests(BlockReader):
             BlockFinding(cls=digest.cls, line=digest.line, detail=_detail(digest))
             for digest in self._reader.report().digests
         ]
-
-
-class _WholeLog(WholeReader):
-    def __init__(self) -> None:
-        self._reader = MegascaleReader()
-
-    def feed(self, chunk: bytes) -> None:
-        self._reader.feed(chunk)
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def lines(self, path: str) -> Iterable[str]:
-        return report_lines(path, self._reader.report())
 
 
 def _detail(digest: Digest) -> str:

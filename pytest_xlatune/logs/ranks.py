@@ -7,11 +7,11 @@ while they run, which is slower. It keeps the last steps of each.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pytest_xlatune.logs import LogReader, grammar
 from pytest_xlatune.logs._course import Course
@@ -55,52 +55,50 @@ _WORK_WORDS = ("ast enqueued ", "worknccl(seqnum=")
 _OF_ALL = frozenset({"", "0", "0(default_pg)"})
 
 
-class RankStep(NamedTuple):
-    """A step of one rank and its seconds, None where its line tells none."""
-
-    step: int
-    step_s: float | None
-
-
 @dataclass(slots=True, kw_only=True)
 class RankLog:
     """What the lines of one rank tell.
 
     Attributes:
         rank: whose.
-        steps: its last steps in the order printed, of its last start.
+        steps: its last steps in the order printed, of its last start, each with its seconds, None
+            where its line tells none.
         last_line: of its log.
     """
 
     rank: int
-    steps: deque[RankStep] = field(default_factory=lambda: deque(maxlen=KEPT))
+    steps: deque[tuple[int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
     last_line: str = ""
 
     @property
     def last_step(self) -> int | None:
         """The highest step id; None before its first step."""
-        return max((step.step for step in self.steps), default=None)
+        return max((step for step, _ in self.steps), default=None)
 
     def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
         """Take further steps, and return whether the program started again among them.
 
         A line that tells a step again says nothing, one that goes back begins anew.
         """
-        is_again = False
-        for step in map(RankStep, steps[-KEPT:], seconds[-KEPT:]):
-            last = self.steps[-1].step if self.steps else -1
-            if step.step < last:
+        last, is_again = self.steps[-1][0] if self.steps else -1, False
+        told = zip(steps, seconds, strict=True)
+        if last < steps[0] and all(map(operator.lt, steps, steps[1:])):
+            self.steps.extend(told)
+            return False
+        for step, step_s in told:
+            if step < last:
                 is_again = True
                 self.steps.clear()
-            if step.step != last:
-                self.steps.append(step)
+            if step != last:
+                self.steps.append((step, step_s))
+            last = step
         return is_again
 
 
 def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
     """Return rank -> step -> seconds, of the ranks that print the seconds of their steps."""
     found = {
-        rank: {step.step: step.step_s for step in log.steps if step.step_s is not None}
+        rank: {step: step_s for step, step_s in log.steps if step_s is not None}
         for rank, log in ranks.items()
     }
     return {rank: steps for rank, steps in found.items() if steps}
@@ -132,9 +130,9 @@ class RankReader:
             self._logs[rank] = LogReader(self._pattern, ranks=_Listener(self, rank))
         return self._logs[rank]
 
-    def is_fed(self, rank: int | None) -> bool:
-        """Whether something was read of that log."""
-        return rank in self._tails
+    def is_known(self, rank: int | None) -> bool:
+        """Whether that log is read."""
+        return rank in self._logs
 
     def feed(self, chunk: bytes, rank: int | None = None) -> None:
         """Read more of a log: that of a rank, or one whose lines name theirs."""

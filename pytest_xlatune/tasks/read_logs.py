@@ -7,6 +7,7 @@ log; where it prints none, from its steps.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -76,7 +77,8 @@ class Read:
             neither does.
         findings: what the log and the end together show.
         goal_step: the id of the last step that it was to take.
-        ranks: what all ranks print in it.
+        pattern: how its trainer prints a step; None is as MaxText does.
+        ranks: what all ranks print in it, where that was asked for.
     """
 
     path: Path
@@ -86,7 +88,8 @@ class Read:
     outcome: Outcome
     findings: tuple[Finding, ...]
     goal_step: int
-    ranks: RankReader
+    pattern: StepPattern | None = None
+    ranks: RankReader | None = None
 
     @property
     def health(self) -> Health:
@@ -290,23 +293,26 @@ def read_one(
     *,
     pattern: StepPattern | None = None,
     tokens: float | None = None,
+    has_ranks: bool = False,
 ) -> Read:
     """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
 
     `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
-    where the log does not tell them.
+    where the log does not tell them; `has_ranks` reads what all ranks print in the same pass.
 
     Raises:
         UnreadableLogError: it cannot be opened, or it is not the log of a training job.
     """
     path = path if path == STDIN else log_of(path)
-    ranks, rank = RankReader(pattern), _rank_of(path)
+    rank = _rank_of(path)
+    ranks = RankReader(pattern) if has_ranks else None
+    reader = LogReader(pattern) if ranks is None else ranks.log(rank)
+    feed = reader.feed if ranks is None else functools.partial(ranks.feed, rank=rank)
     notes: list[str] = []
     end = b""
     for chunk in _chunks_of(path, notes):
-        ranks.feed(chunk, rank)
+        feed(chunk)
         end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
-    reader = ranks.log(rank)
     reader.close()
     report = reader.report()
     fit = report.fits if pattern is None else ""
@@ -330,6 +336,7 @@ def read_one(
             for finding in findings
         ),
         goal_step=goal,
+        pattern=pattern,
         ranks=ranks,
     )
 
@@ -411,14 +418,17 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
 def ranks_of(read: Read) -> RankReader:
     """Return what all ranks of a log's job print: in this log, or each in one of its own beside it.
 
+    A log that was read without its ranks is read again; the standard input cannot be.
+
     Raises:
         UnreadableLogError: one cannot be read.
     """
+    reader = read.ranks or RankReader(read.pattern)
     for rank, log in _logs_by_rank(read.path):
-        if not read.ranks.is_fed(rank):
+        if read.path != STDIN and not reader.is_known(rank):
             for chunk in _chunks_of(log):
-                read.ranks.feed(chunk, rank)
-    return read.ranks
+                reader.feed(chunk, rank)
+    return reader
 
 
 def _rank_of(path: Path) -> int | None:

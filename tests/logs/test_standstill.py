@@ -338,8 +338,8 @@ def test_steps_in_columns_are_those_of_lines_read_one_by_one(cut: int, end: str)
             reader.feed(data[at : at + cut])
         assert [*reader.ranks] == [*range(8)]
         for rank, log in reader.ranks.items():
-            assert [each.step for each in log.steps] == [*range(first, last + 1)]
-            assert [each.step_s for each in log.steps] == [
+            assert [step for step, _ in log.steps] == [*range(first, last + 1)]
+            assert [step_s for _, step_s in log.steps] == [
                 float(f"{1 + rank}.{step % 7}") for step in range(first, last + 1)
             ]
 
@@ -355,6 +355,6 @@ def test_a_line_of_a_megabyte_between_steps_hides_none() -> None:
     for at in range(0, len(said), 1000):
         parts.feed(said[at : at + 1000])
     for reader in (whole, parts):
-        assert {rank: [*map(tuple, log.steps)] for rank, log in reader.ranks.items()} == {
+        assert {rank: [*log.steps] for rank, log in reader.ranks.items()} == {
             rank: [(0, 1.5), (1, 1.5), (2, 1.5)] for rank in range(4)
         }

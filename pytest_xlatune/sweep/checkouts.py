@@ -3,7 +3,8 @@
 A branch moves, so that a name is looked up when the sweep is collected and only its hash goes on,
 into the cell and the ledger. A worktree may be half made (killed), deleted, edited or pruned: each
 is looked at again before every submission, and made again if nothing of anyone is in it. Processes
-that come at the same time take turns by a lock file. This module starts git and nothing else.
+that come at the same time take turns by a lock file. Where files would run that are no commit's,
+there is one refusal, whatever the cause. This module starts git and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,13 +27,14 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import CheckoutError, ConfigError
+from pytest_xlatune.model.message import at_most, say, sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
 _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
-_SHOWN = 3  # files in a message
 _MOST_PATH = 255  # characters of a word that may be a path
+_MOST_COMMITS = 512  # of a range
 _SHORT = 12  # characters of a hash in a message
 
 
@@ -52,16 +54,13 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
     repository = launcher.repository
     if not Path(repository).is_dir():
         raise ConfigError(f"repository {repository} does not exist; name a git repository")
-    inside = "--path-format=absolute"
-    common = _git(repository, "rev-parse", inside, "--git-common-dir").strip()
-    top = Path(_git(repository, "rev-parse", inside, "--show-toplevel").strip())
-    if top.resolve() != Path(repository).resolve():
+    inside = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
+    top, common = _git(repository, *inside).splitlines()
+    if Path(top).resolve() != Path(repository).resolve():
         raise ConfigError(
             f"repository {repository} is a folder inside the repository {top}; name {top}"
         )
-    return (
-        launcher if launcher.folder else dataclasses.replace(launcher, folder=f"{common}/xlatune")
-    )
+    return dataclasses.replace(launcher, folder=launcher.folder or f"{common}/xlatune")
 
 
 def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
@@ -85,14 +84,13 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     done = _run(repository, *asked)
     if done.returncode:
-        raise ConfigError(_no_commit(repository, commit, where=where, said=done.stderr))
+        names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
+        near = difflib.get_close_matches(commit, names, n=1)
+        what = f"did you mean {near[0]!r}?" if near else "fetch it, or write it in full"
+        raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {what}")
     found = done.stdout.strip()
-    if found == _git(repository, "rev-parse", "HEAD").strip() and (changed := _changed(repository)):
-        raise ConfigError(
-            f"{where}: {repository} has {commit} checked out, with changes that are not committed: "
-            f"{_first(changed)}. What runs at {commit} would not hold them. "
-            "Commit or stash them"
-        )
+    if found == _git(repository, "rev-parse", "HEAD").strip():
+        _refuse_others(launcher, _changed(repository), where=where)
     return found
 
 
@@ -121,52 +119,39 @@ def commits_of(
             f"{where} compares commits, so it needs their names (--xlatune-commits main..HEAD)"
         )
     launcher = placed(launcher)
-    if ".." not in text:
-        names = [each.strip() for each in text.split(",") if each.strip()]
-        codes = [code_of(launcher, name, where=where) for name in names]
-    else:
-        first, _, last = text.replace("...", "..").partition("..")
-        codes = _range(launcher, first or "HEAD", last or "HEAD", where=where)
+    if ".." in text:
+        codes = _range(launcher, text, where=where)
         codes = codes if has_all else [codes[0], codes[-1]]
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        codes = [code_of(launcher, name, where=where) for name in names]
     if len(set(codes)) < len(codes):
         raise ConfigError(f"{where}: {text!r} names one commit twice; name each once")
-    return launcher, {_labelled(launcher.repository, each): each for each in codes}
+    subjects = _git(launcher.repository, "log", "--no-walk=unsorted", "--format=%s", *codes)
+    labels = zip(codes, subjects.splitlines(), strict=True)
+    return launcher, {f"{code[:_SHORT]} {subject[:60]}".strip(): code for code, subject in labels}
 
 
-_MOST_COMMITS = 512
-
-
-def _range(launcher: CheckoutLauncher, first: str, last: str, *, where: str) -> list[str]:
+def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
     """Return the commits from where the first left the last's line, by first parents."""
     repository = launcher.repository
-    end = code_of(launcher, last, where=where)
-    begin = code_of(launcher, first, where=where)
+    first, _, last = text.replace("...", "..").partition("..")
+    begin, end = (code_of(launcher, name or "HEAD", where=where) for name in (first, last))
     base = _run(repository, "merge-base", begin, end).stdout.strip()
-    if not base:
-        raise ConfigError(f"{where}: {first} and {last} have no common commit")
-    listed = _git(repository, "rev-list", "--first-parent", "--reverse", f"{base}..{end}")
-    after = listed.split()
-    if not after:
+    listed = ("rev-list", "--first-parent", "--reverse", f"{base or begin}..{end}")
+    after = _git(repository, *listed).split()
+    if not 0 < len(after) < _MOST_COMMITS:
         raise ConfigError(
-            f"{where}: {first}..{last} holds no commit: {last} is {first}, or lies before it"
+            f"{where}: {text} holds {len(after) or 'no'} commit{'s' if after else ''}, expected 1 "
+            f"to {_MOST_COMMITS - 1}; name a first commit that lies before {last or 'HEAD'}, e.g. "
+            "the release that was still fast"
         )
-    if _git(repository, "rev-parse", f"{after[0]}^1").strip() != base:
+    if not base or _git(repository, "rev-parse", f"{after[0]}^1").strip() != base:
         raise ConfigError(
-            f"{where}: {first} lies in a branch that was merged, not on the first-parent line to "
-            f"{last}; name the last commit of that line before the merge"
-        )
-    if len(after) >= _MOST_COMMITS:
-        raise ConfigError(
-            f"{where}: {first}..{last} holds {len(after)} commits, at most {_MOST_COMMITS} are "
-            "searched; name a later first commit, e.g. a release that was still fast"
+            f"{where}: {first} is not on the first-parent line to {last or 'HEAD'}; name the last "
+            "commit of that line before it was merged"
         )
     return [base, *after]
-
-
-def _labelled(repository: str, code: str) -> str:
-    """Return the short hash and the subject of a commit."""
-    subject = _git(repository, "log", "-1", "--format=%s", code).strip()
-    return f"{code[:_SHORT]} {subject[:60]}".strip()
 
 
 def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
@@ -175,24 +160,121 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     return len(trees) == 1
 
 
+# --- what would run beside the files of a commit ---
+
+
+def _refuse_others(own: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
+    """Refuse to start commits where other files than theirs would run, and say what to do.
+
+    Raises:
+        ConfigError: there is such a file.
+    """
+    if found := [*files]:
+        top, named = own.repository, sentence(say("{files}", files=at_most(3, found)))
+        raise ConfigError(
+            f"{where}: these are no commit's, and would run: {named}. Commit or stash what is "
+            f"changed in {top}; remove a checkout that was changed (git -C {top} worktree remove "
+            f"--force --force PATH), and it is made again; name files by their paths in {top}; put "
+            "the folder of an installed package first (CellSettings(deployed={'PYTHONPATH': "
+            f"'{top}'}})), which becomes the checkout's"
+        )
+
+
+def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
+    """Refuse a trainer that would run the repository's own files, whatever commit is checked out.
+
+    A path that leads into the repository by another name stays as it is: a link, or `..` from
+    elsewhere. So does an interpreter in which the repository is installed (`pip install`, with `-e`
+    or as a copy), unless the checkout comes first: PYTHONPATH comes before both.
+
+    Raises:
+        ConfigError: naming the paths or packages, and what to do.
+    """
+    own = of_commits(launcher)
+    if own is None:
+        return
+    trial = Trial(
+        cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
+    )
+    spec = own.inner.launch(trial, cell)
+    texts = (*spec.argv, *spec.paths, *spec.env.values())
+    others = [
+        f"{led} by the name {word}"
+        for word in (word for text in texts for word in re.split(r"[\s:='\"]+", text))
+        if (led := _led_by(own, word, cwd=spec.cwd)) is not None
+    ]
+    before = cell.deployed.get("PYTHONPATH", "").split(":")
+    if not any(Path(path).is_relative_to(own.repository) for path in before if path):
+        others += _installed(own.repository, launcher.interpreter)
+    _refuse_others(own, others, where="checkout launcher")
+
+
+def _led_by(own: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
+    """Return where in the repository a word leads that does not name it; None of another word."""
+    path, top = Path(cwd or "/", word), Path(own.repository).resolve()
+    is_named = path.is_relative_to(own.repository) and ".." not in path.parts
+    if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
+        return None
+    led, kept = path.resolve(), {".git", *(name.strip("/") for name in own.keep)}
+    is_inside = led.is_relative_to(top) and not kept & {*led.relative_to(top).parts[:1]}
+    return led if is_inside else None
+
+
+# prints the packages that an interpreter imports from below a folder
+_PACKAGES = """\
+import importlib.metadata, json, sys
+from urllib.parse import unquote, urlparse
+for package in importlib.metadata.distributions():
+    told = json.loads(package.read_text("direct_url.json") or "{}")
+    path = unquote(urlparse(told.get("url", "")).path) + "/"
+    if "dir_info" in told and path.startswith(sys.argv[1] + "/"):
+        print("the installed package", package.metadata["Name"])
+"""
+
+
+def _installed(repository: str, interpreter: str) -> Sequence[str]:
+    """Return the packages that an interpreter has from a repository, as far as it answers."""
+    path = shutil.which(interpreter) if interpreter else None
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    with suppress(OSError, subprocess.SubprocessError):
+        command = [path or interpreter, "-I", "-c", _PACKAGES, repository]
+        text = subprocess.check_output(
+            command, env=kept, stderr=subprocess.DEVNULL, text=True, timeout=60
+        )
+        return text.splitlines()
+    return ()  # the preflight tells of it
+
+
+def _changed(repository: str, *, new: str = "no") -> list[str]:
+    """Return the files that differ from HEAD, and new modules where git is to look for them."""
+    # `.gitmodules` may say that a changed submodule is to be left out
+    text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
+                "--ignore-submodules=none", f"--untracked-files={new}")  # fmt: skip
+    #  M train.py\0?? jax.py\0
+    lines = [line for line in text.split("\0") if line]
+    return [line[3:] for line in lines if line[:2] != "??" or line.endswith(".py")]
+
+
+# --- making checkouts ---
+
+
 def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """Make the checkouts of cells as far as their commits have one; say why the others have none.
 
     Raises:
         ConfigError: no commit has one, a file of one was changed, or the trouble is no commit's.
     """
-    found, why = list[Cell](), dict[str, CheckoutError]()
+    able, why = list[Cell](), dict[str, CheckoutError]()
     for cell in cells:
-        if cell.code in why:
-            continue
         try:
-            make(launcher, [cell])
-            found.append(cell)
+            if cell.code not in why:
+                make(launcher, [cell])
+                able.append(cell)
         except CheckoutError as error:
             why[cell.code] = error
-    if why and not found:
-        raise next(iter(why.values()))
-    return tuple(found), tuple(map(str, why.values()))
+    for error in () if able else why.values():
+        raise error
+    return tuple(able), tuple(map(str, why.values()))
 
 
 def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
@@ -211,102 +293,27 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         secure_files.make_folder(folder)
         with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
             for path in sorted(paths):
-                _make(own.repository, path)
+                _make(own, path)
             _remove_old(own.repository, folder, used=paths)
-    except filelock.Timeout:
-        raise ConfigError(
-            f"another session has held {folder}/making.lock for {_LOCK_S:.0f} s to make a "
-            "checkout; end it if it hangs, then run again"
-        ) from None
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
 
-def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
-    """Refuse a trainer that would run the repository's own files, whatever commit is checked out.
-
-    A path that leads into the repository by another name stays as it is: a link, or `..` from
-    elsewhere. So does an interpreter in which the repository is installed (`pip install`, with `-e`
-    or as a copy), unless the checkout comes first: PYTHONPATH comes before both.
-
-    Raises:
-        ConfigError: naming the path or the package, and what to do.
-    """
-    own = of_commits(launcher)
-    if own is None:
-        return
-    for word, found in _aliased(own, cell):
-        raise ConfigError(
-            f"checkout launcher: {word} leads to {found}, which is inside the repository, by "
-            "another name. Every commit would run that file; write "
-            f"{own.repository}/{found.relative_to(Path(own.repository).resolve())}"
-        )
-    said = cell.deployed.get("PYTHONPATH", "").split(":")
-    path = shutil.which(launcher.interpreter) if launcher.interpreter else None
-    if path is None or any(Path(e).is_relative_to(own.repository) for e in said if e):
-        return
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    command = [path, "-I", "-c", _EDITABLE, own.repository]
-    with suppress(OSError, subprocess.TimeoutExpired):  # the preflight tells its fault
-        done = subprocess.run(
-            command, env=kept, capture_output=True, text=True, timeout=60, check=False
-        )
-        if done.returncode == 0 and done.stdout.strip():
-            raise ConfigError(
-                f"{launcher.interpreter} has {', '.join(done.stdout.split())} installed from "
-                f"{own.repository} itself (pip install): every commit would run the files there, "
-                "or a copy of them. Put the folder that holds the package first: "
-                f"CellSettings(deployed={{'PYTHONPATH': '{own.repository}'}}), or its src; in a "
-                "trial that path becomes the checkout's"
-            )
+# what git says where no commit can be checked out, this one or another
+_OF_THE_MACHINE = re.compile(
+    "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
+    "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
+)
 
 
-def _aliased(own: CheckoutLauncher, cell: Cell) -> Iterator[tuple[str, Path]]:
-    """Yield the words of the inner command that lead into the repository by another name."""
-    top, kept = Path(own.repository).resolve(), {".git", *(each.strip("/") for each in own.keep)}
-    trial = Trial(
-        cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
-    )
-    spec = own.inner.launch(trial, cell)
-    words = (*spec.argv, *spec.paths, *spec.env.values())
-    for word in (each for text in words for each in re.split(r"[\s:='\"]+", text)):
-        path = Path(spec.cwd or "/", word)
-        is_named = path.is_relative_to(own.repository) and ".." not in path.parts
-        if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
-            continue
-        found = path.resolve()
-        if found.is_relative_to(top) and not kept & {*found.relative_to(top).parts[:1]}:
-            yield word, found
-
-
-# names of the packages that an interpreter imports from below a folder
-_EDITABLE = """\
-import importlib.metadata, json, sys
-from urllib.parse import unquote, urlparse
-top = sys.argv[1].rstrip("/")
-for each in importlib.metadata.distributions():
-    told = json.loads(each.read_text("direct_url.json") or "{}")
-    path = unquote(urlparse(told.get("url", "")).path)
-    if "dir_info" in told and (path == top or path.startswith(top + "/")):
-        print(each.metadata["Name"])
-"""
-
-
-def _make(repository: str, path: Path) -> None:
+def _make(own: CheckoutLauncher, path: Path) -> None:
     """Make one checkout, or find it as it was made; the lock is held."""
-    ready = _mark(path)
-    if ready.exists() and (path / ".git").exists():
-        head = _run(str(path), "rev-parse", "HEAD").stdout.strip()
-        changed = (*_changed(str(path)), *_added(str(path))) if head == path.name else ()
-        if changed:
-            raise ConfigError(
-                f"the checkout {path} was changed: {_first(changed)}. What runs there "
-                f"is no commit any more. Remove it (git -C {repository} worktree remove --force "
-                f"--force {path}), and it is made again"
-            )
-        if head == path.name:
-            ready.touch()
-            return
+    ready, repository = _mark(path), own.repository
+    is_made = ready.exists() and (path / ".git").exists()
+    if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
+        _refuse_others(own, _changed(str(path), new="all"), where=f"the checkout {path}")
+        ready.touch()
+        return
     _forget(repository, path)
     try:
         # locked: `git worktree prune` on a machine that does not see it leaves its entry alone
@@ -324,11 +331,9 @@ def _make(repository: str, path: Path) -> None:
     ready.touch()
 
 
-# what git says where no commit can be checked out, this one or another
-_OF_THE_MACHINE = re.compile(
-    "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
-    "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
-)
+def _mark(path: Path) -> Path:
+    """Return the file that says that a checkout is whole, and when it was last used."""
+    return path.with_name(f"{path.name}.ready")
 
 
 def _forget(repository: str, path: Path) -> None:
@@ -340,52 +345,13 @@ def _forget(repository: str, path: Path) -> None:
     _run(repository, "worktree", "unlock", str(path))
 
 
-def _mark(path: Path) -> Path:
-    """Return the file that says that a checkout is whole, and when it was last used."""
-    return path.with_name(f"{path.name}.ready")
-
-
 def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
     """Remove the checkouts that no submission has used for long."""
-    oldest_s = time.time() - _KEPT_S
     for mark in folder.glob("*.ready"):
         path = mark.with_suffix("")
         with suppress(OSError):
-            if path not in used and mark.stat().st_mtime < oldest_s:
+            if path not in used and mark.stat().st_mtime < time.time() - _KEPT_S:
                 _forget(repository, path)
-
-
-def _changed(repository: str) -> tuple[str, ...]:
-    """Return the files that differ from HEAD, of those that git knows."""
-    # `.gitmodules` may say that a changed submodule is to be left out
-    text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
-                "--ignore-submodules=none", "--untracked-files=no")  # fmt: skip
-    #  M train.py\0 M config.yml\0
-    return tuple(each[3:] for each in text.split("\0") if each)
-
-
-def _first(files: Sequence[str]) -> str:
-    more = len(files) - _SHOWN
-    return ", ".join(files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _added(checkout: str) -> tuple[str, ...]:
-    """Return the Python files in a checkout that its commit does not hold: they may be imported."""
-    text = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
-    return tuple(each for each in text.split("\0") if each)
-
-
-def _no_commit(repository: str, commit: str, *, where: str, said: str) -> str:
-    text = f"{where}: {repository} has no commit {commit!r}"
-    if "ambiguous" in said:
-        return f"{text} alone: several begin so. Write more of the hash"
-    names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
-    near = difflib.get_close_matches(commit, names, n=1)
-    if near:
-        return f"{text}; did you mean {near[0]!r}?"
-    is_shallow = _git(repository, "rev-parse", "--is-shallow-repository").strip() == "true"
-    hint = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
-    return f"{text}; {hint if is_shallow else 'fetch it, or name another'}"
 
 
 def _git(repository: str, *words: str) -> str:
@@ -403,10 +369,9 @@ def _run(repository: str, *words: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # nothing that a repository names is run
     quiet = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
-    command: Sequence[str] = ("git", *quiet, "-C", repository, *words)
     try:
         return subprocess.run(
-            command,
+            ("git", *quiet, "-C", repository, *words),
             env={**clean, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -138,7 +138,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
 
 
 SAME = "starts exactly what the baseline starts"
-ANOTHER_NAME = "inside the repository, by another name"
+OTHERS = "no commit's, and would run:"
 
 
 def code(named: str) -> dict[str, str]:
@@ -168,11 +168,11 @@ STEPS = "protocol=Protocol(steps=12),"
         pytest.param("", code("mian"), "'mian'; did you mean 'main'?", id="a misspelt branch"),
         pytest.param("", code("0123abc"), "no commit '0123abc'; fetch it", id="an unknown hash"),
         pytest.param("", code("--all"), "has no commit '--all'", id="an option of git"),
-        pytest.param("edit", {}, "not committed: speed.py", id="what is changed, not committed"),
+        pytest.param("edit", {}, f"{OTHERS} speed.py", id="what is changed, not committed"),
         pytest.param("", code("uncommitted"), "has no commit 'uncommitted'", id="changes"),
         pytest.param(
             "", started('sys.executable, str(HERE / "link" / "train.py")', "str(TRAINER)"),
-            ANOTHER_NAME, id="a link into the repository",
+            OTHERS, id="a link into the repository",
         ),
         pytest.param(
             "", started('sys.executable, "../trainer/train.py"', "str(HERE / 'other')"),
@@ -252,7 +252,7 @@ def test_an_installed_trainer_would_run_one_code_for_all(
     done = folder.run()
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(
-        ["*has speed installed from *every commit would run the files there*"]
+        ["*would run: the installed package speed*"]
     )
     assert folder.submitted == []
     first = "deployed={'PYTHONPATH': str(TRAINER)},\n        parallelism="
@@ -288,7 +288,7 @@ def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repos
     def is_refused(name: str) -> None:
         done = folder.run("--xlatune-fresh")
         done.assert_outcomes(errors=1)
-        said = f"*was changed: {name}. What runs there is no commit any more*"
+        said = f"*{OTHERS} {name}*"
         done.stdout.fnmatch_lines([said])
 
     before = speed.read_text("utf-8")
@@ -394,6 +394,6 @@ def test_the_submodules_of_a_commit_are_those_that_it_names(
     names = ["git", "-C", str(edited), "config"]
     subprocess.run([*names, "submodule.lib.ignore", "all"], check=True)
     (edited / "lib" / "speed.py").write_text("SPEED = 2000.0\n", "utf-8")
-    with pytest.raises(ConfigError, match="was changed: lib"):
+    with pytest.raises(ConfigError, match=f"{OTHERS} lib"):
         make(launcher, cells)
     assert "1 changed file" in repositories([str(edited)])[str(edited)]

@@ -141,7 +141,7 @@ def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> 
     first = trainer.commit("one")
     for asked, said in (
         ((), "*compares commits, so it needs their names (--xlatune-commits main..HEAD)*"),
-        (("--xlatune-commits", "main..HEAD"), "*main..HEAD holds no commit*"),
+        (("--xlatune-commits", "main..HEAD"), "*main..HEAD holds no commit, expected 1*"),
         (("--xlatune-commits", "mane..HEAD"), "*no commit 'mane'; did you mean 'main'?*"),
         (("--xlatune-commits", "main,HEAD"), "*names one commit twice*"),
     ):
@@ -152,7 +152,7 @@ def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> 
     (trainer.path / "speed.py").write_text("SPEED, LOSS, BROKEN = 1, '7', []\n", "utf-8")
     done = folder.run("--xlatune-commits", f"{first}..HEAD")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*not committed: speed.py*"])
+    done.stdout.fnmatch_lines(["*no commit's, and would run: speed.py*"])
 
 
 LOADS = "loads=(Load(model='a'), Load(model='b'), Load(model='c'), Load(model='d'))"

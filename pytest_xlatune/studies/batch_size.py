@@ -1,9 +1,15 @@
 """Which batch size is fastest, and how large a one fits: a search, then fresh blocks.
 
 An arm is a cell: the sweep's own with another value of one key, most often
-`per_device_batch_size`, or of that and a second key. A size that does not fit is an answer. The
-first run of a size only chooses the sizes to run again; fresh runs side by side decide. This module
-must not know of executors or logs.
+`per_device_batch_size`, or of that and a second key. A size that does not fit is an answer. What is
+due after what:
+
+    compiled   sizes in halves, where a compiler is asked: no job
+    probe      each size once: up while it fits, the middle of the gap, then around the best
+    block      the leading sizes side by side, in a random order of its own
+
+The first run of a size only chooses the sizes to run again; blocks decide. This module must not
+know of executors or logs.
 """
 
 from __future__ import annotations
@@ -30,18 +36,18 @@ from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     NotRun,
+    Score,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.sentences import BLOCKS, FEW_DF, ITS_FIRST_RUN, WITH_DETAIL
+from pytest_xlatune.model.sentences import ITS_FIRST_RUN, WITH_DETAIL
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
-    NoComparison,
     compare,
     is_within,
     standard_error,
@@ -54,6 +60,7 @@ from pytest_xlatune.studies.cell_arms import (
     RankedCells,
     decided,
     dropped,
+    refuse_budget,
     refuse_unless_positive,
     undecided,
 )
@@ -73,13 +80,11 @@ from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 KIND = "batch"
 BEST_FILE = "batch.best"  # in the work directory: the setting, one line
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
-PROBE, BLOCK = "probe", "block"
-COMPILED = "compiled"  # compiled alone: no job
+COMPILED, PROBE, BLOCK = "compiled", "probe", "block"
 
 # what may be tried
 _MOST_CELLS = 256
 _REACH = 4  # times the start: the largest size of a search that names none
-MIN_BLOCKS = 2
 # keys that change the computation: their speeds are a finding, and rank nothing
 _CHANGES_LOSS = ("quantization", "dtype", "precision", "quantize")
 # a variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
@@ -94,40 +99,26 @@ BRACKET = 1.12  # ratio at which the largest that fits is known well enough
 ASIDE = 1.35  # from the best down, where no smaller size is known
 NEAR = 1.15  # ratio of the neighbours that must be known
 STEPS_NEAR, STEPS_RATIO = 2, 1.25  # places beside the best that must be known, up to this ratio
-START = 0.75  # of an estimated ceiling
+START = 0.75  # of a compiled ceiling
 ALMOST = 1.05  # ratio to a compiled ceiling at which that itself is tried
-MOST_COMPILED = 12  # sizes
 
 # the blocks
 ALPHA = 0.05
 CUT_SIGMAS, CUT_AT = 3.0, 0.01  # below the lead, the larger of both: the sizes that run in blocks
-_MOST_LEADERS = 4
+_MOST_LEADERS, BLOCKS_RUN = 4, 4
+_LEAST_BLOCKS = 2
 _SIGMA = 0.006  # where none was measured
 _BEST = say("the best")
 _NEAR = say("it is too near to the ceiling to be relied on")
+
 _SAME_FAILURE = 3  # runs that end alike before any other: the configuration
-# what no other size would mend
-_STOPS = frozenset(
+# the memory of a device, of its host, or what the pool leaves outside
+_UNFIT = frozenset(
     {
-        *(FailureClass.UNKNOWN_FLAG, FailureClass.BAD_FLAG_VALUE, FailureClass.FLAGS_FILE_MISSING),
-        *(FailureClass.IMAGE_MISSING, FailureClass.JOB_SETUP, FailureClass.NOT_STARTED),
+        *(FailureClass.OOM_GPU, FailureClass.OOM_RCCL_HEADROOM, FailureClass.OOM_HOST),
+        *(FailureClass.HANG_SILENT_OOM, FailureClass.KILLED),
     }
 )
-# the memory of a device, of its host, or what the pool leaves outside -> how the verdict says it
-_UNFIT: Mapping[str, str] = {
-    FailureClass.OOM_GPU: "",
-    FailureClass.OOM_RCCL_HEADROOM: (
-        "memory outside XLA's pool: at this memory fraction RCCL or NCCL gets too little; a "
-        "smaller fraction leaves them more"
-    ),
-    FailureClass.HANG_SILENT_OOM: (
-        "it stood still between Memstats and the first step, twice, and a smaller size did not"
-    ),
-    FailureClass.KILLED: "it was killed twice by SIGKILL, as the kernel does for want of memory",
-    FailureClass.OOM_HOST: (
-        "the host has too little memory: the kernel, the scheduler or the allocator refused more"
-    ),
-}
 
 
 class BatchRecord(CellsRecord, frozen=True, kw_only=True):
@@ -155,6 +146,9 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
         return f"{self.key}={self.value}" if self.value else ""
 
 
+# --- what the arms are ---
+
+
 class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
@@ -166,7 +160,6 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
         start: where the search begins; None is the sweep's own size, else the configuration's.
         step: between sizes that may be tried.
         smallest, largest: ends of the search; None is one step, and four times the start.
-        blocks: complete blocks of the leading sizes.
         sigma: noise of one job's score between jobs, from a calibration (0.006 is 0.6 %); None is
             unknown, and the best two sizes at least are run in blocks.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
@@ -182,7 +175,6 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     step: Real = 1.0
     smallest: Real | None = None
     largest: Real | None = None
-    blocks: int = 4
     sigma: Real | None = None
     peak_tflops: Real | None = None
     key_of_study: str = ""
@@ -190,37 +182,23 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     by_values: tuple[float | str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.blocks < MIN_BLOCKS:
-            raise ConfigError(
-                f"batch size: {self.blocks} blocks, expected at least {MIN_BLOCKS}; 4 have the "
-                "error rates of docs/reference/error_rates.md"
-            )
-        refuse_unless_positive(
-            "batch size",
-            start=self.start,
-            step=self.step,
-            smallest=self.smallest,
-            largest=self.largest,
-            sigma=self.sigma,
-            peak_tflops=self.peak_tflops,
-        )
-        if any(not isinstance(size, str) and not 0 < size < math.inf for size in self.sizes):
-            raise ConfigError(f"batch size: sizes are {self.sizes}, expected positive numbers")
+        names = ("start", "step", "smallest", "largest", "sigma", "peak_tflops")
+        refuse_unless_positive("batch size", **{name: getattr(self, name) for name in names})
+        numbers = {f"a size of {size}": size for size in self.sizes if not isinstance(size, str)}
+        refuse_unless_positive("batch size", **numbers)
         if bool(self.by) is not bool(self.by_values) or (self.by and not self.sizes):
             raise ConfigError("batch size: a second key is by=, by_values= and sizes= together")
         for name, values in ((self.key, self.sizes), (self.by, self.by_values)):
             texts = _texts(values)
-            if len(texts) == 1 or len(set(texts)) < len(texts):
+            if values and not 1 < len(texts) == len(set(map(_slug, texts))):
                 raise ConfigError(
                     f"batch size: {name} has the values {', '.join(texts)}, expected two or more, "
-                    "each once"
+                    "each once, and told apart by their letters and digits"
                 )
-            if name == "XLA_FLAGS":
-                raise ConfigError("batch size: profiles tune the flags of XLA; name another key")
-            if name.endswith("_parallelism"):
+            if name == "XLA_FLAGS" or name.endswith("_parallelism"):
                 raise ConfigError(
-                    f"batch size: {name} is the cell's parallelism, which its sizes share; give "
-                    "each parallelism a study of its own"
+                    f"batch size: {name} cannot differ between sizes; tune flags by profiles, and "
+                    "give each parallelism a study of its own"
                 )
         if self.by == self.key:
             raise ConfigError(f"batch size: {self.by} is both keys; name another by")
@@ -248,12 +226,12 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
             )
         texts, start = self._listed(asked)
         others = _texts(self.by_values)
-        rows = [_variant(asked.cell, self.by, each) for each in others] or [asked.cell]
-        if len(texts) * len(rows) > _MOST_CELLS:
+        if not 1 < len(texts) * max(len(others), 1) <= _MOST_CELLS:
             raise ConfigError(
-                f"batch size: {len(texts)} sizes with each of {len(rows)} values of "
-                f"{self.by}, expected {_MOST_CELLS} cells at most; leave some out"
+                f"batch size: there are {len(texts)} sizes or more, expected 2 to {_MOST_CELLS} in "
+                "all; change step=, smallest= or largest=, or leave values out"
             )
+        rows = [_variant(asked.cell, self.by, text) for text in others] or [asked.cell]
         return BatchStudy(
             cells=tuple(_variant(row, self.key, text) for row in rows for text in texts),
             values=texts,
@@ -279,58 +257,43 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
                 "BatchSize(start=...) or sizes=)"
             )
         smallest = self.smallest or self.step
-        if start < smallest:
-            raise ConfigError(
-                f"batch size: it would begin at {self.key}={start:g}, below the smallest size, "
-                f"{smallest:g}; change step= or smallest="
-            )
         largest = self.largest or max(_REACH * start, smallest)
         first = math.ceil(smallest / self.step - 1e-9)
-        last = math.floor(largest / self.step + 1e-9)
-        if not 1 < last - first + 1 <= _MOST_CELLS:
-            raise ConfigError(
-                f"batch size: from {smallest:g} to {largest:g} in steps of {self.step:g} are "
-                f"{max(last - first + 1, 0)} sizes of {self.key}, expected 2 to {_MOST_CELLS}; "
-                "change step=, smallest= or largest="
-            )
-        sizes = [self.step * at for at in range(first, last + 1)]
-        at = min(range(len(sizes)), key=lambda each: abs(sizes[each] - start))
-        return _texts(sizes), at
+        last = min(math.floor(largest / self.step + 1e-9), first + _MOST_CELLS)
+        sizes = [self.step * number for number in range(first, last + 1)]
+        near = (abs(size - start) for size in sizes)
+        return _texts(sizes), min(zip(near, range(len(sizes)), strict=True), default=(0, 0))[1]
 
 
 def _texts(values: Sequence[float | str]) -> tuple[str, ...]:
     return tuple(value if isinstance(value, str) else f"{value:.12g}" for value in values)
 
 
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.+]+", "-", text.lower()).strip("-.+")[:40] or "none"
+
+
 def _own_value(asked: Asked, key: str) -> float | None:
     """Return the value that the cell or the trainer's configuration has of a key."""
     cell = asked.cell
-    found: object = getattr(cell, key) if key in _SHORT else cell.overrides.get(key)
+    value: object = getattr(cell, key) if key in _SHORT else cell.overrides.get(key)
     try:
-        return float(str(asked.configured.get(key, "") if found is None else found))
+        return float(str(asked.configured.get(key, "") if value is None else value))
     except ValueError:
         return None
 
 
 def _variant(cell: Cell, key: str, text: str) -> Cell:
     """Return the cell with another value of one key."""
-    if key in _SHORT and not text.isdecimal():
-        raise ConfigError(f"batch size: {key} is {text}, expected whole numbers")
-    if key == PER_DEVICE:
-        return replace(cell, per_device_batch_size=float(text))
-    if key == TARGET_LENGTH:
+    if key in _SHORT:
+        if not text.isdecimal():
+            raise ConfigError(f"batch size: {key} is {text}, expected whole numbers")
+        if key == PER_DEVICE:
+            return replace(cell, per_device_batch_size=float(text))
         return replace(cell, max_target_length=int(text))
     if _VARIABLE.fullmatch(key):
         return replace(cell, deployed={**cell.deployed, key: text})
     return replace(cell, overrides={**cell.overrides, key: text})
-
-
-def _short(key: str) -> str:
-    return _SHORT.get(key) or _slug(key)
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9.+]+", "-", text.lower()).strip("-.+")[:40] or "none"
 
 
 class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True):
@@ -361,16 +324,8 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
     by_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(set(self.ids)) < len(self.ids):
-            raise ConfigError(
-                f"batch size: two values are both named {Counter(self.ids).most_common(1)[0][0]} "
-                "once signs and case are left out; name one of them otherwise"
-            )
-        if self.budget < MIN_BLOCKS:
-            raise ConfigError(
-                f"a batch size study has a budget of {self.budget}, expected {MIN_BLOCKS} or more; "
-                "--xlatune-budget 30 is enough for most"
-            )
+        what = f"batch size: a first run of two sizes takes {_LEAST_BLOCKS} jobs"
+        refuse_budget(what, budget=self.budget, least=_LEAST_BLOCKS, most=30)
 
     @cached_property
     def name(self) -> str:
@@ -394,20 +349,23 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
     def changing_key(self) -> str:
         """The key that changes the computation, so that nothing is ranked; "" where none does."""
         keys = (self.asked.key, self.asked.by)
-        return next((k for k in keys if any(each in k.lower() for each in _CHANGES_LOSS)), "")
+        return next((k for k in keys if any(word in k.lower() for word in _CHANGES_LOSS)), "")
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """The values as numbers that ascend with memory; of others their places."""
-        grows = self.asked.grows
-        return tuple(float(v) if grows else at + 1.0 for at, v in enumerate(self.values))
+        """The sizes of the cells; of values that are no numbers their places."""
+        if self.asked.grows:
+            sizes = tuple(map(float, self.values))
+        else:
+            sizes = tuple(at + 1.0 for at in range(len(self.values)))
+        return sizes * (len(self.cells) // len(sizes))
 
     @cached_property
     def ids(self) -> Sequence[str]:
         """An id for each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
-        own = [f"{_short(self.asked.key)}-{_slug(text)}" for text in self.values]
-        head = _short(self.asked.by)
-        return [f"{each}-{head}-{_slug(text)}" for text in self.by_values for each in own] or own
+        head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
+        own = [f"{head}-{_slug(text)}" for text in self.values]
+        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in own] or own
 
     @cached_property
     def labels(self) -> Sequence[str]:
@@ -426,31 +384,22 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
     @property
     def outline(self) -> tuple[Message, ...]:
         """What a plan says of it."""
-        asked = self.asked
-        compiled = "first a compiler says which sizes fit: it costs no job"
-        if not asked.names_arms:
-            search = (
-                "{key} from {start}, in steps of {step:g} between {least} and {most}: the ceiling "
-                "first, then around the best; about 5 to 8 jobs, then a first answer"
-            )
-        elif asked.grows:
-            search = "{cells} cells of {keys}, each once, upwards until one does not fit"
-        else:
-            search = "{cells} cells of {keys}, each once"
+        search = "{key} from {start}, between {least} and {most}: about 5 to 8 jobs, each a size"
+        if self.asked.names_arms:
+            search = "{cells} cells of {key}, each once, upwards until one does not fit"
         blocks = "then {blocks} blocks of four sizes at most decide: at most {budget} jobs in all"
-        values = {
-            "key": asked.key,
-            "keys": [each for each in (asked.key, asked.by) if each],
+        compiled = ["first a compiler says which sizes fit: it costs no job"]
+        facts = {
+            "key": " and ".join(filter(None, (self.asked.key, self.asked.by))),
             "cells": len(self.cells),
             "start": self.values[self.start],
-            "step": asked.step,
             "least": self.values[0],
             "most": self.values[-1],
-            "blocks": asked.blocks,
+            "blocks": BLOCKS_RUN,
             "budget": self.budget,
         }
-        texts = ([compiled] if self.asks_compiler else []) + [search, blocks]
-        return tuple(say(text, **values) for text in texts)
+        texts = (*(compiled if self.asks_compiler else []), search, blocks)
+        return tuple(say(text, **facts) for text in texts)
 
     def best(self, conclusion: Conclusion) -> str:
         """Return the id of the recommended size; "" where there is none."""
@@ -461,114 +410,55 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
         return BatchWalk(self, history)
 
 
+# --- the search ---
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """The sizes with one value of the second key; all sizes where there is none.
+    """The sizes with one value of the second key, by their places, ascending; without one all.
 
-    Sizes are told by their places in their list, ascending. A larger size is never tried after one
-    that did not fit. Each lane has a ceiling of its own, by compiled memory and by runs. Without
-    slots: what follows from its fields is kept.
+    A larger size is never tried after one that did not fit. Each lane has a ceiling of its own, by
+    compiled memory and by runs. Without slots: what follows from its fields is kept.
 
     Attributes:
-        sizes: all that may be tried.
-        start: the place that is expected to fit.
-        is_asked: whether a person said where to begin.
-        first: the place of its smallest size among all cells.
+        sizes: of all cells.
+        places: of its own.
         scores: log scores of those that ran.
         unfit: those whose run did not fit.
         lost: those of which no run tells anything.
         memory: what compiling says of its sizes.
-        least: the place that is tried even if a compiler says that no size fits; -1 is none.
     """
 
     sizes: Sequence[float]
-    start: int
-    is_asked: bool
-    first: int
+    places: range
     scores: Mapping[int, float]
     unfit: Collection[int]
     lost: Collection[int]
     memory: Mapping[int, CompiledMemory]
-    least: int = -1
-
-    # -- by compiling
 
     @cached_property
-    def needed(self) -> Mapping[int, int]:
-        """Bytes of the sizes that compiled."""
-        known = self.memory.items()
-        return {
-            at: e.needed_bytes
-            for at, e in known
-            if e.fits is not None and e.needed_bytes is not None
-        }
-
-    @cached_property
-    def too_large(self) -> list[int]:
-        """The places that need more than there is, or whose compiling ended for want of memory."""
-        return [at for at, memory in self.memory.items() if memory.fits is False]
-
-    @cached_property
-    def compiled_top(self) -> int | None:
-        """The largest place that fits, -1 is none; None before a larger one is known not to."""
-        fit = set(self.needed) - set(self.too_large)
-        return max(fit, default=-1) if self.too_large else None
-
-    @property
-    def grows(self) -> bool:
-        """Whether memory grows along the sizes, as far as two of them tell."""
-        least, most = (end(self.needed, default=0) for end in (min, max))
-        return len(self.needed) < 2 or self.needed[most] > self.needed[least]  # noqa: PLR2004
-
-    def _by_line(self) -> int | None:
-        """Return the largest place below the ceiling, by the two compiled sizes nearest to it."""
-        limit = next(
-            (e.limit_bytes for e in self.memory.values() if e.limit_bytes is not None), None
-        )
-        if len(self.needed) < 2 or limit is None:  # noqa: PLR2004
-            return None
-        nearest = sorted(self.needed, key=lambda at: abs(self.needed[at] - (limit or 0)))
-        low, high = sorted(nearest[:2])
-        slope = (self.needed[high] - self.needed[low]) / (self.sizes[high] - self.sizes[low])
-        if slope <= 0:
-            return None
-        ceiling = self.sizes[low] + (limit - self.needed[low]) / slope
-        return max((at for at, size in enumerate(self.sizes) if size <= ceiling), default=0)
+    def compiled(self) -> tuple[int, int]:
+        """The largest place that compiled memory allows, and the smallest that it does not."""
+        fits = [at for at, memory in self.memory.items() if memory.fits]
+        too_large = [at for at, memory in self.memory.items() if memory.fits is False]
+        return max(fits, default=self.places.start - 1), min(too_large, default=self.places.stop)
 
     @property
     def next_compiled(self) -> int | None:
         """The place to compile next; None once the ceiling is known, or cannot be."""
-        end = len(self.sizes)
-        is_over = any(memory.fits is None for memory in self.memory.values())
-        if is_over or not self.grows or len(self.needed) + len(self.too_large) >= MOST_COMPILED:
-            return None
-        fit = set(self.needed) - set(self.too_large)
-        low, high = max(fit, default=-1), min(self.too_large, default=end)
-        if high - low <= 1:
-            return None
-        if not (self.needed or self.too_large):
-            return self._nearest(self.sizes[self.start] / 2, end)
-        if len(self.needed) == 1 and not self.too_large and low < self.start:
-            return self.start
-        found = self._by_line()
-        if found is None or (found >= high and self.too_large):
-            # no line, or one that a size without a figure belies: the middle, or twice as large
-            above = self.sizes[high] if self.too_large else 4 * self.sizes[low]
-            middle = math.sqrt(self.sizes[max(low, 0)] * above)
-            found = self._nearest(middle if low >= 0 else above / DOWN, end)
-        # one that is known to fit already is followed by the next, to prove the ceiling
-        return min(max(found, low + 1), high - 1)
+        low, high = self.compiled
+        is_open = high - low > 1 and all(each.fits is not None for each in self.memory.values())
+        return (low + high) // 2 if is_open else None
 
-    def _nearest(self, size: float, end: int) -> int:
-        return min(range(end), key=lambda at: (abs(self.sizes[at] - size), at))
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a compiler says that some size does not fit."""
+        return self.compiled[1] < self.places.stop
 
-    # -- by runs
-
-    @cached_property
+    @property
     def top(self) -> int:
-        """The largest place that may be tried by compiled memory; -1 where none fits."""
-        top = self.compiled_top
-        return len(self.sizes) - 1 if top is None else max(top, self.least)
+        """The largest place that may be tried."""
+        return self.compiled[0] if self.is_compiled else self.places.stop - 1
 
     @cached_property
     def end(self) -> int:
@@ -577,89 +467,86 @@ class Lane:
         A job that did not fit although a compiler said that it would shows that the compiler does
         not see everything: the search came from below, and risks no further size beside it.
         """
-        failed = min(self.unfit, default=None)
-        ran = [at for at in self.scores if failed is not None and at < failed]
-        if failed is None or not ran or self.compiled_top is None:
-            return min((*self.unfit, self.top + 1))
-        return min(failed, max(ran) + 1)
+        end = min((*self.unfit, self.top + 1))
+        ran = [at for at in self.scores if at < end]
+        return max(ran) + 1 if self.unfit and self.is_compiled and ran else end
 
-    def free(self, target: float, after: int, before: int) -> int | None:
+    def free(self, target: float, after: int = -1, before: int = _MOST_CELLS) -> int | None:
         """Return the untried place strictly between two whose size is nearest to a target."""
         known = {*self.scores, *self.unfit, *self.lost}
-        places = [at for at in range(max(after + 1, 0), min(before, self.end)) if at not in known]
-        nearest = sorted(places, key=lambda at: (abs(math.log(self.sizes[at] / target)), at))
-        return next(iter(nearest), None)
+        within = range(max(after + 1, self.places.start), min(before, self.end))
+        distances = {at: abs(math.log(self.sizes[at] / target)) for at in within if at not in known}
+        return min(distances, key=lambda at: (distances[at], at), default=None)
 
-    def ratio(self, low: int, high: int) -> float:
-        """Return how many times as large one is as the other."""
+    def searched(self, start: float) -> int | None:
+        """Return the place to try next, the first one at `start`; None once the best is known."""
+        if not (self.scores or self.unfit):
+            if self.is_compiled and self.top in self.places:
+                most = START * self.sizes[self.top]
+                below = self.sizes[self.places.start : self.top + 1]
+                start = min(below, key=lambda size: abs(size - most))
+            return self.free(start)
+        places = (self.free(*wish) for wish in (*self._towards_ceiling(), *self._around_best()))
+        return next((at for at in places if at is not None), None)
+
+    def _ratio(self, low: int, high: int) -> float:
         return self.sizes[high] / self.sizes[low]
 
-    @property
-    def in_order(self) -> int | None:
-        """The smallest untried place below what does not fit: every size of a short list."""
-        return self.free(self.sizes[0], -1, self.end)
-
-    @property
-    def searched(self) -> int | None:
-        """The place to try next; None where the best is known well enough."""
-        if self.scores or self.unfit:
-            found = self._bracket()
-            return self._refine() if found is None else found
-        at = min(self.start, self.top)
-        if self.compiled_top is not None and not self.is_asked:
-            # below the compiled ceiling where no size was asked for
-            at = self._nearest(START * self.sizes[self.top], self.top + 1)
-        return self.free(self.sizes[min(at, self.top)], -1, self.end)
-
-    def _bracket(self) -> int | None:
-        end, sizes = self.end, self.sizes
+    def _towards_ceiling(self) -> Iterator[tuple[float, int, int]]:
+        """Yield where the search goes until it knows what fits: a size, and the places around."""
+        sizes = self.sizes
         if not self.scores:
-            return self.free(sizes[end] / DOWN, -1, end) if end < len(sizes) else None
+            yield sizes[self.end] / DOWN, -1, self.end
+            return
         low = max(self.scores)
-        if not self.unfit:
-            # the largest that may be tried is tried where it is not far
+        if self.unfit:
+            if (ratio := self._ratio(low, min(self.unfit))) > BRACKET:
+                # nearer to what ran: a job that does not fit tells nothing of the speed
+                yield sizes[low] * ratio**GAP, low, self.end
+        elif low < self.top:
             wanted = sizes[low] * UP
-            is_near = low >= self.top or self.ratio(low, self.top) <= ALMOST
-            if self.compiled_top is not None and not is_near:
-                # by halves: what fails then is near to what ran
+            # the largest that may be tried is tried where it is not far, else the middle
+            if self.is_compiled and self._ratio(low, self.top) > ALMOST:
                 wanted = min(wanted, math.sqrt(sizes[low] * sizes[self.top]))
-            return self.free(wanted, low, end)
-        if self.ratio(low, min(self.unfit)) <= BRACKET:
-            return None
-        # nearer to what ran: a job that does not fit tells nothing of the speed
-        wanted = sizes[low] * self.ratio(low, min(self.unfit)) ** GAP
-        return self.free(wanted, low, end)
+            yield wanted, low, self.end
 
-    def _refine(self) -> int | None:
+    def _around_best(self) -> Iterator[tuple[float, int, int]]:
+        """Yield the sizes beside the best one that must be known."""
         if not self.scores:
-            return None
+            return
         best = max(self.scores, key=lambda at: (self.scores[at], -at))
         size = self.sizes[best]
         left = max((at for at in self.scores if at < best), default=None)
         right = min((at for at in self.scores if at > best), default=None)
-        tries: list[tuple[float, int, int]] = []
         if left is None:
-            tries.append((size / ASIDE, -1, best))
-        elif self.ratio(left, best) > NEAR:
-            tries.append((math.sqrt(self.sizes[left] * size), left, best))
-        if right is not None and self.ratio(best, right) > NEAR:
-            tries.append((math.sqrt(size * self.sizes[right]), best, right))
+            yield size / ASIDE, -1, best
+        elif self._ratio(left, best) > NEAR:
+            yield math.sqrt(self.sizes[left] * size), left, best
+        if right is not None and self._ratio(best, right) > NEAR:
+            yield math.sqrt(size * self.sizes[right]), best, right
         # odd sizes dip: a step beside the best may be on the other side of that
         for step in range(1, STEPS_NEAR + 1):
             for at in (best - step, best + step):
-                if not 0 <= at < len(self.sizes):
-                    continue
-                if step == 1 or self.ratio(min(at, best), max(at, best)) <= STEPS_RATIO:
-                    tries.append((self.sizes[at], at - 1, at + 1))
-        found = (self.free(*attempt) for attempt in tries)
-        return next((each for each in found if each is not None), None)
+                is_near = at in self.places and self._ratio(*sorted((at, best))) <= STEPS_RATIO
+                if is_near or (step == 1 and at in self.places):
+                    yield self.sizes[at], at - 1, at + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a value that ran stands to the best: log ratios, its kind of verdict and why."""
+
+    change: float
+    ends: tuple[float, float] | None = None
+    mde80: float | None = None
+    kind: VerdictKind = VerdictKind.INCONCLUSIVE
+    why: tuple[Message, ...] = ()
 
 
 def is_unfit(result: TrialResult) -> bool:
     """Whether a run shows that its value does not fit."""
-    is_refused = result.not_run is NotRun.CANNOT
-    is_told = is_refused or any(finding.cls in _UNFIT for finding in result.findings)
-    return result.status is TrialStatus.DROPPED and is_told
+    is_told = any(finding.cls in _UNFIT for finding in result.findings)
+    return result.status is TrialStatus.DROPPED and (is_told or result.not_run is NotRun.CANNOT)
 
 
 def cause_of(result: TrialResult) -> str:
@@ -671,179 +558,166 @@ class BatchWalk(CellWalk[BatchStudy]):
     """One search as far as it came, and what it shows of the values, by their places in the list.
 
     What has run is taken as it is, whichever search asked for it: a larger budget goes on from it.
+
+    Attributes:
+        runs: all that is no compilation, by trial.
+        by_place: the runs of each place, blocks last.
+        probes: those of the search that are over, of places that have any.
+        scores: log scores of first runs.
+        hung: places whose only run stood still before its first step, while a smaller size ran.
+        unfit, unfit_probes: places that did not fit, in all and in the search alone. Near the
+            ceiling a run may fit by chance: where memory grows with the size, one that ran although
+            a smaller one did not fit is as near to it as that one.
+        lost: the last runs of places of which none tells anything.
+        answers: what compiling says of places.
+        blocks: those that were begun.
+        leaders: the places that should run in them; () where a single one leads beyond all noise.
+        compared: those of them for which the budget is enough.
+        most_blocks: for how many blocks it is.
     """
 
     def __init__(self, study: BatchStudy, history: History) -> None:
         super().__init__(study, history)
-        every = self.results.items()
-        self.runs = {name: result for name, result in every if result.trial.stage != COMPILED}
-        self.blocks: list[tuple[Trial, ...]] = []  # those that were begun
+        every = sorted(self.results.values(), key=lambda run: (run.trial.block, run.trial.position))
+        self.runs = {run.trial.id: run for run in every if run.trial.stage != COMPILED}
+        self.by_place = {
+            at: [run for run in self.runs.values() if run.trial.arm == name]
+            for at, name in enumerate(study.ids)
+        }
+        over = {
+            at: [run for run in runs if not run.trial.block and run.status.is_final]
+            for at, runs in self.by_place.items()
+        }
+        self.probes = {at: runs for at, runs in over.items() if runs}
+        scored = {at: list(filter(None, map(usable, runs))) for at, runs in self.probes.items()}
+        self.scores = {at: scores[0].value for at, scores in scored.items() if scores}
+        self.hung = {at for at in self.probes if self._has_hung(at)}
+        failed = {at for at, runs in self.probes.items() if is_unfit(runs[-1])} - self.hung
+        self.unfit_probes = failed | self._above(failed)
+        for at, runs in self.by_place.items():
+            if any(run.trial.block and is_unfit(run) for run in runs):
+                failed.add(at)
+        self.unfit = failed | self._above(failed)
+        known = {*self.scores, *self.unfit, *self.hung}
+        self.lost = {at: runs[-1] for at, runs in self.probes.items() if at not in known}
+        self.answers = {
+            study.ids.index(result.trial.arm): result.memory
+            for result in every
+            if result.status.is_final and result.memory is not None
+        }
+        self.blocks: list[tuple[Trial, ...]] = []
+        self.leaders: Sequence[int] = ()
+        self.compared: Sequence[int] = ()
+        self.most_blocks = 0
 
     def walk(self) -> None:
         """Compile sizes, search by single runs, then compare the leaders in blocks."""
-        for asked in (self.next_compiled, self.next_probe):
-            if asked is not None:
-                self.run([asked], later=self._left_of_search - 1)
-        places, blocks = [*self.compared], self.affordable[1]
+        for trial in (self.next_compiled, self.next_probe):
+            if trial is not None:
+                self.run([trial], later=self._later)
+        self.leaders = self._leaders()
+        left = self.study.budget - sum(not run.trial.block for run in self.runs.values())
+        for width in range(2, len(self.leaders) + 1):
+            blocks = min(left // width, BLOCKS_RUN)
+            if blocks >= _LEAST_BLOCKS:
+                self.compared, self.most_blocks = self.leaders[:width], blocks
+        places = [*self.compared]
         # what did not fit in a block is in no later one; one alone is compared with nothing
-        while len(self.blocks) < blocks and len(places) > 1:
+        while len(self.blocks) < self.most_blocks and len(places) > 1:
             arms = (self.study.every_arm[at] for at in places)
             trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
             self.blocks.append(trials)
-            later = (blocks - len(self.blocks)) * len(self.compared)
-            gone = {
-                result.trial.arm for result in self.run(trials, later=later) if is_unfit(result)
-            }
+            blocks = self.most_blocks - len(self.blocks)
+            results = self.run(trials, later=blocks * len(self.compared))
+            gone = {result.trial.arm for result in results if is_unfit(result)}
             places = [at for at in places if self.study.ids[at] not in gone]
 
     @property
-    def _left_of_search(self) -> int:
-        """How many trials are likely still to come while it searches, the blocks included."""
-        wanted = 1 + 2 * self.study.asked.blocks
-        if self.study.asked.names_arms:
-            left = (at for lane in self.lanes for at in range(lane.first, lane.first + lane.end))
-            wanted += sum(at not in self.probes for at in left) - 1
-        else:
-            wanted += max(5 - len(self.probes), 0)
-        begun_runs = self.next_probe is not None and self.next_probe.id in self.runs
-        return max(min(wanted, self.study.budget - len(self.runs) + begun_runs), 1)
+    def _later(self) -> int:
+        """How many trials are likely to follow one of the search, the blocks included."""
+        most = len(self.study.cells) if self.study.asked.names_arms else 5
+        wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
+        return max(min(wanted, self.study.budget - len(self.runs) - 1), 0)
 
-    # -- what ran, by places
-
-    @cached_property
-    def place_of(self) -> Mapping[str, int]:
-        """Arm -> its place among all cells."""
-        return {name: at for at, name in enumerate(self.study.ids)}
-
-    @cached_property
-    def by_place(self) -> Mapping[int, Sequence[TrialResult]]:
-        """Place -> its runs, blocks last; the second run of a hang stands behind the first."""
-        found: dict[int, list[TrialResult]] = {at: [] for at in self.place_of.values()}
-        ordered = sorted(self.runs.values(), key=lambda e: (e.trial.block, e.trial.position))
-        for result in ordered:
-            if result.trial.arm in self.place_of:
-                found[self.place_of[result.trial.arm]].append(result)
-        return found
-
-    @cached_property
-    def probes(self) -> Mapping[int, Sequence[TrialResult]]:
-        """Place -> its finished runs outside blocks, where it has any."""
-        every = self.by_place.items()
-        over = {
-            at: [e for e in own if not e.trial.block and e.status.is_final] for at, own in every
-        }
-        return {at: own for at, own in over.items() if own}
-
-    @cached_property
-    def scores(self) -> Mapping[int, float]:
-        """Place -> log score of its first run."""
-        scored = {at: list(filter(None, map(usable, own))) for at, own in self.probes.items()}
-        return {at: own[0].value for at, own in scored.items() if own}
-
-    @cached_property
-    def hung(self) -> frozenset[int]:
-        """Places whose only run stood still before its first step, while a smaller size ran."""
-        return frozenset(
-            at
-            for at, own in self.probes.items()
-            if len(own) == 1
-            and own[0].status is TrialStatus.DROPPED
-            and cause_of(own[0]) == FailureClass.HANG_SILENT_OOM
-            and self.smaller(at, self.scores)
-        )
-
-    def smaller(self, at: int, among: Iterable[int]) -> list[int]:
+    def _smaller(self, at: int, among: Iterable[int]) -> list[int]:
         """Return the places of smaller sizes than that of a place, with the same second value."""
         first = at - at % len(self.study.values)
-        return [each for each in among if first <= each < at]
+        return [other for other in among if first <= other < at]
+
+    def _above(self, unfit: Collection[int]) -> set[int]:
+        grows = self.study.asked.grows
+        return {at for at in self.scores if grows and self._smaller(at, unfit)}
+
+    def _has_hung(self, at: int) -> bool:
+        first, *second = self.probes[at]
+        is_hang = cause_of(first) == FailureClass.HANG_SILENT_OOM
+        is_first = first.status is TrialStatus.DROPPED and not second
+        return is_hang and is_first and bool(self._smaller(at, self.scores))
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
         """The sizes with each value of the second key; a single lane without one."""
         study, count = self.study, len(self.study.values)
-        grows = study.asked.grows
         # sizes that failed in a block were below the ceiling of the search
-        failed = [at for at in self.unfit if at not in self.scores]
-
-        def lane(first: int) -> Lane:
-            def own(places: Iterable[int]) -> set[int]:
-                return {at - first for at in sorted(places) if 0 <= at - first < count}
-
-            return Lane(
+        failed = self.unfit - self.scores.keys()
+        unfit, lost = (
+            (failed, {*self.lost}) if study.asked.grows else (set(), failed | {*self.lost})
+        )
+        return tuple(
+            Lane(
                 sizes=study.numbers,
-                start=study.start,
-                is_asked=study.asked.start is not None,
-                first=first,
-                scores={at: self.scores[first + at] for at in own(self.scores)},
-                unfit=own(failed) if grows else (),
-                lost=own(self.lost) if grows else own((*self.lost, *failed)),
-                memory={at: self.answers[first + at] for at in sorted(own(self.answers))},
+                places=(own := range(first, first + count)),
+                scores={at: score for at, score in self.scores.items() if at in own},
+                unfit=unfit.intersection(own),
+                lost=lost.intersection(own),
+                memory={at: memory for at, memory in self.answers.items() if at in own},
             )
-
-        lanes = [lane(first) for first in range(0, len(study.cells), count)]
-        if all(each.compiled_top == -1 for each in lanes):  # a job says so
-            lanes = [dataclasses.replace(each, least=0) for each in lanes]
-        return tuple(lanes)
-
-    @cached_property
-    def unfit_probes(self) -> frozenset[int]:
-        """Places whose run of the search did not fit."""
-        return frozenset(at for at, own in self.probes.items() if is_unfit(own[-1])) - self.hung
-
-    @cached_property
-    def unfit(self) -> frozenset[int]:
-        """Places that did not fit, in blocks too: near the ceiling a run may fit by chance.
-
-        Where memory grows with the size, one that ran although a smaller one did not fit is as near
-        to the ceiling as that one.
-        """
-        places = self.by_place.items()
-        in_blocks = {at for at, own in places if any(e.trial.block and is_unfit(e) for e in own)}
-        found = self.unfit_probes | in_blocks
-        return found | self._above(found)
-
-    def _above(self, unfit: Collection[int]) -> frozenset[int]:
-        """Return the places that ran above the smallest of these, where memory grows with them."""
-        if not unfit or not self.study.asked.grows:
-            return frozenset()
-        return frozenset(at for at in self.scores if self.smaller(at, unfit))
-
-    @cached_property
-    def lost(self) -> Mapping[int, TrialResult]:
-        """Places of which no run tells anything: not measured, or refused for another reason."""
-        known = {*self.scores, *self.unfit, *self.hung}
-        return {at: own[-1] for at, own in self.probes.items() if at not in known}
-
-    @cached_property
-    def answers(self) -> Mapping[int, CompiledMemory]:
-        """Place -> what compiling says of its memory."""
-        return {
-            self.place_of[result.trial.arm]: result.memory
-            for result in self.results.values()
-            if result.status.is_final and result.memory is not None
-        }
+            for first in range(0, len(study.cells), count)
+        )
 
     # -- what to run next
+
+    def _trial(self, places: Iterable[int | None], stage: str, position: int = 0) -> Trial | None:
+        """Return the trial of the first of these places; None where there is none."""
+        at = next((at for at in places if at is not None), None)
+        arms = self.study.every_arm
+        return None if at is None else self.study.trial_of(arms[at], stage, position=position)
 
     @cached_property
     def next_compiled(self) -> Trial | None:
         """The size that is to be compiled next; None where nothing is asked, or all is known."""
         if not self.study.asks_compiler or self.stopped:
             return None
-        return self._trial(((lane, lane.next_compiled) for lane in self.lanes), COMPILED)
+        return self._trial((lane.next_compiled for lane in self.lanes), COMPILED)
 
-    def _trial(self, found: Iterable[tuple[Lane, int | None]], stage: str) -> Trial | None:
-        """Return the trial of the first place that a lane asks for; None where none does."""
-        place = next((lane.first + at for lane, at in found if at is not None), None)
-        return None if place is None else self.study.trial_of(self.study.every_arm[place], stage)
+    @cached_property
+    def wanted(self) -> Trial | None:
+        """The run outside blocks that would tell more, whatever the budget; None: there is none."""
+        if self.stopped:
+            return None
+        if self.hung:
+            return self._trial([min(self.hung)], PROBE, position=1)
+        # a list upwards, else by the search
+        sizes, is_listed = self.study.numbers, self.study.asked.names_arms
+        start = sizes[self.study.start]
+        lanes = reversed(self.lanes)
+        wanted = (lane.free(sizes[0]) if is_listed else lane.searched(start) for lane in lanes)
+        return self._trial(wanted, PROBE)
+
+    @cached_property
+    def next_probe(self) -> Trial | None:
+        """The run that is wanted next outside blocks; None where the search is over."""
+        trial, least = self.wanted, 2 * _LEAST_BLOCKS
+        if trial is None or trial.id in self.runs:
+            return trial
+        # the ceiling and a first figure are worth more than two blocks of two sizes
+        is_kept = len(self.scores) > 1 and self.study.budget >= 2 * least
+        left = self.study.budget - len(self.runs) - (least if is_kept else 0)
+        return trial if left > 0 else None
 
     @cached_property
     def stopped(self) -> Message | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
-        for result in (own[-1] for own in self.probes.values()):
-            if usable(result) is None and (cause := cause_of(result)) in _STOPS:
-                text = "{cause}: {why}: no other size would mend it"
-                return say(text, cause=cause, why=result.reason)
         lost = self.lost.values()
         causes = Counter[str | Message | None](cause_of(e) or e.reason for e in lost)
         common, count = next(iter(causes.most_common(1)), ("", 0))
@@ -854,28 +728,7 @@ class BatchWalk(CellWalk[BatchStudy]):
         )
         return say(text, sizes=count, cause=common)
 
-    @cached_property
-    def wanted(self) -> Trial | None:
-        """The run outside blocks that would tell more, whatever the budget; None: there is none."""
-        if self.stopped:
-            return None
-        if self.hung:
-            return self.study.trial_of(self.study.every_arm[min(self.hung)], PROBE, position=1)
-        is_listed = self.study.asked.names_arms
-        lanes = reversed(self.lanes)
-        found = ((lane, lane.in_order if is_listed else lane.searched) for lane in lanes)
-        return self._trial(found, PROBE)
-
-    @cached_property
-    def next_probe(self) -> Trial | None:
-        """The run that is wanted next outside blocks; None where the search is over."""
-        trial, least = self.wanted, 2 * MIN_BLOCKS
-        if trial is None or trial.id in self.runs:
-            return trial
-        # the ceiling and a first figure are worth more than two blocks of two sizes
-        is_kept = len(self.scores) > 1 and self.study.budget >= 2 * least
-        left = self.study.budget - len(self.runs) - (least if is_kept else 0)
-        return trial if left > 0 else None
+    # -- which are compared, and how
 
     @cached_property
     def another_loss(self) -> Mapping[int, Message]:
@@ -887,88 +740,67 @@ class BatchWalk(CellWalk[BatchStudy]):
         if key := self.study.changing_key:
             why = say("{key} changes the computation: a finding, not a ranking", key=key)
             return dict.fromkeys(self.scores, why)
-        first: dict[tuple[float | None, int | None], tuple[float, float | None]] = {}
-        found = {}
-        for at, own in sorted(self.probes.items()):
+        first: dict[tuple[float | None, int | None], Score] = {}
+        others = {}
+        for at in sorted(self.scores):
             cell = self.study.cells[at]
-            score = next(filter(None, map(usable, own)), None)
-            if score is None or score.loss is None:
+            score = next(filter(None, map(usable, self.probes[at])))
+            if score.loss is None:
                 continue
-            size = (cell.per_device_batch_size, cell.max_target_length)
-            usual, began = first.setdefault(size, (score.loss, score.first_loss))
-            tolerance = self.study.loss_tolerance
-            other = different_loss(score.loss, usual, tolerance=tolerance, first=began)
+            usual = first.setdefault((cell.per_device_batch_size, cell.max_target_length), score)
+            tolerance, level = self.study.loss_tolerance, usual.loss or 0.0
+            other = different_loss(score.loss, level, tolerance=tolerance, first=usual.first_loss)
             if other is not None:
                 text = "{why}: it computes something else, and is not ranked"
-                found[at] = say(text, why=other)
-        return found
-
-    # -- which are compared, and how
-
-    @cached_property
-    def ranked(self) -> tuple[int, ...]:
-        """Places that may be recommended, the fastest first run first."""
-        return tuple(self._fastest(self.unfit.union(self.another_loss)))
+                others[at] = say(text, why=other)
+        return others
 
     def _fastest(self, but: Collection[int]) -> list[int]:
         """Return the places that ran, the fastest first run first, some left out."""
-        ran = [at for at in self.scores if at not in but]
+        ran = [at for at in self.scores if at not in but and at not in self.another_loss]
         return sorted(ran, key=lambda at: (-self.scores[at], at))
 
     @cached_property
-    def leaders(self) -> tuple[int, ...]:
-        """The values that are run in blocks; () where a single one leads beyond all noise."""
+    def ranked(self) -> Sequence[int]:
+        """Places that may be recommended, the fastest first run first."""
+        return self._fastest(self.unfit)
+
+    def _leaders(self) -> Sequence[int]:
         # by their first runs alone: a leader that fails later leaves its block, and no other enters
-        ranked = self._fastest(self._above(self.unfit_probes).union(self.another_loss))
-        if self.next_probe is not None or not ranked:
+        ranked, sigma = self._fastest(self.unfit_probes), self.study.asked.sigma
+        if not ranked:
             return ()
         # the best of the single runs alone loses more than 1 % of TGS in 28 % of simulated curves
-        cut = self.scores[ranked[0]] - max(CUT_SIGMAS * (self.study.asked.sigma or _SIGMA), CUT_AT)
-        near = [at for at in ranked if self.scores[at] >= cut][:_MOST_LEADERS]
-        if self.study.asked.sigma is None:
-            near = ranked[: max(len(near), 2)]  # the noise is known by blocks alone
-        return tuple(near) if len(near) > 1 else ()
-
-    @cached_property
-    def affordable(self) -> tuple[int, int]:
-        """How many leaders in how many blocks the budget allows."""
-        probed = sum(not result.trial.block for result in self.runs.values())
-        left = self.study.budget - probed
-        for width in range(len(self.leaders), 1, -1):
-            blocks = min(left // width, self.study.asked.blocks)
-            if blocks >= MIN_BLOCKS:
-                return width, blocks
-        return 0, 0
-
-    @cached_property
-    def compared(self) -> tuple[int, ...]:
-        """The leaders that the budget lets run in blocks."""
-        return self.leaders[: self.affordable[0]]
+        cut = self.scores[ranked[0]] - max(CUT_SIGMAS * (sigma or _SIGMA), CUT_AT)
+        near = sum(self.scores[at] >= cut for at in ranked)
+        # the noise is known by blocks alone, unless it is said
+        leaders = ranked[: min(max(near, 1 if sigma else 2), _MOST_LEADERS)]
+        return leaders if len(leaders) > 1 else ()
 
     @cached_property
     def fitted(self) -> tuple[BlockFit, int] | None:
         """Least squares of the blocks, held against the place that leads among them."""
-        planned = {trial.id for trials in self.blocks for trial in trials}
+        ids = self.study.ids
+        places = {trial.id: ids.index(trial.arm) for trials in self.blocks for trial in trials}
         scores = [
             # nothing compares across a change of nodes
             BlockScore(
                 block=(result.trial.block, result.epoch), arm=result.trial.arm, value=score.value
             )
             for result in self.runs.values()
-            if result.trial.id in planned
-            and self.place_of[result.trial.arm] not in self.unfit
+            if places.get(result.trial.id, -1) not in {-1, *self.unfit}
             and (score := usable(result))
         ]
-        for place in self.compared:
-            first = fit_blocks(scores, control=self.study.ids[place])
-            if first is None or not first.arms:
-                continue
-            leader = max(first.arms, key=lambda name: first.arms[name].estimate)
-            if first.arms[leader].estimate <= 0:
-                return first, place
-            again = fit_blocks(scores, control=leader)
-            return None if again is None else (again, self.place_of[leader])
-        return None
+        ran = {score.arm for score in scores}
+        control = next((ids[at] for at in self.compared if ids[at] in ran), "")
+        fit = fit_blocks(scores, control=control)
+        if fit is None:
+            return None
+        estimates = {name: effect.estimate for name, effect in fit.arms.items()}
+        leader = max(estimates, key=estimates.__getitem__)
+        if estimates[leader] > 0:
+            control, fit = leader, fit_blocks(scores, control=leader)
+        return None if fit is None else (fit, ids.index(control))
 
     @property
     def fit(self) -> BlockFit | None:
@@ -983,68 +815,52 @@ class BatchWalk(CellWalk[BatchStudy]):
         return self.ranked[0] if self.ranked else None
 
     @cached_property
-    def family(self) -> int:
-        """How many comparisons with the best share the error."""
-        return max(len(self.compared) - 1, 1)
-
-    @cached_property
-    def pairs(self) -> Mapping[int, Comparison | NoComparison]:
-        """Place -> the leader there against the best, by the blocks; none without any."""
-        if self.fit is None:
-            return {}
-        others = [(at, self.study.ids[at]) for at in self.compared if at != self.lead]
-        return {at: compare(self.fit, e, family=self.family, alpha=ALPHA) for at, e in others}
-
-    @cached_property
     def noise(self) -> float | None:
         """Standard deviation of one job's score: of the blocks, else as declared."""
         is_known = self.fit is not None and math.isfinite(self.fit.sigma)
         return self.fit.sigma if self.fit is not None and is_known else self.study.asked.sigma
 
     @cached_property
-    def singles_differ(self) -> float | None:
-        """How far two single runs may differ, of 95 % of pairs; None where the noise is unknown."""
-        if self.noise is None or self.rough_df:
-            return None
-        df = self.fit.df if self.fit is not None and math.isfinite(self.fit.sigma) else math.inf
-        return t_quantile(0.975, df) * math.sqrt(2) * self.noise
+    def standings(self) -> Mapping[int, Standing]:
+        """Place -> how a value that ran stands to the best; () while there is none."""
+        if self.lead is None:
+            return {}
+        lead = self.lead
+        return {at: self._standing(at, lead) for at in self.ranked if at != lead}
 
-    @cached_property
-    def by_chance(self) -> float:
-        """How far a first run may lie behind the best by noise alone."""
-        sigma = self.study.asked.sigma or self.noise or _SIGMA
-        reach = CUT_SIGMAS * sigma
-        # the same program, run on a busy machine beside two blocks, was called worse by 47 %
-        if self.rough_df:
-            reach = max(reach, t_quantile(0.975, self.rough_df) * math.sqrt(2) * sigma)
-        return max(reach, CUT_AT)
-
-    @property
-    def rough_df(self) -> int:
-        """The degrees of freedom of a noise that is known by too few blocks; 0 where it is not."""
-        if self.study.asked.sigma is not None or self.fit is None or self.fit.df >= MIN_DF:
-            return 0
-        return max(self.fit.df, 0)
-
-    @cached_property
-    def told_apart(self) -> Mapping[int, bool]:
-        """Place -> whether it is shown to be worse than the best."""
-        found = {}
-        for at in self.ranked:
-            if self.lead is None or at == self.lead:
-                continue
-            pair = self.pairs.get(at)
+    def _standing(self, at: int, lead: int) -> Standing:
+        fit, family = self.fit, max(len(self.compared) - 1, 1)
+        if fit is not None and at in self.compared:
+            pair = compare(fit, self.study.ids[at], family=family, alpha=ALPHA)
             if isinstance(pair, Comparison):
-                reach = bonferroni(self.family, pair.df, alpha=ALPHA)
-                found[at] = pair.estimate + reach * standard_error(pair) < 0
-            elif self.fit is None and at in self.leaders:
-                found[at] = False  # the budget left no block
-            else:
-                gap = self.scores[self.lead] - self.scores[at]
-                found[at] = at not in self.compared and gap > self.by_chance
-        return found
+                reach = bonferroni(family, pair.df, alpha=ALPHA) * standard_error(pair)
+                known = Standing(change=pair.estimate, ends=pair.ci95, mde80=relative(pair.mde80))
+                if pair.estimate + reach < 0:
+                    return dataclasses.replace(known, kind=VerdictKind.SLOWER)
+                if not is_within(pair, margin=EQUIVALENCE):
+                    return known
+                why = say("a difference of {difference:size} is excluded", difference=EQUIVALENCE)
+                return dataclasses.replace(known, kind=VerdictKind.EQUIVALENT, why=(why,))
+            if (effect := fit.arms.get(self.study.ids[at])) is not None:
+                # the mean of the blocks is known, its error is not
+                return Standing(change=effect.estimate, why=(pair.reason,))
+        gap, ends, sigmas = self.scores[at] - self.scores[lead], None, CUT_SIGMAS
+        is_rough = self.study.asked.sigma is None and fit is not None and fit.df < MIN_DF
+        if self.noise is not None:
+            df = fit.df if fit is not None and math.isfinite(fit.sigma) else math.inf
+            apart = t_quantile(0.975, df) * math.sqrt(2)  # two single runs, in 95 % of pairs
+            ends = None if is_rough else (gap - apart * self.noise, gap + apart * self.noise)
+            # the same program, run on a busy machine beside two blocks, was called worse by 47 %
+            sigmas = max(sigmas, apart) if is_rough else sigmas
+        # how far a first run may lie behind by noise alone; without a block leaders stay together
+        by_chance = max(sigmas * (self.study.asked.sigma or self.noise or _SIGMA), CUT_AT)
+        is_open = at in (self.leaders if fit is None else self.compared)
+        if not is_open and gap < -by_chance:
+            return Standing(change=gap, ends=ends, kind=VerdictKind.SCREENED)
+        why = say("within {cut:size} or three standard deviations of it", cut=CUT_AT)
+        return Standing(change=gap, ends=ends, why=(why,))
 
-    # -- conclusion
+    # -- what it says
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every size, the recommended one first."""
@@ -1053,260 +869,193 @@ class BatchWalk(CellWalk[BatchStudy]):
         shown = range(len(study.cells)) if study.asked.names_arms else tried
         told = {at: self._verdict(at) for at in shown}
         order = sorted(told, key=lambda at: (at != lead, not told[at].n, -(told[at].delta or 0.0)))
-        best = told.get(lead) if lead is not None else None
+        best = None if lead is None else told[lead]
         verdicts = [
             beside(told[at], best) if told[at].against == _BEST else told[at] for at in order
         ]
-        same = (
-            []
-            if lead is None
-            else sorted((lead, *(a for a, off in self.told_apart.items() if not off)))
-        )
+        same = [] if lead is None else [lead, *(at for at in self.standings if self.is_open(at))]
         record = BatchRecord(
             sigma=self.noise,
             key=study.asked.key,
             arm="" if lead is None else study.ids[lead],
             value="" if lead is None else labels[lead],
-            same=tuple(labels[at] for at in same),
+            same=tuple(labels[at] for at in sorted(same)),
         )
-        answer = self._answer(best, verdicts) if self.is_over else self._first_answer()
-        is_missing = self.is_over and not study.changing_key and not record.value
-        others = [each for each in record.same if each != record.value]
+        if record.value:
+            record = replace(record, files={BEST_FILE: f"{record.setting}\n"})
+        answer = self._answer(best) if self.is_over else self._first_answer()
+        others = [label for label in record.same if label != record.value]
         also = say("cannot be told from it: {values}", values=others) if others else None
-        largest, unfit, ceiling = self._ceiling()
+        record, ceiling = self._with_ceiling(record)
+        is_missing = self.is_over and best is None and not study.changing_key
         record = replace(
             record,
-            largest=largest,
-            unfit=unfit,
             summary=tuple(filter(None, (answer, also, ceiling))),
             objection=(answer,) if is_missing and answer else (),
-            files={BEST_FILE: f"{record.setting}\n"} if record.setting else {},
         )
         alpha, notes = ALPHA if self.blocks else 0.0, self._notes() if self.is_over else ()
         return self.concluded(verdicts, record, alpha=alpha, notes=notes)
 
-    def _ceiling(self) -> tuple[str, str, Message | None]:
-        """Return the largest that ran, the smallest that did not fit, and both in words."""
-        study, (lane, *others) = self.study, self.lanes
-        if others or not study.asked.grows:
-            return "", "", None
-        end = min(self.unfit, default=len(study.values))
-        ran = max((at for at in self.scores if at < end), default=None)
-        largest = "" if ran is None else study.values[ran]
-        if self.unfit:
-            text = "ceiling: {ran} ran, {unfit} did not fit"
-            unfit = study.values[end]
-            return largest, unfit, say(text, ran=largest or "none", unfit=unfit)
-        is_at_end = ran is not None and ran >= lane.top
+    def _with_ceiling(self, record: BatchRecord) -> tuple[BatchRecord, Message | None]:
+        """Return the largest that ran and the smallest that did not fit, and both in words."""
+        values = self.study.values
+        if len(self.lanes) > 1 or not self.study.asked.grows:
+            return record, None
+        end = min(self.unfit, default=len(values))
+        ran = max((at for at in self.scores if at < end), default=-1)
+        largest, unfit = ("" if at not in range(len(values)) else values[at] for at in (ran, end))
         text = "ceiling: {ran} ran, and no larger one may be tried"
-        return largest, "", say(text, ran=largest) if is_at_end else None
+        if unfit:
+            text = "ceiling: {ran} ran, {unfit} did not fit"
+        is_known = unfit or ran >= self.lanes[0].top >= 0
+        ceiling = say(text, ran=largest or "none", unfit=unfit) if is_known else None
+        return replace(record, largest=largest, unfit=unfit), ceiling
 
     def _first_answer(self) -> Message | None:
         """Return what single runs say, once the search is over and blocks are left to run."""
-        if self.next_compiled is not None or self.next_probe is not None or not self.ranked:
+        if not self.compared:
             return None
         best, *others = (self.study.labels[at] for at in self.compared)
         text = "first answer, by single runs: {key}={best}; blocks with {others} decide"
         return say(text, key=self.study.asked.key, best=best, others=others)
 
-    def _answer(self, best: Verdict | None, verdicts: Sequence[Verdict]) -> Message:
+    def _answer(self, best: Verdict | None) -> Message:
         """Return the recommendation, or why there is none."""
-        study, key, fit = self.study, self.study.asked.key, self.fit
-        if best is None:
-            text = "no value of {key} is recommended: none was measured"
-            if self.stopped:
-                text = "no value of {key} is recommended: {why}"
-            elif study.changing_key and self.scores:
-                key = study.changing_key
-                text = "{key} changes the computation: its values are not ranked by speed"
-            elif self.unfit and not self.scores:
-                text = "no value of {key} fits"
-            return say(text, key=key, why=self.stopped)
-        # a single run says less than blocks
-        others = [e for e in verdicts if e.against == _BEST and (fit is None or e.arm in fit.arms)]
-        told = [verdict for verdict in others if verdict.delta is not None]
-        following = max(told, key=lambda each: each.delta or 0.0, default=None)
-        behind = None
-        if following is not None:
-            how = say(BLOCKS, blocks=fit.n_blocks) if fit else say("single runs")
-            low, high = following.ci95 or (None, None)
-            text = "; the next is {value}, {low:percent} to {high:percent} against it (95 %, {how})"
-            if following.ci95 is None:
-                text = "; the next is {value}, {change:percent} ({how}, too few for an interval)"
-            value = study.labels[self.place_of[following.arm]]
-            behind = say(text, value=value, low=low, high=high, change=following.delta, how=how)
-        speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
-        setting = f"{key}={study.labels[self.place_of[best.arm]]}"
-        return say("recommended: {setting}{speed}{next}", setting=setting, speed=speed, next=behind)
+        key, value = self.study.asked.key, self.study.labels[self.lead or 0]
+        if best is not None:
+            speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
+            return say("recommended: {key}={value}{speed}", key=key, value=value, speed=speed)
+        if self.study.changing_key and self.scores:
+            text = "{key} changes the computation: its values are not ranked by speed"
+            return say(text, key=self.study.changing_key)
+        why = self.stopped or say("none was measured")
+        if not self.stopped and not self.scores and self.unfit:
+            why = say("none fits")
+        elif all(lane.top < lane.places.start for lane in self.lanes):
+            why = say("none fits, says compiled memory")
+        return say("no value of {key} is recommended: {why}", key=key, why=why)
+
+    def is_open(self, at: int) -> bool:
+        """Whether a value that ran is not told from the best."""
+        return self.standings[at].kind not in (VerdictKind.SLOWER, VerdictKind.SCREENED)
 
     def _verdict(self, at: int) -> Verdict:
-        own, arm = self.by_place[at], self.study.ids[at]
-        base = replace(begun(arm, own), against=_BEST)
+        runs, arm = self.by_place[at], self.study.ids[at]
         if at in self.unfit:
-            return dropped(replace(base, against=None), *self._why_unfit(at))
+            return dropped(begun(arm, runs), *self._why_unfit(at))
+        base = replace(so_far(arm, runs), against=_BEST)
         if at not in self.probes:
             return self._untried(base, at) if self.is_over else base
-        base = replace(so_far(arm, own), against=_BEST)
         if at in self.lost:
-            why, lost = self.lost[at].reason or NOT_FINITE, self.lost[at]
-            if lost.status is TrialStatus.DROPPED:
-                return dropped(base, why)
-            return decided(base, VerdictKind.INVALID, why)
+            why = self.lost[at].reason or NOT_FINITE
+            is_dropped = self.lost[at].status is TrialStatus.DROPPED
+            return dropped(base, why) if is_dropped else decided(base, VerdictKind.INVALID, why)
         if at not in self.scores:
             return screened(base, say("it stood still; it is run again"))
-        flags = score_flags([result for result in own if usable(result)])
-        in_blocks = lost_runs([result for result in own if result.trial.block])
+        flags, in_blocks = score_flags(runs), lost_runs([run for run in runs if run.trial.block])
         base = replace(base, reasons=flags, lost=in_blocks)
         if at in self.another_loss:
             return undecided(replace(base, against=None), self.another_loss[at])
-        if not self.is_over:
-            if at != self.ranked[0]:
-                base = changed(base, self.scores[at] - self.scores[self.ranked[0]])
-            return screened(base, say("so far"))
-        return self._of_speed(base, at)
+        if self.is_over:
+            return self._of_speed(base, at)
+        if at != self.ranked[0]:
+            base = changed(base, self.scores[at] - self.scores[self.ranked[0]])
+        return screened(base, say("so far"))
 
     def _of_speed(self, base: Verdict, at: int) -> Verdict:
         """Return the verdict on a size that ran, once everything is over."""
-        fit, is_lead = self.fit, at == self.lead
-        is_block = fit is not None and ((is_lead and at in self.compared) or base.arm in fit.arms)
-        if fit is not None and is_block:
-            blocks = [
-                result for result in self.by_place[at] if result.trial.block and usable(result)
-            ]
-            how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
-            base = replace(measured(base, blocks), job_ids=base.job_ids, n=len(blocks), method=how)
-        else:
+        fit, lead = self.fit, self.lead
+        is_in = fit is not None and at in self.compared and (at == lead or base.arm in fit.arms)
+        if fit is None or not is_in:
             base = replace(base, method=say(ITS_FIRST_RUN))
-        if is_lead:
-            return self._leading(base, is_block=is_block)
-        pair = self.pairs.get(at) if is_block else None
-        if isinstance(pair, Comparison):
-            base = changed(base, pair.estimate, pair.ci95)
-            base = replace(base, mde80=relative(pair.mde80))
-        elif fit is not None and pair is not None:
-            # the mean of the blocks is known, its error is not
-            return undecided(changed(base, fit.arms[base.arm].estimate), pair.reason)
-        elif self.lead is not None:
-            gap, reach = self.scores[at] - self.scores[self.lead], self.singles_differ
-            base = changed(base, gap, None if reach is None else (gap - reach, gap + reach))
-        if self.told_apart[at]:
-            return decided(base, VerdictKind.SLOWER if is_block else VerdictKind.SCREENED)
-        if isinstance(pair, Comparison) and is_within(pair, margin=EQUIVALENCE):
-            text = "a difference of {difference:size} is excluded"
-            return decided(base, VerdictKind.EQUIVALENT, say(text, difference=EQUIVALENCE))
-        if is_block:
-            return undecided(base)
-        near = say("within {cut:size} or three standard deviations of it", cut=CUT_AT)
-        rough = say(FEW_DF, df=self.rough_df, needed=MIN_DF)
-        return undecided(base, rough if self.rough_df else near)
+        else:
+            runs = [run for run in self.by_place[at] if run.trial.block and usable(run)]
+            jobs, base = base.job_ids, measured(base, runs)
+            how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
+            base = replace(base, job_ids=jobs, n=len(runs), method=how)
+        if at == lead:
+            return self._leading(base, is_in=is_in)
+        found = self.standings[at]
+        base = replace(changed(base, found.change, found.ends), mde80=found.mde80)
+        return decided(base, found.kind, *found.why)
 
-    def _leading(self, base: Verdict, *, is_block: bool) -> Verdict:
+    def _leading(self, base: Verdict, *, is_in: bool) -> Verdict:
         """Return the verdict on the size of the largest figure: FASTER where it beats every other.
 
         Its change is then against the next of its blocks. Where one of them cannot be told from it,
         or it ran once, nothing is shown.
         """
-        is_far, why = all(self.told_apart.values()), say("the best")
-        if not is_block and is_far:
-            why = say(
-                "the best: it leads by more than three standard deviations, so no block was run"
-            )
-        elif not is_block:
-            why = say("the best of single runs; the budget left no block to decide")
-        known = {each: pair for each, pair in self.pairs.items() if each in self.told_apart}
-        told = {each: pair for each, pair in known.items() if isinstance(pair, Comparison)}
-        if not is_block or not told or not is_far:
-            kind = VerdictKind.INCONCLUSIVE if is_block else VerdictKind.SCREENED
-            return decided(replace(base, against=None), kind, why)
-        following = max(told, key=lambda each: told[each].estimate)
-        low, high = told[following].ci95
-        against = say("the next, {value}", value=self.study.labels[following])
-        base = changed(base, -told[following].estimate, (-high, -low))
-        return decided(replace(base, against=against), VerdictKind.FASTER, why)
+        is_far = not any(map(self.is_open, self.standings))
+        told = {at: found for at, found in self.standings.items() if found.mde80 is not None}
+        if is_in and is_far and told:
+            at = max(told, key=lambda at: told[at].change)
+            low, high = told[at].ends or (math.nan, math.nan)
+            base = changed(base, -told[at].change, (-high, -low))
+            base = replace(base, against=say("the next, {value}", value=self.study.labels[at]))
+            return decided(base, VerdictKind.FASTER, _BEST)
+        base = replace(base, against=None)
+        if is_in:
+            return undecided(base, _BEST)
+        text = "the best of single runs; the budget left no block to decide"
+        if is_far:
+            text = "the best: it leads by more than three standard deviations, so no block was run"
+        return decided(base, VerdictKind.SCREENED, say(text))
 
     def _why_unfit(self, at: int) -> Iterator[Message]:
-        own = self.by_place[at]
-        ended = [result for result in own if is_unfit(result)]
+        runs = self.by_place[at]
+        ended = [run for run in runs if is_unfit(run)]
         if not ended:
-            smaller = self.study.labels[min(self.smaller(at, self.unfit))]
+            smaller = self.study.labels[min(self._smaller(at, self.unfit))]
             yield say("it ran, but {smaller} did not fit: {near}", smaller=smaller, near=_NEAR)
             return
-        finding = next((each for each in ended[-1].findings if each.cls in _UNFIT), None)
         why = ended[-1].reason or NO_SCORE
-        if finding is not None:
-            cls = FailureClass(finding.cls)
-            is_first_hang = cls is FailureClass.HANG_SILENT_OOM and not self.probes.get(at, [])[1:]
-            text = "" if is_first_hang else _UNFIT[cls]
-            why = say(text) if text else say("{meaning}", meaning=cls.meaning)
-            if finding.detail:
-                why = say(WITH_DETAIL, why=why, detail=finding.detail)
+        for finding in ended[-1].findings:
+            if finding.cls in _UNFIT:
+                why = say("{meaning}", meaning=FailureClass(finding.cls).meaning)
+                if finding.detail:
+                    why = say(WITH_DETAIL, why=why, detail=finding.detail)
         yield why
-        if any(map(usable, own)):
+        if any(map(usable, runs)):
             yield say("it failed once and ran at other times: {near}", near=_NEAR)
 
     def _untried(self, base: Verdict, at: int) -> Verdict:
-        study, lane = self.study, self.lanes[at // len(self.study.values)]
-        smaller = self.smaller(at, self.unfit)
-        if smaller and study.asked.grows:
-            why = say("larger than {unfit}, which did not fit", unfit=study.labels[min(smaller)])
-        elif at - lane.first > lane.top:
-            limit = study.numbers[lane.top] if lane.top >= 0 else 0.0
+        study, sizes = self.study, self.study.numbers
+        lane = next(lane for lane in self.lanes if at in lane.places)
+        why = self.stopped or say("the budget of {budget} jobs left no job", budget=study.budget)
+        if at > lane.top:
+            limit = sizes[lane.top] if lane.top in lane.places else 0.0
             why = say("compiled memory says that no size above {limit:g} fits", limit=limit)
-        else:
-            text = "the budget of {budget} jobs left no job"
-            why = self.stopped or say(text, budget=study.budget)
+        if study.asked.grows and (smaller := self._smaller(at, self.unfit)):
+            why = say("larger than {unfit}, which did not fit", unfit=study.labels[min(smaller)])
         return decided(base, VerdictKind.SCREENED, say("not run: {why}", why=why))
 
     def _notes(self) -> Iterator[Message]:
-        study, asked = self.study, self.study.asked
         unknown = next((e.said for e in self.answers.values() if e.fits is None), "")
-        if not study.asks_compiler:
-            if self.unfit and asked.grows:
-                yield say(
-                    "no compiler was asked, so jobs that did not fit found the ceiling: "
-                    "Sweep(compile_check=...) asks one first"
-                )
-        elif unknown:
+        if unknown:
             yield say("no compiled memory, so jobs looked for the ceiling: {why}", why=unknown)
-        else:
-            told = [lane for lane in self.lanes if lane.needed or lane.too_large]
-            yield from map(self._of_compiling, told)
+        elif self.answers:
+            yield self._compiled()
         if self.stopped:
             yield say("stopped: {why}", why=self.stopped)
         if self.wanted is not None:
             text = "the budget of {budget} jobs ended the search: a larger one may find better"
-            yield say(text, budget=study.budget)
-        width, blocks = self.affordable
-        if self.leaders and blocks < asked.blocks:
-            sizes = say("{width} of {count:+leading size}", width=width, count=len(self.leaders))
-            text = "the budget allows {allowed} of {blocks} blocks, of {sizes}"
-            yield say(text, allowed=blocks, blocks=asked.blocks, sizes=sizes)
-        if self.scores and self.noise is None:
-            yield say(
-                "the noise between jobs is not known: give BatchSize(sigma=...) from a calibration"
-            )
+            yield say(text, budget=self.study.budget)
+        if self.leaders and self.most_blocks < BLOCKS_RUN:
+            text = "the budget allows {allowed} of {blocks} blocks, of {width} of the {count:+size}"
+            counts = {
+                "allowed": self.most_blocks,
+                "blocks": BLOCKS_RUN,
+                "width": len(self.compared),
+            }
+            yield say(text, count=len(self.leaders), **counts)
 
-    def _of_compiling(self, lane: Lane) -> Message:
-        """Return what compiling says of the sizes of a lane."""
-        study, top = self.study, lane.compiled_top
-        if not lane.grows:
-            follows = say("it does not grow with {key}: nothing follows", key=study.asked.key)
-        elif top is None:
-            follows = say("the largest that may be tried fits")
-        elif top < 0:
-            follows = say("by that none fits")
-        else:
-            follows = say("no size above {top} was run", top=study.values[top])
-        sizes = []
-        for at, memory in lane.memory.items():
+    def _compiled(self) -> Message:
+        """Return what compiling says of the sizes."""
+        sizes, limit_gib, by = [], 0.0, ""
+        for at, memory in sorted(self.answers.items()):
             gib = (memory.needed_bytes or 0) / 2**30
             text = "{value}: {gib:.3g}" if gib else "{value}: more than there is"
-            sizes.append(say(text, value=study.labels[lane.first + at], gib=gib))
-        first = next(iter(lane.memory.values()))
-        limits = [each.limit_bytes for each in lane.memory.values() if each.limit_bytes is not None]
-        text = (
-            "compiled memory of one device in GiB, of {limit_gib:.3g} GiB, by {by}: {sizes}; "
-            "{follows}"
-        )
-        limit_gib = (limits[0] if limits else 0) / 2**30
-        return say(text, limit_gib=limit_gib, by=first.by, sizes=sizes, follows=follows)
+            sizes.append(say(text, value=self.study.labels[at], gib=gib))
+            limit_gib, by = max(limit_gib, (memory.limit_bytes or 0) / 2**30), memory.by
+        text = "compiled memory of one device in GiB, of {limit_gib:.3g} GiB, by {by}: {sizes}"
+        return say(text, limit_gib=limit_gib, by=by, sizes=sizes)

@@ -104,4 +104,4 @@ def test_a_size_that_no_run_survives_is_an_objection(folder: Any, sweep_file: st
     project = _written(folder, sweep_file, "BatchSize(start=14, smallest=10, largest=16)")
     done = project.run("-m", "batch")
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*no value of per_device_batch_size fits*"])
+    done.stdout.fnmatch_lines(["*no value of per_device_batch_size is recommended: none fits*"])

@@ -272,8 +272,8 @@ def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], t
                 able.append(cell)
         except CheckoutError as error:
             why[cell.code] = error
-    for error in () if able else why.values():
-        raise error
+    if why and not able:
+        raise next(iter(why.values()))
     return tuple(able), tuple(map(str, why.values()))
 
 

@@ -251,9 +251,7 @@ def test_an_installed_trainer_would_run_one_code_for_all(
     (folder.path / "test_sweep.py").write_text(text, "utf-8")
     done = folder.run()
     done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(
-        ["*would run: the installed package speed*"]
-    )
+    done.stdout.fnmatch_lines(["*would run: the installed package speed*"])
     assert folder.submitted == []
     first = "deployed={'PYTHONPATH': str(TRAINER)},\n        parallelism="
     (folder.path / "test_sweep.py").write_text(text.replace("parallelism=", first, 1), "utf-8")

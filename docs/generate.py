@@ -283,12 +283,6 @@ def _session(command: str, *more: str) -> Lines:
     yield from (f"    {each}".rstrip() for each in said.getvalue().rstrip().splitlines())
 
 
-def recipes() -> Lines:
-    """Yield what `xlatune recipe list` says of the committed examples."""
-    with contextlib.chdir(DOCS.parent):
-        yield from _session("xlatune recipe list reports/example")
-
-
 def tpu_plan() -> Lines:
     """Yield what `xlatune plan` says of the sweep for a TPU, before the table of its trials."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(DOCS.parent):
@@ -535,7 +529,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "lines of logs": ("reference/failures.md", signatures.markdown),
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
-    "recipes": ("how-to/recipe.md", recipes),
     "a plan for a TPU": ("how-to/tpu.md", tpu_plan),
     "faults of a cluster": ("reference/slurm_jobs.md", faults),
     "files of an attempt": ("reference/formats.md", attempt_files),

@@ -208,21 +208,6 @@ def why_not(profile: Profile, context: Context) -> str:
     return next(found, "")
 
 
-def does_nothing(profile: Profile, context: Context) -> str:
-    """Return why a profile certainly does nothing; "" if that is not known.
-
-    The answer relies on the deployed settings of the context. A flag without its partner counts
-    only if the profile sets nothing else, because another setting may have an effect.
-    """
-    if profile.overrides or not context.is_complete:
-        return ""
-    sole = len(profile.flags) == 1 and not profile.env
-    wanted = {"no-op", "partner"} if sole else {"no-op"}
-    named = replace(profile, id="asked")  # no rule calls a control idle
-    found = (objection.text for objection in objections(named, context) if objection.rule in wanted)
-    return next(found, "").partition(": a run of it")[0]
-
-
 def objections(
     profile: Profile, context: Context, rules: Sequence[CatalogRule] | None = None
 ) -> Iterator[Objection]:

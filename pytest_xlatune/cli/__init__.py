@@ -9,7 +9,7 @@ Other distributions bring commands: an entry point of `pytest_xlatune.commands` 
 `Subcommand`. They are looked for where one is asked for that is none of ours, and for the list.
 
 Exit statuses: those of `model.errors`, where wrong usage is 2 and an interrupt 130. `flags lint`
-and `flags diff` end with 1 where they find something.
+ends with 1 where it finds something.
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ COMMANDS = {
     "report": ("report", "compute the verdicts of ledgers again, show and write their reports"),
     "history": ("history", "list all that was measured, or show the course of one cell"),
     "calibrate": ("calibrate", "run trials that measure how noisy a sweep's cell is"),
-    "study": ("study", "run the study of a sweep file (nodes, their network, ...) without pytest"),
-    "recipe": ("recipe", "show recipes that were measured elsewhere, and try one here"),
+    "recipe": ("recipe", "try a recipe here that was measured elsewhere"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
     "jobs": ("jobs", "list the jobs in the ledgers, or end them"),
@@ -142,15 +141,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune calibrate sweeps/test_mine.py --jobs 8",
         "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
     ),
-    "study": (
-        "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
-        "xlatune study nodes sweeps/test_nodes.py --plan",
-        "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
-    ),
-    "recipe": (
-        "xlatune recipe list /shared/recipes",
-        "xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",
-    ),
+    "recipe": ("xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",),
     "gate": ("xlatune gate init --help",),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),

@@ -3,9 +3,8 @@
     list    the catalog; of an axis, the profiles that a wave would take
     show    everything known of a flag or a variable
     lint    the faults of profiles, by the rules and by the target's own XLA
-    diff    the options that two texts of XLA_FLAGS set otherwise
 
-Exit codes: 0 clean or the same, 1 where something was found, 2 for wrong input.
+Exit codes: 0 clean, 1 where something was found, 2 for wrong input.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import argparse
 from pytest_xlatune.catalog.candidates import candidates
 from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.cli.lint import SCHEMA, add_context, add_diff, add_lint
+from pytest_xlatune.cli.lint import SCHEMA, add_context, add_lint
 from pytest_xlatune.cli.parsers import add_commands, add_json
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
@@ -29,7 +28,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "list": "list the catalog, or with --axis the profiles that a wave would try",
         "show": "show everything known of settings",
         "lint": "show the faults of profiles; exit code 1 if there are any",
-        "diff": "show which options two texts of XLA_FLAGS set differently",
     }
     kinds = add_commands(parser, lines_of, metavar="KIND")
 
@@ -47,7 +45,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     shown.set_defaults(run=_show)
 
     add_lint(kinds["lint"])
-    add_diff(kinds["diff"])
 
 
 def _list(arguments: argparse.Namespace) -> Output:

@@ -9,7 +9,7 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.report.history import by_date, course, history
+from pytest_xlatune.report.history import by_date, history
 from pytest_xlatune.tasks.measured import studies_below
 
 
@@ -38,18 +38,16 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 def _history(arguments: argparse.Namespace) -> Output:
     workdir = arguments.folder or options_of(arguments).workdir
     found = studies_below(workdir, arguments.cell)
-    past, notes = found.past, found.copies
+    past = found.past
     if arguments.cell is not None and not past:
         unknown = ConfigError.unknown(
             "cell", arguments.cell, valid=found.names, where="the ledgers"
         )
-        return Output(notes=notes, problems=(*found.problems, str(unknown)))
-    make = course if arguments.cell is not None else history
+        return Output(problems=(*found.problems, str(unknown)))
     return Output(
-        documents=(make(past),),
+        documents=(history(past, is_course=arguments.cell is not None),),
         json=lambda: [study.to_json() for study in by_date(past)],
         source="the ledgers",
-        notes=notes,
         problems=found.problems,
         problem_status=Exit.INTERNAL,
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.cell import Cell, Parallelism
@@ -45,16 +44,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         help="profile that is known to do nothing: it becomes a control",
     )
-    parser.add_argument(
-        "--deployed", metavar="FLAGS", help="XLA_FLAGS as deployed; '' where there are none"
-    )
-    parser.add_argument(
-        "--jaxlib",
-        default="",
-        metavar="VERSION",
-        help="jaxlib's version; with --deployed, profiles that the catalog knows to do nothing "
-        "become controls",
-    )
+    parser.add_argument("--deployed", metavar="FLAGS", help="XLA_FLAGS as deployed")
     parser.add_argument(
         "--tokens",
         type=float,
@@ -95,15 +85,6 @@ def _import(arguments: argparse.Namespace) -> Output:
         launcher=f"imported from {path.name}",
         deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
     )
-    context = None
-    if arguments.jaxlib:
-        if arguments.deployed is None:
-            raise ConfigError(
-                f"--jaxlib {arguments.jaxlib} needs --deployed, because the deployed settings "
-                "decide which flags do nothing: give the deployed XLA_FLAGS, or --deployed '' "
-                "where there are none"
-            )
-        context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib)
     folder = import_table(
         rows,
         cell=cell,
@@ -113,7 +94,6 @@ def _import(arguments: argparse.Namespace) -> Output:
         access=options.access,
         at_s=time.time(),
         tokens=arguments.tokens,
-        context=context,
     )
     is_measured = any(row.tgs or row.step_s for row in rows)
     return Output(

@@ -14,7 +14,6 @@ from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, tried
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
-    about_flags,
     about_program,
     answers,
     option_of,
@@ -88,7 +87,6 @@ def _init(arguments: argparse.Namespace) -> Output:
                     f"xlatune plan {named}    the trials, their cost, and what they can show",
                     f"pytest {named}          runs it",
                     *about_program(found),
-                    *about_flags(found),
                 ),
             ),
         ),

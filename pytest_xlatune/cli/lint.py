@@ -1,4 +1,4 @@
-"""`xlatune flags lint | diff`: find faults of profiles; compare the options of two texts."""
+"""`xlatune flags lint`: find the faults of profiles."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.prepare.lint import Linted
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.known_settings import shown_value
-from pytest_xlatune.tasks.lint_profiles import changed_options, lint_sweep, lint_words
+from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
 
 SCHEMA = 1
 
@@ -36,17 +35,6 @@ def add_lint(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     add_options(parser)
     parser.set_defaults(run=_lint)
-
-
-def add_diff(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `diff`."""
-    parser.add_argument(
-        "a", metavar="A", help="a text of XLA_FLAGS; '' leaves every option at its default"
-    )
-    parser.add_argument("b", metavar="B")
-    parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
-    add_json(parser)
-    parser.set_defaults(run=_diff)
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:
@@ -106,18 +94,3 @@ def _objections(found: Linted, count: int) -> Iterator[str]:
     asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
     objections = counted(len(found.objections), "objection") if found.objections else "no objection"
     yield f"{counted(count, 'profile')}, {objections}, {asked}"
-
-
-def _diff(arguments: argparse.Namespace) -> Output:
-    """Show the options that differ between two texts of XLA_FLAGS, as XLA parses them."""
-    jaxlib, changed = changed_options(arguments.a, arguments.b, python=arguments.python or "")
-    told = [
-        f"{name}: {shown_value(now['a'])} -> {shown_value(now['b'])}"
-        for name, now in changed.items()
-    ]
-    told = told or [f"every option is the same (jaxlib {jaxlib})"]
-    return Output(
-        documents=(brief("Options", lines(*told)),),
-        json=lambda: {"schema": SCHEMA, "jaxlib": jaxlib, "options": changed},
-        status=1 if changed else 0,
-    )

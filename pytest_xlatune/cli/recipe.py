@@ -1,4 +1,4 @@
-"""`xlatune recipe`: recipes that were measured elsewhere, and a gate that tries one here."""
+"""`xlatune recipe apply`: a gate that tries a recipe here that was measured elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from pytest_xlatune.cli.parsers import (
     OF_A_RUN,
     add_commands,
-    add_html,
-    add_json,
     add_options,
     options_of,
 )
@@ -25,31 +23,13 @@ from pytest_xlatune.tasks.recipe import (
     differences,
     lint_recipe,
     recipe_of,
-    recipe_table,
-    recipes_below,
 )
-
-SCHEMA = 1
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    lines = {
-        "list": "show recipes per model, device and release",
-        "apply": "check a recipe for this place; write its patch and a gate that tries it",
-    }
-    added = add_commands(parser, lines, metavar="COMMAND")
-    known, apply = added["list"], added["apply"]
-    known.add_argument(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="FOLDER",
-        help="folders of <MODEL_TAG>-tuning.json files, or such files",
-    )
-    add_json(known)
-    add_html(known)
-    known.set_defaults(run=_list)
+    lines = {"apply": "check a recipe for this place; write its patch and a gate that tries it"}
+    apply = add_commands(parser, lines, metavar="COMMAND")["apply"]
     apply.add_argument("file", type=Path, metavar="FILE", help="a <MODEL_TAG>-tuning.json")
     apply.add_argument(
         "--cell", default="", metavar="CELL", help="whose recipe, where the file has several"
@@ -57,6 +37,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     apply.add_argument(
         "--to",
         type=Path,
+        required=True,
         metavar="SWEEP_FILE",
         help="the sweep file of the new place: the gate and the patch are written beside it",
     )
@@ -69,29 +50,15 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     apply.set_defaults(run=_apply)
 
 
-def _list(arguments: argparse.Namespace) -> Output:
-    found, problems = recipes_below(arguments.paths)
-    return Output(
-        documents=(brief("Recipes", recipe_table(found)),) if found else (),
-        json=lambda: {"schema": SCHEMA, "recipes": [recipe.to_json() for recipe in found]},
-        source="tuning documents",
-        notes=tuple(problems),
-        problems=() if found else ("no recipe is left",),
-    )
-
-
 def _apply(arguments: argparse.Namespace) -> Output:
     recipe = recipe_of(arguments.file, cell=arguments.cell)
     options = options_of(arguments)
-    resolved = None if arguments.to is None else resolved_sweep(arguments.to, options)
+    resolved = resolved_sweep(arguments.to, options)
     faults, notes, jaxlib = lint_recipe(recipe, resolved)
     if faults:
         raise ConfigError(f"{arguments.file}: not for this place: {'; '.join(faults)}")
     asked = [f"jaxlib {jaxlib} here takes its flags"] if jaxlib and recipe.profile.flags else []
     told = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}", *asked, *notes]
-    if resolved is None:
-        told.append("nothing was written: name the new place by its sweep file, --to SWEEP_FILE")
-        return Output(documents=(brief("Recipe", lines(*map(plain, told))),))
     others = differences(recipe, resolved, options.workdir, jaxlib=jaxlib)
     grave = [said for part, said in others.items() if part != "jaxlib"]
     if grave and not arguments.elsewhere:

@@ -19,7 +19,7 @@ from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.publish import document_of, json_of, publish, publish_index, read_known
+from pytest_xlatune.tasks.publish import document_of, json_of, publish, read_known
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +38,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         dest="xlatune_zh",
         action="store_true",
         help="the tuning document in Chinese too",
-    )
-    parser.add_argument(
-        "--rewrite",
-        dest="xlatune_rewrite",
-        action="store_true",
-        help="let the patch remove comments that its changes make untrue",
     )
     add_json(parser, "print JSON (a list where there are several ledgers), and write no file")
     add_options(parser, only=("workdir", "reports", "config", "export"))
@@ -85,31 +79,22 @@ def _documents(
     if options.export:
         exports, missing = check_exports(options.export)
         problems.extend(missing)
-    is_old = False  # the index, which all of them share
-    try:
-        for folder in folders:
-            with secure_files.show_only(), _told(problems):
-                known = read_known(folder)
-                yield document_of(known)
-                if writes:
-                    is_old = True
-                    written = publish(
-                        folder,
-                        options.reports,
-                        zh=options.zh,
-                        rewrite=options.rewrite,
-                        exports=exports,
-                        known=known,
-                        index=False,
-                    )
-                    settings = sorted(known.state.opened[-1].settings.items())
-                    told = [f"{name} was said by {place}" for name, place in settings]
-                    told += [f"written: {os.path.relpath(path)}" for path in written]
-                    yield brief("Files", lines(*told))
-    finally:
-        with _told(problems):
-            if is_old:
-                publish_index(options.reports)
+    for folder in folders:
+        with secure_files.show_only(), _told(problems):
+            known = read_known(folder)
+            yield document_of(known)
+            if writes:
+                written = publish(
+                    folder,
+                    options.reports,
+                    zh=options.zh,
+                    exports=exports,
+                    known=known,
+                )
+                settings = sorted(known.state.opened[-1].settings.items())
+                told = [f"{name} was said by {place}" for name, place in settings]
+                told += [f"written: {os.path.relpath(path)}" for path in written]
+                yield brief("Files", lines(*told))
     if writes and not has_pages():
         yield brief("Pages", lines(NO_PAGES))
 

@@ -28,13 +28,10 @@ def trials_of(
         yield runs, tick
 
 
-def ticks(
-    folder: Path, session: str, reports: Path, tell: Callable[[str], None] | None = None
-) -> Callable[[], None]:
+def ticks(folder: Path, session: str, reports: Path) -> Callable[[], None]:
     """Return a function that shows a line for each trial that has ended since the last call.
 
-    The function also rewrites the report in `reports` from time to time. It passes the messages
-    that are to be sent as notifications to `tell`; None sends none.
+    The function also rewrites the report in `reports` from time to time.
     """
     feed = LiveLines(folder, session_id=session)
     page = LivePage(folder, reports, feed)
@@ -44,9 +41,6 @@ def ticks(
         for landed in feed.landed():
             is_news = True
             show([in_columns(landed.line)] if landed.line else [])
-            if tell is not None:
-                for message in landed.messages:
-                    tell(message)
         trouble = page.look(is_news=is_news)
         show([f"xlatune: {trouble}"] if trouble else [])
 
@@ -59,21 +53,14 @@ def jobs_of(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say_interrupted()
+        said = (
+            "interrupted. Jobs that no other session waits for are ended now, which may take a "
+            "minute. Ctrl-C again leaves them running: the next run goes on with them"
+        )
+        complain([said])
         raise
     finally:
         end_jobs(folder)
-
-
-def say_interrupted(*, keep: bool = False) -> None:
-    """Say at once what an interrupt does, because ending jobs may take a minute."""
-    done = ": jobs run on, and the next run goes on with them"
-    if not keep:
-        done = (
-            ". Jobs that no other session waits for are ended now, which may take a minute. "
-            "Ctrl-C again leaves them running: the next run goes on with them"
-        )
-    complain([f"interrupted{done}"])
 
 
 def end_jobs(folder: Path) -> None:

@@ -9,8 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_options, options_of
@@ -18,11 +17,7 @@ from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.watch import ScreenLine, Watcher, all_lines, screen_lines
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
+from pytest_xlatune.tasks.watch import Watcher, screen_lines
 
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
@@ -43,58 +38,50 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 @secure_files.show_only()
 def _watch(arguments: argparse.Namespace) -> Output:
     from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
 
     watcher = Watcher(options_of(arguments).workdir, names=arguments.cells)
     console = Console(highlight=False, emoji=False, markup=False)
-    if arguments.once or not console.is_terminal:
-        shown = _texts(all_lines(watcher.look(time.time()), console.width))
-        for line in shown:
-            line.truncate(console.width, overflow="ellipsis")
-        return Output(documents=(brief("Cells", lines(*(line.plain for line in shown))),))
-    from rich.live import Live
 
-    every_s = max(arguments.every, 0.2)
+    def shown() -> list[Text]:
+        found = screen_lines(watcher.look(time.time()), console.width)
+        cut = [Text(printable(hide_kept(line)), no_wrap=True) for line in found]
+        for line in cut:
+            line.truncate(console.width, overflow="ellipsis")
+        return cut
+
+    if arguments.once or not console.is_terminal:
+        return Output(documents=(brief("Cells", lines(*(line.plain for line in shown()))),))
     screen = Live(console=console, screen=True, auto_refresh=False)
-    with contextlib.suppress(KeyboardInterrupt), _keys() as pressed, screen as live:
+    with contextlib.suppress(KeyboardInterrupt), _one_key_at_a_time(), screen as live:
         while True:
-            now_s, (width, height) = time.time(), console.size
-            seen = watcher.look(now_s)
-            shown = _texts(screen_lines(seen, width=width, height=height, now_s=now_s))
-            live.update(Group(*shown), refresh=True)
-            if pressed(every_s) in _QUIT:
+            head = Text(f"q quits  {time.strftime('%H:%M:%S')}", style="reverse")
+            live.update(Group(head, *shown()), refresh=True)
+            if _pressed(max(arguments.every, 0.2)) in _QUIT:
                 break
     return Output()
 
 
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Give what waits some seconds for a key and returns it, a blank where none was pressed.
-
-    Keys are read as they are typed, and the terminal is given back as it was.
-    """
-
-    def wait(timeout_s: float) -> str:
+def _pressed(timeout_s: float) -> str:
+    """Wait some seconds for a key; return it, or a blank where none was pressed."""
+    if not sys.stdin.isatty():
         time.sleep(timeout_s)
         return " "
+    if not select.select([sys.stdin], [], [], timeout_s)[0]:
+        return " "
+    return sys.stdin.read(1) or "q"  # the terminal is gone
 
-    def pressed(timeout_s: float) -> str:
-        if not select.select([sys.stdin], [], [], timeout_s)[0]:
-            return " "
-        return sys.stdin.read(1) or "q"  # the terminal is gone
 
+@contextlib.contextmanager
+def _one_key_at_a_time() -> Iterator[None]:
+    """Have keys read as they are typed, and give the terminal back as it was."""
     if not sys.stdin.isatty():
-        yield wait
+        yield
         return
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield pressed
+        yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _texts(shown: Iterable[ScreenLine]) -> list[Text]:
-    from rich.text import Text
-
-    cleaned = ([(printable(hide_kept(text)), style) for text, style in parts] for parts in shown)
-    return [Text.assemble(*parts, no_wrap=True, overflow="ellipsis") for parts in cleaned]

@@ -46,7 +46,6 @@ from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.publish import (
     CellReport,
-    add_step_summary,
     document_of,
     known_now,
     publish,
@@ -420,7 +419,6 @@ class Controller:
             folder,
             self._options.reports,
             zh=self._options.zh,
-            rewrite=self._options.rewrite,
             exports=self._options.export,
             known=known,
         )
@@ -432,8 +430,6 @@ class Controller:
         if is_short:
             line = f"all is kept in {self._shown(folder)}: the same command goes on"
             _say(terminalreporter, line)
-        if warning := add_step_summary(document, os.environ):
-            _say(terminalreporter, f"xlatune: {warning}", yellow=True)
 
     def _of_nothing(self, known: CellReport) -> str:
         """Return why a sweep has no figure; a reason that a test has told is not told again."""

@@ -74,16 +74,10 @@ class Changed:
     env: dict[str, str]
 
 
-def with_settings(
-    text: str, flags: Flags, env: Mapping[str, str], *, rewrite: bool = False
-) -> Changed:
-    """Return an env file in which each setting that stands there plainly has its new value.
-
-    With `rewrite` a comment that the change makes untrue goes: one behind a changed line, and the
-    lines directly above it that speak of the setting.
-    """
+def with_settings(text: str, flags: Flags, env: Mapping[str, str]) -> Changed:
+    """Return an env file in which each setting that stands there plainly has its new value."""
     lines = text.split("\n")
-    found: dict[int, list[tuple[str, str]]] = {}  # line -> name and new text of the line
+    changed: set[int] = set()
     left_flags, left_env, names = list[Flag](), dict[str, str](), list[str]()
     is_plain = _is_simple(lines)
     for name, value in env.items():
@@ -96,7 +90,7 @@ def with_settings(
         comment = match["comment"] if match else ""
         head = match["head"] if match else ""
         lines[at] = f"{head}{shlex.quote(value)}{comment}"
-        found.setdefault(at, []).append((name, value))
+        changed.add(at)
         names.append(name)
     for flag in flags:
         at = _flag(lines, flag, flags) if is_plain else None
@@ -106,21 +100,12 @@ def with_settings(
         written = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
         before, after = _token(flag.name).split(lines[at])
         lines[at] = f"{before}{written}{after}"
-        found.setdefault(at, []).append((flag.name, flag.value or ""))
+        changed.add(at)
         names.append(f"--{flag.name}")
-    begins = [_begin(lines, at) for at in found]
-    first = min(begins, default=None)
-    if rewrite:
-        for at in sorted(found, reverse=True):
-            gone = _untrue(lines, at, [name for name, _ in found[at]])
-            if first is not None:
-                first -= sum(each < first for each in gone)
-            for each in sorted(gone, reverse=True):
-                del lines[each]
     return Changed(
         text="\n".join(lines),
         names=tuple(names),
-        at=first,
+        at=min((_begin(lines, at) for at in changed), default=None),
         flags=tuple(left_flags),
         env=left_env,
     )
@@ -220,17 +205,6 @@ def _is_inside(lines: list[str], at: int) -> bool:
     before = "\n".join(map(_code, lines[:at]))
     is_open = before.count("'") % 2 == 1 or before.count('"') % 2 == 1
     return is_open or _begin(lines, at) != at
-
-
-def _untrue(lines: list[str], at: int, names: list[str]) -> list[int]:
-    """Take the comment behind a line away; return the lines above it that speak of its settings."""
-    lines[at] = _code(lines[at])
-    gone, above = [], _begin(lines, at) - 1
-    while above >= 0 and lines[above].lstrip().startswith("#"):
-        if any(re.search(rf"(?<!\w){name}(?!\w)", lines[above]) for name in names):
-            gone.append(above)
-        above -= 1
-    return gone
 
 
 # a scalar that YAML reads as it stands:  false   0.5   minimal_flash

@@ -273,15 +273,8 @@ class _CellsFile(msgspec.Struct, frozen=True):
     cells: tuple[msgspec.Raw, ...]
 
 
-class _NamedCell(msgspec.Struct, frozen=True):
-    """The part of a measured cell that says which one it is."""
-
-    cell: Cell
-
-
 _FILE = msgspec.json.Decoder(_CellsFile)
 _CELL = msgspec.json.Decoder(MeasuredCell, dec_hook=decode)
-_NAMED = msgspec.json.Decoder(_NamedCell, dec_hook=decode)
 
 
 def write_cells(cells: Sequence[MeasuredCell]) -> str:
@@ -297,11 +290,6 @@ def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Measured
         LedgerError: it is damaged, or from another version.
     """
     return tuple(_read(text, _CELL, where=where, advice=advice))
-
-
-def measured_cells(text: str, *, where: str) -> tuple[Cell, ...]:
-    """Read of what `write_cells` wrote which cells it has, and no more; as `read_cells` raises."""
-    return tuple(cell.cell for cell in _read(text, _NAMED, where=where, advice=_AGAIN))
 
 
 def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str) -> list[_T]:

@@ -52,24 +52,19 @@ class Patch:
     missing: Mapping[str, str]
 
 
-def patch_of(
-    cells: Sequence[MeasuredCell], say: Translator = ENGLISH, *, rewrite: bool = False
-) -> Patch:
+def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
     """Return the patch that deploys every recipe that a file can deploy.
 
-    `say` writes the reasons of recipes that are not in it. With `rewrite` comments that a changed
-    line makes untrue are taken out.
+    `say` writes the reasons of recipes that are not in it.
     """
-    made = _patch_of(cells, say, rewrite=rewrite, in_place=True)
+    made = _patch_of(cells, say, in_place=True)
     if not made.text and made.missing:
         # a line beside a hidden secret cannot change; one at the end of the file can follow
-        return _patch_of(cells, say, rewrite=rewrite, in_place=False)
+        return _patch_of(cells, say, in_place=False)
     return made
 
 
-def _patch_of(
-    cells: Sequence[MeasuredCell], say: Translator, *, rewrite: bool, in_place: bool
-) -> Patch:
+def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
     # each file as the newest sweep saw it
     latest = {
@@ -91,7 +86,7 @@ def _patch_of(
         if not why:
             if shell is not None and has_lines:
                 after[shell.path] = _deployed(
-                    after[shell.path], cell, recipe, against, rewrite=rewrite, in_place=in_place
+                    after[shell.path], cell, recipe, against, in_place=in_place
                 )
             if recipe.overrides:
                 why = _configured(after, config, cell, recipe, say)
@@ -235,7 +230,6 @@ def _deployed(
     recipe: Profile,
     against: Sequence[Conflict],
     *,
-    rewrite: bool,
     in_place: bool,
 ) -> str:
     """Return the env file with a recipe in it, and above it where it was not verified."""
@@ -244,7 +238,7 @@ def _deployed(
         return _appended(text, _said(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # the contrary at the end of the file left the bad line standing, with its comment
-    changed = with_settings(text, recipe.flags, shown, rewrite=rewrite)
+    changed = with_settings(text, recipe.flags, shown)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
     lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))
     names = ", ".join(changed.names)

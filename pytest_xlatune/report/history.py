@@ -1,4 +1,4 @@
-"""All studies by date, and the course of one cell, from ledgers as they are."""
+"""All studies by date, or those of one cell, from ledgers as they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.model.cell import Cell, varied_fields
-from pytest_xlatune.model.metric import Metric
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import (
@@ -15,14 +14,12 @@ from pytest_xlatune.model.text import (
     interval,
     minute,
     percent,
-    points,
     significant,
 )
 from pytest_xlatune.report.document import (
     Document,
     Table,
     Text,
-    bullets,
     columns,
     drawn,
     literal,
@@ -32,20 +29,6 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.lines import figure, tally
 from pytest_xlatune.report.page_plots import Chart, Dot, PlotAxis, Tick
-
-
-def _best(conclusion: Conclusion) -> Verdict | None:
-    return None if conclusion.facts.summary else conclusion.winner
-
-
-def answer_of(conclusion: Conclusion) -> str:
-    """Return a finding in a few words: the study's own, the winner, or how many of each verdict."""
-    if summary := conclusion.facts.summary:
-        return plainly(summary[0])
-    if (best := _best(conclusion)) is not None:
-        ends = f" {interval(best.ci95)}" if best.ci95 else ""
-        return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
-    return tally(conclusion.verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +65,17 @@ class PastStudy:
     @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None where the study recommends none."""
-        return _best(self.conclusion)
+        return None if self.conclusion.facts.summary else self.conclusion.winner
 
     @property
     def answer(self) -> str:
         """The finding in a few words: the study's own, the winner, or how many of each verdict."""
-        return answer_of(self.conclusion)
+        if summary := self.conclusion.facts.summary:
+            return plainly(summary[0])
+        if (best := self.best) is not None:
+            ends = f" {interval(best.ci95)}" if best.ci95 else ""
+            return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
+        return tally(self.conclusion.verdicts)
 
     def to_json(self) -> Json:
         """Return it for programs, without the verdicts: `xlatune report --json` has them."""
@@ -120,37 +108,7 @@ def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
 
 def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
     """Return them with the oldest first."""
-    return sorted(past, key=lambda each: (each.ended_s, each.folder))
-
-
-def history(past: Sequence[PastStudy]) -> Document:
-    """Return all studies as a document, the oldest first, with what they cost."""
-    rows = tuple(
-        (
-            _when(study),
-            plain(study.sweep),
-            plain(study.kind),
-            plain(study.cell.label),
-            study.answer,
-            *_cost(study),
-            "complete" if study.conclusion.complete else "preliminary",
-            literal(study.digest),
-        )
-        for study in by_date(past)
-    )
-    titles = columns(
-        "When (UTC)", "~Sweep", "study", "~Cell", "~found", ">jobs", ">node-hours", "state",
-        "~cell id",
-    )  # fmt: skip
-    cells = len({study.digest for study in past})
-    return Document(
-        title="History",
-        header=(
-            f"{counted(len(past), 'ledger')} of {counted(cells, 'cell')}",
-            _total(past),
-        ),
-        sections=(section("Studies", Table(columns=titles, rows=rows)),),
-    )
+    return sorted(past, key=lambda study: (study.ended_s, study.folder))
 
 
 _VARIED = {
@@ -165,66 +123,62 @@ _VARIED = {
 }
 
 
-def course(past: Sequence[PastStudy]) -> Document:
-    """Return the studies of one cell over time: what was deployed then, what was found, the cost.
+def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
+    """Return studies as a document, the oldest first, with what they cost.
 
-    They may differ in image, commit or nodes, and then their figures do not compare; a column says
-    in what.
+    As the course of one cell it also says in what each study's cell differs from the first one's,
+    for then their figures do not compare, and a page draws the reference over time.
     """
     ordered = by_date(past)
-    varied = [name for name in _VARIED if name in varied_fields([study.cell for study in ordered])]
-    metric = ordered[-1].conclusion.metric
-    rows = []
-    for study in ordered:
-        base, best = study.conclusion.reference, study.best
-        rows.append(
-            (
-                _when(study),
-                plain(study.sweep),
-                plain(study.kind),
-                figure(base),
-                str(base.n) if base else ABSENT,
-                study.answer if best is None else f"★ {literal(best.arm)}",
-                points(best.delta) if best else ABSENT,
-                interval(best.ci95) if best else ABSENT,
-                *_cost(study),
-                *([_differs(study.cell, ordered[0].cell, varied)] if varied else []),
-            )
+    differing = varied_fields([study.cell for study in ordered]) if is_course else ()
+    varied = [name for name in _VARIED if name in differing]
+    rows = tuple(
+        (
+            minute(study.ended_s),
+            plain(study.sweep),
+            plain(study.kind),
+            plain(study.cell.label),
+            figure(study.conclusion.reference),
+            str(study.conclusion.reference.n) if study.conclusion.reference else ABSENT,
+            study.answer,
+            str(study.jobs),
+            significant(study.node_hours),
+            "complete" if study.conclusion.complete else "preliminary",
+            *([_differs(study.cell, ordered[0].cell, varied)] if varied else []),
+            literal(study.digest),
         )
+        for study in ordered
+    )
     titles = columns(
-        "When (UTC)", "~Sweep", "study", f">reference {metric.head}", ">n", "~found", ">delta %",
-        "95 %", ">jobs", ">node-hours", *(("~differs from the first in",) if varied else ()),
+        "When (UTC)", "~Sweep", "study", "~Cell", ">reference", ">n", "~found", ">jobs",
+        ">node-hours", "state", *(("~differs from the first in",) if varied else ()), "~cell id",
     )  # fmt: skip
-    newest = ordered[-1]
+    known = [study.node_hours for study in past if study.node_hours is not None]
+    hours = significant(sum(known)) if known else ABSENT
+    cells = counted(len({study.digest for study in past}), "cell")
+    note = "References of cells that differ do not compare."
     return Document(
-        title=f"{newest.cell.label}: its course",
+        title="History",
         header=(
-            counted(len(ordered), "ledger"),
-            _total(ordered),
+            f"{counted(len(past), 'ledger')} of {cells}",
+            f"Cost: {counted(sum(study.jobs for study in past), 'job')}, {hours} node-hours",
         ),
         sections=(
             section(
-                "What was found last",
-                Text(text=f"{_when(newest)} UTC, {literal(newest.sweep)}: {newest.answer}."),
-            ),
-            section(
                 "Studies, the oldest first",
-                Table(columns=titles, rows=tuple(rows)),
-                *([Text(text="References of cells that differ do not compare.")] if varied else []),
-            ),
-            section(
-                "Ledgers",
-                bullets(*(f"{literal(study.folder)}: {_when(study)}" for study in ordered)),
+                Table(columns=titles, rows=rows),
+                *([Text(text=note)] if varied else []),
             ),
         ),
-        drawn=drawn("The reference over time", _course_plot(ordered, metric)),
+        drawn=drawn("The reference over time", _course_plot(ordered) if is_course else None),
     )
 
 
-def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
+def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
     """Return one figure of each study, the oldest first; None of fewer than two."""
+    metric = ordered[-1].conclusion.metric
     figures = [
-        (study.sweep, _when(study), value)
+        (study, value)
         for study in ordered
         if study.conclusion.metric == metric
         and (value := _value(study.conclusion.reference)) is not None
@@ -233,19 +187,25 @@ def _course_plot(ordered: Sequence[PastStudy], metric: Metric) -> Chart | None:
         return None
     head = metric.head
     x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
-    y = PlotAxis([value for *_, value in figures], margin=0.12)
-    said = [f"{when} {plain(name)}: {significant(value)}" for name, when, value in figures]
+    y = PlotAxis([value for _, value in figures], margin=0.12)
     dots = tuple(
-        Dot(x=x.at(float(at)), y=_up(y.at(value)), said=words, looks="mean")
-        for at, ((*_, value), words) in enumerate(zip(figures, said, strict=True))
+        Dot(
+            x=x.at(float(at)),
+            y=_up(y.at(value)),
+            said=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
+            looks="mean",
+        )
+        for at, (study, value) in enumerate(figures)
     )
+    said = "; ".join(dot.said for dot in dots)
     return Chart(
         caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
         "that differ do not compare: the table says in what they differ.",
-        label=plain(f"{head} of the reference, the oldest first: {'; '.join(said)}"),
+        label=plain(f"{head} of the reference, the oldest first: {said}"),
         dots=dots,
         x_ticks=tuple(
-            Tick(at=dot.x, text=when) for dot, (_, when, _) in zip(dots, figures, strict=True)
+            Tick(at=dot.x, text=minute(study.ended_s))
+            for dot, (study, _) in zip(dots, figures, strict=True)
         ),
         y_ticks=tuple(Tick(at=_up(tick.at), text=tick.text) for tick in y.ticks()),
     )
@@ -263,24 +223,10 @@ def _value(verdict: Verdict | None) -> float | None:
 
 
 def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
-    found = []
+    parts = []
     for name in varied:
         then, now = getattr(first, name), getattr(cell, name)
         if then != now:
             is_short = isinstance(now, str | float | int)
-            found.append(f"{_VARIED[name]} {literal(str(now))}" if is_short else _VARIED[name])
-    return "; ".join(found) or ABSENT
-
-
-def _when(past: PastStudy) -> str:
-    return minute(past.ended_s)
-
-
-def _cost(past: PastStudy) -> tuple[str, str]:
-    return str(past.jobs), significant(past.node_hours)
-
-
-def _total(past: Sequence[PastStudy]) -> str:
-    known = [study.node_hours for study in past if study.node_hours is not None]
-    hours = significant(sum(known)) if known else ABSENT
-    return f"Cost: {counted(sum(study.jobs for study in past), 'job')}, {hours} node-hours"
+            parts.append(f"{_VARIED[name]} {literal(str(now))}" if is_short else _VARIED[name])
+    return "; ".join(parts) or ABSENT

@@ -1,7 +1,7 @@
 """A document and its plots as one HTML page that needs nothing else: no file, no other host.
 
     page_of(document, subject) -> Page      html(page) -> text      tuning_page_of(document, cells)
-    index_page(title, links) -> Page        Page.live: what a page says while its sweep runs
+    Page.live: what a page says while its sweep runs
 
 A page has all of its document, plots of the conclusion and the history, and what the history tells
 of every trial. It must not know which study it is about. All text is escaped by jinja2, which is
@@ -118,32 +118,7 @@ def _utc(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A line of an index.
-
-    Attributes:
-        text: the text of the link.
-        href: relative to the page; "" is no link.
-        said: about it, after the link.
-        others: text and address of the same in other forms.
-    """
-
-    text: str
-    href: str = ""
-    said: str = ""
-    others: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """Lines of an index; `none` is said where there are none."""
-
-    links: tuple[Link, ...]
-    none: str = ""
-
-
-_Shown = Block | Plot | Matrix | Links
+_Shown = Block | Plot | Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +140,6 @@ class Page:
         files: names of the files beside it that have the same figures.
         source: where the figures come from.
         live: how the sweep stands while it runs; None of a page that is not written again.
-        home: address of the index that the page is of; "" is none.
     """
 
     title: str
@@ -173,7 +147,6 @@ class Page:
     files: tuple[str, ...] = ()
     source: str = "the sweep's ledger"
     live: Live | None = None
-    home: str = ""
 
 
 def page_of(
@@ -226,12 +199,6 @@ def document_page(document: Document, *, source: str) -> Page:
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
     return dataclasses.replace(_page(document.title, sections, ()), source=source)
-
-
-def index_page(title: str, parts: Sequence[tuple[str, Links]], *, source: str) -> Page:
-    """Return a page of links: title and lines of each part."""
-    page = _page(title, [(name, (links,)) for name, links in parts], ())
-    return dataclasses.replace(page, source=source)
 
 
 def tuning_page_of(

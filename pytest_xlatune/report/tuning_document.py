@@ -235,13 +235,12 @@ def tuning(
     cells: Sequence[MeasuredCell],
     language: Language = Language.ENGLISH,
     *,
-    rewrite: bool = False,
     beside: str = "",
 ) -> Document:
     """Return the tuning document of a model's cells, in the order they first came.
 
-    With `rewrite` its patch takes out comments that it makes untrue. `beside` names the document
-    that a person wrote by hand and that is kept; "" where there was none.
+    `beside` names the document that a person wrote by hand and that is kept; "" where there was
+    none.
     """
     say = Translator(language)
     model = cells[0].cell.model_tag
@@ -264,7 +263,7 @@ def tuning(
         WHY: each_cell(why),
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
-        DEPLOYMENT: _deployment(cells, say, rewrite=rewrite),
+        DEPLOYMENT: _deployment(cells, say),
         "Appendix: data sources": [
             jobs_table(
                 [(name, cell.history, cell.remarks) for name, cell in _named(cells)],
@@ -464,10 +463,8 @@ def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from others
 
 
-def _deployment(
-    cells: Sequence[MeasuredCell], say: Translator, *, rewrite: bool
-) -> Iterator[Block]:
-    patch = patch_of(cells, say, rewrite=rewrite)
+def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
+    patch = patch_of(cells, say)
     if patch.text:
         yield say.text(
             "To deploy, give this patch to `git apply` at the root of the repository "

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
@@ -46,13 +45,11 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         cell: what the table says was held fixed.
         profiles: in the table's order, the baseline left out.
         no_ops: ids of profiles that do what the baseline does, as the user says.
-        idle: profile -> why it does what the baseline does, as the catalog knows.
     """
 
     cell: Cell
     profiles: tuple[Profile, ...]
     no_ops: tuple[str, ...] = ()
-    idle: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -100,7 +97,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         return tuple(
             each
             for each, settings in self.settings.items()
-            if settings == same or each in self.no_ops or each in self.idle
+            if settings == same or each in self.no_ops
         )
 
 
@@ -206,8 +203,6 @@ class _Table:
                 sigma=self.noise.sigma,
                 df=self.noise.df,
             )
-        for name, why in self.study.idle.items():
-            yield say("{profile} is a control, for the catalog says: {why}", profile=name, why=why)
         base, control = self.scores.get(BASELINE_ID, []), self.control
         if base and len(control) > len(base):
             shift = relative(fmean(base) - fmean(control))

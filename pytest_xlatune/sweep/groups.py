@@ -618,10 +618,6 @@ class RunSettings(SettingsGroup):
         "Run although it costs more than --xlatune-ask-above, or can only rank profiles",
     ] = False
     plan: Annotated[bool, "Show what would run, and submit nothing"] = False
-    rewrite: Annotated[
-        bool,
-        "Let the patch remove comments that its changes make untrue",
-    ] = False
     zh: Annotated[
         bool,
         "Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)",

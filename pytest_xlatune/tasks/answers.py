@@ -20,15 +20,14 @@ from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
 from pytest_xlatune.ledger.state import LedgerState
-from pytest_xlatune.model.errors import Exit, XlatuneError, worst
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.errors import Exit, XlatuneError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import claims
 from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.studies import NOT_YET, Aim, Answer, Answered, Ask, Question, Study
+from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question, Study
 from pytest_xlatune.studies.derived import Slot
 from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
@@ -256,56 +255,3 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
 
 def _record(state: LedgerState, study: Study) -> str:
     return junit_text(record_of_study(state, study)) if study.cells else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """How an arm stands where no test asserts on it.
-
-    Attributes:
-        arm: its id.
-        exit: how the run ends for it, as its standard test would.
-        message: the report's paragraph on it.
-    """
-
-    arm: str
-    exit: Exit
-    message: str
-
-
-def judged(campaign: Campaign, tick: Tick, *, negative: str) -> tuple[tuple[Judged, ...], Exit]:
-    """Return how each declared arm stands once all is over, and how the run ends.
-
-    The same findings fail here as in the standard tests of a study: `plugin.standard`.
-    """
-    conclusion, aim = concluded(campaign, tick), campaign.study.traits.aim
-    found: list[Judged] = []
-    is_measured = False
-    for arm in campaign.study.decide(()).arms:
-        if arm.id == campaign.study.reference and aim is Aim.GATES:
-            continue
-        try:
-            measured = confirmed(campaign, arm, tick)
-        except NotMeasured as error:
-            found.append(Judged(arm=arm.id, exit=error.exit, message=str(error)))
-            continue
-        is_measured |= measured.kind is not VerdictKind.INVALID
-        found.append(
-            Judged(arm=arm.id, exit=_end_of(measured, aim, negative), message=measured.paragraph)
-        )
-    if objection := conclusion.facts.objection:
-        why = "; ".join(map(sentence, objection))
-        found.append(Judged(arm="conclusion", exit=Exit.NEGATIVE, message=why))
-    # nothing failed, and nothing was measured either
-    idle = [] if is_measured or not found else [Exit.NOT_MEASURED]
-    return tuple(found), worst([*(each.exit for each in found), *idle])
-
-
-def _end_of(measured: Measured, aim: Aim, negative: str) -> Exit:
-    if aim is Aim.GATES:
-        return Exit.OK if measured.no_regression else measured.exit
-    if measured.cannot_run:
-        return Exit.NEGATIVE if aim is Aim.ACCUSES else Exit.OK
-    if not (measured.not_slower or aim is Aim.RANKS):
-        return Exit.OK if negative == "xfail" else Exit.NEGATIVE
-    return Exit.OK

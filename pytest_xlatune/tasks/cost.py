@@ -17,12 +17,10 @@ from statistics import fmean
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
-from pytest_xlatune.stats.rotations import JobPace, JobWork
+from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import pace_in
@@ -181,45 +179,6 @@ def cost_of(
         at_most=outlook.at_most,
         is_mixed=load is not None,
     )
-
-
-def hours_of_both(
-    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, cell: Cell
-) -> tuple[str, ...]:
-    """Say how long the plan of a study takes, and the one without rotation; () where it is one.
-
-    Args:
-        outline: what a plan says of the study.
-        entries: the entries of the ledger of its cell.
-        cell: the same.
-    """
-    both_of = next(
-        (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
-    )
-    if both_of is None:
-        return ()
-    plans = (
-        JobWork(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
-        JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
-    )
-    protocol = cell.protocol
-    pace = pace_in(entries, cell) or JobPace.guessed(protocol.deadline_s, protocol.steps)
-    own, other = (duration(work.seconds(pace)) for work in plans)
-    about = "about" if pace.jobs else "perhaps"
-    said = f"one job after the other: {about} {own} with rotation, {other} without it"
-    return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
-
-
-def _told(pace: JobPace, *, limit_s: float) -> str:
-    """Say what the time of a job is made of, and how that is known."""
-    parts = (
-        f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
-        f"{duration(pace.compile_s)} to compile a further program"
-    )
-    if not pace.jobs:
-        return f"{parts}, a guess from the time limit of {duration(limit_s)}: no job has run here"
-    guess = "" if pace.compilations else ", the last a guess"
-    return f"{parts}{guess}, the mean of {counted(pace.jobs, 'job')} here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

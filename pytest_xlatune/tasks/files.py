@@ -70,7 +70,6 @@ def filled_in(template: str, **values: object) -> str:
     return path.read_text(encoding="utf-8").format(**values)
 
 
-INDEX = "index.html"  # of a folder of reports
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 _GZIP = b"\x1f\x8b"

@@ -11,7 +11,7 @@ One row is one job:
     step_s     seconds per step; one of the two may be missing
     status     ok, or why there is no figure: oom, failed, ...; optional
 
-One message names all faults of the table with their line numbers; then nothing is written.
+A fault of the table is one message with its line number; then nothing is written.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.rules import does_nothing
 from pytest_xlatune.ledger import (
     LEDGER,
     CampaignOpened,
@@ -91,35 +89,32 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     """Read a table.
 
     Raises:
-        ConfigError: the table has faults; one sentence for each.
+        ConfigError: the table has a fault.
     """
-    problems: list[str] = []
     rows: list[TableRow] = []
-    known: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     jobs: dict[str, int] = {}
     for line, values in _lines(text, where):
+        at = f"{where}: line {line}"
         try:
             row = _row(line, values)
         except ConfigError as error:
-            problems.append(f"line {line}: {error}")
-            continue
-        rows.append(row)
-        earlier = known.setdefault(row.profile.id, row.profile)
-        if not _has_settings(earlier):
-            known[row.profile.id] = row.profile
-        elif _has_settings(row.profile) and earlier != row.profile:
-            problems.append(
-                f"line {line}: profile {row.profile.id!r} has other settings than before "
-                f"({earlier.shown_text or 'none'}); give each its own name"
-            )
+            raise ConfigError(f"{at}: {error}") from None
         if jobs.setdefault(row.job, line) != line:
-            problems.append(f"line {line}: job {row.job} is in line {jobs[row.job]} too")
-    if not problems and BASELINE_ID not in known:
-        problems.append(f"no row is the baseline; name it {BASELINE_ID!r}")
-    if problems:
-        raise ConfigError(f"{where}: " + "; ".join(problems))
+            raise ConfigError(f"{at}: job {row.job} is in line {jobs[row.job]} too")
+        earlier = profiles.setdefault(row.profile.id, row.profile)
+        if not _has_settings(earlier):
+            profiles[row.profile.id] = row.profile
+        elif _has_settings(row.profile) and earlier != row.profile:
+            raise ConfigError(
+                f"{at}: profile {row.profile.id!r} has other settings than before "
+                f"({earlier.shown_text}); give each its own name"
+            )
+        rows.append(row)
+    if BASELINE_ID not in profiles:
+        raise ConfigError(f"{where}: no row is the baseline; name it {BASELINE_ID!r}")
     # an empty cell beside others of the same profile is no other setting
-    return tuple(dataclasses.replace(row, profile=known[row.profile.id]) for row in rows)
+    return tuple(dataclasses.replace(row, profile=profiles[row.profile.id]) for row in rows)
 
 
 def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
@@ -175,7 +170,6 @@ def import_table(
     access: Access = "owner",
     at_s: float,
     tokens: float | None = None,
-    context: Context | None = None,
 ) -> Path:
     """Write a table into a ledger of its own and return its folder.
 
@@ -188,9 +182,6 @@ def import_table(
         access: who may read the ledger.
         at_s: now, seconds since the epoch.
         tokens: of one device in a step, for a row without TGS or seconds; None takes the cell's.
-        context: the settings that the profiles came on top of, where the table's author names them:
-            then the catalog's no-ops are controls too. None: the catalog names no control, because
-            a default is no no-op where another value was deployed.
 
     Raises:
         ConfigError: an unknown no-op, a row that cannot be scored, or a ledger that is there.
@@ -206,21 +197,7 @@ def import_table(
             raise ConfigError.unknown(
                 "profile", name, valid=[each.id for each in profiles], where="--no-op"
             )
-    idle: dict[str, str] = {}
-    if context is not None:
-        said = {
-            each.id: does_nothing(each, context)
-            for each in profiles
-            # a table of names alone: its winner of +11.6 % was one of the controls, the noise 7.2 %
-            if each.id not in ids and _has_settings(each)
-        }
-        idle = {name: why for name, why in said.items() if why}
-    study = ImportedStudy(
-        cell=cell,
-        profiles=profiles,
-        no_ops=tuple(ids),
-        idle=idle,
-    )
+    study = ImportedStudy(cell=cell, profiles=profiles, no_ops=tuple(ids))
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     name = f"{sweep}/{label}-{digest(study.to_json(), length=8)}"
     folder = secure_files.open_to(workdir, name, access)

@@ -1,4 +1,4 @@
-"""Find the faults of profiles, those of a sweep file or one that is typed; compare two texts."""
+"""Find the faults of profiles: those of a sweep file, or one that is typed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, t
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import Profile, format_flags, parse_flags
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.prepare.compilers import shape_of
 from pytest_xlatune.prepare.lint import Linted, Target, lint
 from pytest_xlatune.sweep.deployed import context_of
@@ -61,26 +61,3 @@ def _linted(
         context = msgspec.structs.replace(context, program=shape_of(read_program(dump)))
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
-
-
-def changed_options(
-    a: str, b: str, *, python: str = ""
-) -> tuple[str, dict[str, dict[str, str | None]]]:
-    """Return the release that was asked, and the options that two texts of XLA_FLAGS set otherwise.
-
-    Raises:
-        ConfigError: a text is malformed, or its XLA refuses it.
-    """
-    texts = [parse_flags(text, where=where) for text, where in ((a, "A"), (b, "B"))]
-    target = Target(python=python or sys.executable, environ=os.environ)
-    first, second = target([format_flags(each) for each in texts])
-    for where, answer in (("A", first), ("B", second)):
-        if answer.options is None:
-            said = answer.refused or f"unknown: {', '.join(answer.unknown)}"
-            raise ConfigError(f"{where} is refused by jaxlib {target.jaxlib}: {said}")
-    before, after = first.options or {}, second.options or {}
-    return target.jaxlib, {
-        name: {"a": before.get(name), "b": after.get(name)}
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    }

@@ -46,7 +46,7 @@ from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,6 @@ def plan_of(
     capacity = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
-        *hours_of_both(outlook.lines, entries, cell=resolved.cell),
         *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),

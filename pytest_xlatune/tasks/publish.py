@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -77,8 +77,7 @@ from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
 from pytest_xlatune.tasks.artifacts import explain
-from pytest_xlatune.tasks.files import INDEX, has_pages, made_folder, read_ours, write_all
-from pytest_xlatune.tasks.report_index import write_index
+from pytest_xlatune.tasks.files import has_pages, made_folder, read_ours, write_all
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
@@ -160,13 +159,10 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
     return {jobs[key]: words for key, words in said.items() if words and key in jobs}
 
 
-def add_to_document(
-    reports: Path, covered: MeasuredCell, *, zh: bool = False, rewrite: bool = False
-) -> tuple[Path, ...]:
+def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -> tuple[Path, ...]:
     """Add a cell to the tuning document of its model; return the files that were written.
 
-    The caller holds `reports` alone. With `rewrite` the patch takes out comments that it makes
-    untrue.
+    The caller holds `reports` alone.
 
     Raises:
         LedgerError: the document's data cannot be read.
@@ -184,12 +180,12 @@ def add_to_document(
         english.rename(by_hand)  # without our data beside it a person wrote it
     beside = by_hand.name if by_hand.exists() else ""
     cells = tuple(map(_with_changes, extended(kept, covered)))
-    document = tuning(cells, rewrite=rewrite, beside=beside)
+    document = tuning(cells, beside=beside)
     texts = {english: markdown(document), data: write_cells(cells)}
     files = tuple(path.name for path in texts)
     if zh or chinese.exists():
-        texts[chinese] = markdown(tuning(cells, Language.CHINESE, rewrite=rewrite, beside=beside))
-    diff = patch_of(cells, rewrite=rewrite).text
+        texts[chinese] = markdown(tuning(cells, Language.CHINESE, beside=beside))
+    diff = patch_of(cells).text
     if diff:
         texts[patch] = diff
     else:
@@ -198,9 +194,7 @@ def add_to_document(
     if has_pages():
         # last: whatever is wrong with a page, the document is there
         page = {
-            stem.with_name(f"{stem.name}.html"): html(
-                dataclasses.replace(tuning_page_of(document, cells, files=files), home=INDEX)
-            )
+            stem.with_name(f"{stem.name}.html"): html(tuning_page_of(document, cells, files=files))
         }
         write_all(page)
         texts |= page
@@ -226,37 +220,6 @@ def _with_changes(covered: MeasuredCell) -> MeasuredCell:
             change = (relative(what.estimate), relative(low), relative(high))
         found.append(replace(former, change=change))
     return replace(covered, earlier=tuple(found))
-
-
-_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-_MOST_SUMMARY = 1024 * 1024  # bytes that GitHub takes of a step; it shows nothing of a larger one
-_CUT = "\n\nCut here: GitHub takes 1 MiB of a step. The report has the rest.\n"
-
-
-def add_step_summary(document: Document, environ: Mapping[str, str]) -> str:
-    """Append a document to the summary of a GitHub step, whole lines, up to the size it may have.
-
-    The variable GITHUB_STEP_SUMMARY of `environ` names the file; without it nothing is done. What
-    the step wrote there before stays. Return a warning for the user, "" where there is none: the
-    reports are complete without it.
-    """
-    if not (name := environ.get(_STEP_SUMMARY, "")):
-        return ""
-    path, text = Path(name), markdown(document)
-    try:
-        free = _MOST_SUMMARY - (path.stat().st_size if path.exists() else 0)
-        data = f"{text.rstrip()}\n\n".encode(errors="replace")
-        if len(data) > free:
-            kept = data[: max(free - len(_CUT.encode()), 0)].rpartition(b"\n")[0]
-            data = kept + _CUT.encode() if kept else b""
-        with path.open("ab") as file:
-            file.write(data)
-    except OSError as error:
-        return (
-            f"the summary of the step cannot be written: {error}; the reports are complete: check "
-            f"{_STEP_SUMMARY}"
-        )
-    return ""
 
 
 @contextlib.contextmanager
@@ -285,7 +248,6 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-_HOME = f"../{INDEX}"  # of the folder of a sweep
 _CELL = f"*/{LEDGER}"
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
@@ -471,20 +433,6 @@ def read_known(path: Path) -> CellReport:
         entries=tuple(entries),
         of=of,
     )
-
-
-def named_in(path: Path) -> tuple[str, Cell]:
-    """Return the sweep of a ledger and the first cell of its study; its trials are not read.
-
-    `path` is as in `read_known`, which has the same ones. The cell may lack the nodes that the
-    scheduler picked.
-
-    Raises:
-        LedgerError: there is none, or what says so cannot be read.
-    """
-    path = _ledger_at(path)
-    last, study = _shown(path, Ledger(path).opened())
-    return last.sweep, study.cells[0]
 
 
 def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
@@ -676,15 +624,14 @@ def page_text(
     covered: MeasuredCell | None = None,
     files: Sequence[str] = (),
     live: Live | None = None,
-    home: str = "",
 ) -> str:
     """Return the HTML page of a cell; `files` are the names of the same figures beside it.
 
     With its part of the tuning document, `covered`, it says why the winner wins; with `live` how
-    the sweep stands. `home` is the address of an index.
+    the sweep stands.
     """
     page = page_of(document, known.subject, covered=covered, files=files)
-    return html(dataclasses.replace(page, live=live, home=home))
+    return html(dataclasses.replace(page, live=live))
 
 
 def _stands(known: CellReport) -> Live | None:
@@ -718,23 +665,10 @@ def write_so_far(
         texts = own_texts(known, document, stem)
         if has_pages():
             files = tuple(path.name for path in texts)
-            page = page_text(known, document, files=files, live=live, home=_HOME)
+            page = page_text(known, document, files=files, live=live)
             texts[stem.with_name(f"{stem.name}.html")] = page
         write_all(texts)
-        if has_pages():
-            write_index(reports)
     return known
-
-
-def publish_index(reports: Path) -> None:
-    """Write the page that leads to all reports of a folder, where pages can be written.
-
-    Raises:
-        LedgerError: it cannot be written.
-    """
-    if has_pages():
-        with writing(), alone(reports):
-            write_index(reports)
 
 
 def publish(
@@ -742,21 +676,18 @@ def publish(
     reports: Path,
     *,
     zh: bool = False,
-    rewrite: bool = False,
     exports: Sequence[str] = (),
     known: CellReport | None = None,
-    index: bool = True,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger a folder holds; return the files.
 
     They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
-    cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too; with `rewrite` its patch takes
-    out comments that it makes untrue. A recipe over a launcher's own file is that file with it.
+    cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too. A recipe over a
+    launcher's own file is that file with it.
     A gate, a calibration and an evidence run write their own files, and no tuning document; a study
     that recommends one setting writes the patch of it. `exports` are formats of other programs.
     Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
     that moment. `known` is what was read of it before: read again only where it has grown since.
-    Without `index` the caller calls `publish_index` at the end of several.
 
     Raises:
         LedgerError: the directory cannot be written, or a format's program does not take the
@@ -783,14 +714,12 @@ def publish(
             patched = {reports / known.sweep / name: text for name, text in made.items()}
             write_all(patched)
             written += tuple(patched)
-            written += add_to_document(reports, covered, zh=zh, rewrite=rewrite)
+            written += add_to_document(reports, covered, zh=zh)
         if has_pages():
             path = stem.with_name(f"{stem.name}.html")
-            page = page_text(
-                known, document, covered=covered, files=files, live=_stands(known), home=_HOME
-            )
+            page = page_text(known, document, covered=covered, files=files, live=_stands(known))
             write_all({path: page})
-            written += (path, write_index(reports) if index else reports / INDEX)
+            written += (path,)
     if not exports:
         return written
     # a program or a server is given what the file says, which hides what is secret

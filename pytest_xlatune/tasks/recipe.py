@@ -1,25 +1,22 @@
 """A recipe that was measured elsewhere: its claim, its place, and how it is tried in a new place.
 
 The data of a tuning document, `<MODEL_TAG>-tuning.json`, is the file that travels: a recipe with
-its cell, versions, jobs and evidence. A claim in it is held against the trials in the same file;
-that they are true is shown by the gate alone, which measures the recipe where it shall be deployed.
+its cell, versions, jobs and evidence. What it claims is shown by the gate, which measures the
+recipe where it shall be deployed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.catalog.context import Level
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
@@ -31,22 +28,19 @@ from pytest_xlatune.model.profile import (
     Profile,
     effective_values,
     format_flags,
-    parse_flags,
 )
-from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import HIDDEN, is_secret
-from pytest_xlatune.model.result import MIN_TRIALS, TrialResult, TrialStatus, Verdict
-from pytest_xlatune.model.text import ABSENT, interval, percent, points
+from pytest_xlatune.model.result import MIN_TRIALS, Verdict
+from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.deployment import patch_of
-from pytest_xlatune.report.document import Table, columns, literal, plain
+from pytest_xlatune.report.document import plain
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.files import filled_in
 from pytest_xlatune.workers.probe_environment import node_facts
 
-_DATA = "*-tuning.json"
 _AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its sweep"
 
 
@@ -79,19 +73,6 @@ class MeasuredRecipe:
         gain = f"{percent(self.best.delta)}, 95 % {interval(low_high)}, n = {self.best.n}"
         return plain(f"{self.profile.id}: {gain}; {where}")
 
-    def to_json(self) -> Json:
-        """Return a row of the table as builtins; `gain` is a fraction."""
-        return {
-            "file": str(self.path),
-            **{name: said or None for name, said in self.place.items()},
-            "recipe": self.profile.id,
-            "settings": self.profile.shown_text,
-            "gain": self.best.delta,
-            "ci95": self.best.ci95,
-            "n": self.best.n,
-            "jobs": list(self.best.job_ids),
-        }
-
 
 def _place(model: str, variant: str, record: RunRecord | None) -> dict[str, str]:
     return {
@@ -111,71 +92,11 @@ def device_of(record: RunRecord | None) -> str:
     return told.partition(" x ")[2] or told
 
 
-def recipes_below(paths: Iterable[Path]) -> tuple[list[MeasuredRecipe], list[str]]:
-    """Return the recipes of files, of a folder all below it; and why others are left out.
-
-    Raises:
-        ConfigError: a path is not there, or a folder holds no such file.
-    """
-    found: list[MeasuredRecipe] = []
-    problems: list[str] = []
-    for path in paths:
-        files = sorted(path.rglob(_DATA)) if path.is_dir() else [path]
-        if not files:
-            raise ConfigError(f"no {_DATA} lies below {path}; name a folder that holds some")
-        for file in files:
-            try:
-                cells = _read(file)
-            except ConfigError as error:
-                if not path.is_dir():
-                    raise
-                problems.append(str(error))
-                continue
-            for cell in cells:
-                try:
-                    found.append(_checked(file, cell))
-                except ConfigError as error:
-                    problems.append(str(error))
-    # the same measurement in two files is no second one
-    unique = {
-        (*recipe.place.values(), recipe.profile.shown_text, *recipe.best.job_ids): recipe
-        for recipe in sorted(found, key=_order, reverse=True)
-    }
-    return sorted(unique.values(), key=_order), problems
-
-
-def _order(recipe: MeasuredRecipe) -> tuple[str, ...]:
-    place = recipe.place
-    return (place["model"], place["device"], place["jaxlib"], place["cell"], str(recipe.path))
-
-
-def recipe_table(recipes: Sequence[MeasuredRecipe]) -> Table:
-    """Return a row for each recipe, by model, device and release."""
-    titles = ("~model", "~device", "jaxlib", "~cell", "~recipe", ">gain %", "95 %", ">n", "~file")
-    return Table(
-        columns=columns(*titles),
-        rows=tuple(
-            (
-                literal(recipe.place["model"]),
-                plain(recipe.place["device"]) or ABSENT,
-                plain(recipe.place["jaxlib"]) or ABSENT,
-                plain(recipe.place["cell"]),
-                literal(recipe.profile.shown_text),
-                ABSENT if recipe.best.delta is None else points(recipe.best.delta),
-                ABSENT if recipe.best.ci95 is None else interval(recipe.best.ci95),
-                str(recipe.best.n),
-                plain(str(recipe.path)),
-            )
-            for recipe in recipes
-        ),
-    )
-
-
 def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
     """Return the recipe of a file; `cell` names one, e.g. `FSDP=8`, where several have one.
 
     Raises:
-        ConfigError: it is no such file, has no recipe, or its trials do not support its claim.
+        ConfigError: it is no such file, or has no recipe.
     """
     cells = _read(path)
     named = [each for each in cells if cell in (each.label, each.cell.label, each.sweep)]
@@ -207,10 +128,10 @@ def _read(path: Path) -> tuple[MeasuredCell, ...]:
 
 
 def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
-    """Return the recipe of a cell, held against the cell's trials.
+    """Return the recipe of a cell.
 
     Raises:
-        ConfigError: there is none, or what the file says of it does not go together.
+        ConfigError: there is none, or a value of it is not in the file.
     """
     where, best, profile = f"{path}: {cell.cell.label}", cell.best, cell.recipe
     if best is None or profile is None or not cell.conclusion.complete:
@@ -219,8 +140,8 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     hidden = [name for name, value in _pairs(profile) if is_secret(name) or HIDDEN in value]
     if hidden:
         raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
-    if why := unsupported(cell, best, profile):
-        raise ConfigError(f"{where}: {profile.id} is not supported by the file's own trials: {why}")
+    if not best.wins or best.n < MIN_TRIALS or best.ci95 is None:
+        raise ConfigError(f"{where}: {profile.id} is not FASTER by two trials or more")
     return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
 
 
@@ -229,77 +150,27 @@ def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from (*profile.env.items(), *profile.overrides.items())
 
 
-def unsupported(cell: MeasuredCell, best: Verdict, profile: Profile) -> str:
-    """Return why trials do not support a verdict on a profile; "" where they do.
-
-    Its jobs must be there, with these very settings, beside baselines; and what they come to must
-    not lie farther off its interval than that is wide. Blocks weigh alike here, not as in the fit.
-    """
-    if not best.wins or best.n < MIN_TRIALS or best.ci95 is None or best.delta is None:
-        return "it is not FASTER by two trials or more whose settings were in effect"
-    low, high = best.ci95
-    if not (low <= best.delta <= high and math.isfinite(high - low)):
-        return f"{percent(best.delta)} lies outside of its interval"
-    own = [
-        result
-        for result in cell.history
-        if result.status is TrialStatus.MEASURED
-        and not set(result.job_ids).isdisjoint(best.job_ids)
-        and result.trial.profile.same_as(profile)
-    ]
-    if missing := set(best.job_ids) - {job for result in own for job in result.job_ids}:
-        return f"job {min(missing)} did not run these settings"
-    changes = [*_in_blocks(own, cell.history)]
-    if len(own) < best.n or not changes:
-        return f"{best.n} trials are named, and {len(own)} stand there beside a baseline"
-    change, (low, high) = math.expm1(fmean(changes)), best.ci95
-    if not change > 0 or not low - (high - low) <= change <= high + (high - low):
-        return f"they come to {percent(change)}, not to {percent(best.delta)}"
-    return ""
-
-
-def _in_blocks(own: Iterable[TrialResult], history: Sequence[TrialResult]) -> Iterator[float]:
-    beside: dict[tuple[str, int], list[float]] = {}
-    for result in history:
-        if result.trial.is_baseline and result.score is not None:
-            at = (result.trial.study, result.trial.block)
-            beside.setdefault(at, []).append(result.score.value)
-    for result in own:
-        if result.score is not None and (
-            others := beside.get((result.trial.study, result.trial.block))
-        ):
-            yield result.score.value - fmean(others)
-
-
 def lint_recipe(
-    recipe: MeasuredRecipe, resolved: ResolvedSweep | None
+    recipe: MeasuredRecipe, resolved: ResolvedSweep
 ) -> tuple[list[str], list[str], str]:
     """Return the faults of a recipe's settings here, what else is said of them, and the jaxlib.
 
-    Without a sweep the settings stand on the recipe's own deployed ones, and this interpreter's XLA
-    is asked. One that cannot be asked is told.
+    An XLA that cannot be asked is told.
     """
-    if resolved is None:
-        env = recipe.cell.cell.environment
-        flags = parse_flags(env.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
-        context, python = Context(deployed=flags, env=env, is_complete=False), sys.executable
-    else:
-        context = context_of(resolved.cell, resolved.sweep.launcher)
-        python = resolved.sweep.launcher.interpreter
+    context = context_of(resolved.cell, resolved.sweep.launcher)
+    python = resolved.sweep.launcher.interpreter
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
         found = lint((recipe.profile,), context, Target(python=python, environ=os.environ))
     except XlatuneError as error:
         return [], [f"the flags were not checked: {error}"], ""
-    own = [objection for objection in found.objections if objection.profile == recipe.profile.id]
-    # settings that are deployed already are not tried again
-    stops = [
-        objection.level is Level.FAULT or (objection.rule == "no-op" and bool(resolved))
-        for objection in own
-    ]
-    faults = [str(objection) for objection, is_fault in zip(own, stops, strict=True) if is_fault]
-    notes = [str(objection) for objection, is_fault in zip(own, stops, strict=True) if not is_fault]
+    faults, notes = list[str](), list[str]()
+    for objection in found.objections:
+        if objection.profile == recipe.profile.id:
+            # settings that are deployed already are not tried again
+            is_fault = objection.level is Level.FAULT or objection.rule == "no-op"
+            (faults if is_fault else notes).append(str(objection))
     return faults, [*notes, *found.unchecked], found.jaxlib
 
 

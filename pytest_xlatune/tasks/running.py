@@ -7,7 +7,6 @@ number of here decides anything: a trial's score is made when it is over.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -36,25 +35,20 @@ from pytest_xlatune.ledger.now import Now, read_now
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.patterns import step_pattern
-from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.message import Message, MessageCode, sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import Steps
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.stragglers import LEAST_RANKS
-from pytest_xlatune.tasks.read_logs import slower
 
 _CHUNK_BYTES = 1 << 20
 # without it a session said "0 s left" 32 s before its end
 _AT_LEAST = 0.25  # of a trial is left while one runs that has no two steps
 _LAST = 6  # trials that tell how long one runs
 _LEAST = 0.01  # running at once, of a session that does nothing but wait
-_RANKS_S = 10.0  # between two looks at the logs of all ranks of a job
-_MOST_RANKS = 64  # whose logs are read for that
 _MOST_BYTES = 1 << 28  # of a log; one that is longer is not shown step by step
 
 
@@ -77,7 +71,6 @@ class Running:
         step: id of its last step; None before the first.
         tgs: tokens over time of the steps in the window so far; None before two of them.
         left_s: seconds that its steps may still take; None before two of them.
-        slower: which of its ranks take longer for their steps; () is none that is known.
     """
 
     trial: Trial
@@ -94,7 +87,17 @@ class Running:
     step: int | None = None
     tgs: float | None = None
     left_s: float | None = None
-    slower: tuple[Message, ...] = ()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a person keeps it from running: it is held, was put back, or is suspended."""
+        is_suspended = self.state is not State.PENDING and bool(self.reason)
+        return self.is_held or self.is_back or is_suspended
+
+    @property
+    def line(self) -> str:
+        """Which job it is, and where it stands."""
+        return f"{self.trial.called} (job {self.job_id}) {self.words}"
 
     @property
     def words(self) -> str:
@@ -116,7 +119,7 @@ class Running:
         if self.tgs is not None:
             said += f", {rate(self.tgs)} TGS so far"
         said += f", about {duration(self.left_s)}" if self.left_s else ""
-        return "; ".join([said, *map(sentence, self.slower)])
+        return said
 
 
 @dataclass(slots=True)
@@ -196,33 +199,12 @@ def _usual(seconds: Sequence[float]) -> float:
     return math.fsum(kept) / len(kept)
 
 
-class _Ranks:
-    """The logs of all ranks of an attempt, read on now and then."""
-
-    def __init__(self, pattern: str) -> None:
-        self.reader = RankReader(step_pattern(pattern) if pattern else None)
-        self._offsets: dict[int, int] = {}
-        self._next_s = 0.0
-
-    def read(self, logs: Mapping[int, Path]) -> None:
-        if not LEAST_RANKS <= len(logs) <= _MOST_RANKS or time.monotonic() < self._next_s:
-            return
-        self._next_s = time.monotonic() + _RANKS_S
-        for rank, path in logs.items():
-            with os.fdopen(secure_files.open_file(path), "rb") as file:
-                file.seek(self._offsets.get(rank, 0))
-                while chunk := file.read(_CHUNK_BYTES):
-                    self.reader.feed(chunk, rank)
-                    self._offsets[rank] = self._offsets.get(rank, 0) + len(chunk)
-
-
 class RunningJobs:
     """The jobs in flight of one folder; keeps its place in their logs between two looks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._readers: dict[str, tuple[LogReader, int]] = {}  # by attempt's folder, with offset
-        self._ranks: dict[str, _Ranks] = {}  # likewise
 
     def look(self, state: LedgerState, submitted_s: Mapping[str, float]) -> tuple[Running, ...]:
         """Return the jobs in flight, in the order of their submission.
@@ -232,7 +214,6 @@ class RunningJobs:
         flying = state.in_flight()
         if not flying:
             self._readers.clear()
-            self._ranks.clear()
             return ()
         now = read_now(self._folder)
         self._readers = {
@@ -240,8 +221,6 @@ class RunningJobs:
             for submission in flying
             if submission.folder in self._readers
         }
-        folders = {submission.folder for submission in flying}
-        self._ranks = {name: of for name, of in self._ranks.items() if name in folders}
         return tuple(self._found(state, submission, now, submitted_s) for submission in flying)
 
     def _found(
@@ -279,16 +258,7 @@ class RunningJobs:
             step=last,
             tgs=tgs,
             left_s=ahead * step_s if step_s is not None else None,
-            slower=() if last is None else self._slower(submission, trial),
         )
-
-    def _slower(self, submission: Submission, trial: Trial) -> tuple[Message, ...]:
-        """Say which ranks take longer, where each has a log and they are neither few nor many."""
-        known = self._ranks.setdefault(submission.folder, _Ranks(trial.protocol.step_pattern))
-        with contextlib.suppress(OSError):
-            known.read(log_files(self._folder / submission.folder))
-        found = slower(known.reader.ranks, first_step=trial.protocol.first_step)
-        return tuple(message for message in found if message.code is MessageCode.RANK_SLOWER)
 
     def _read(self, submission: Submission, pattern: str) -> LogReader | None:
         """Read on in the log of rank 0; None before there is one."""

@@ -32,7 +32,6 @@ from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.registry import kind_of
-from pytest_xlatune.tasks.report_index import INDEX, report_index
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example"
@@ -266,7 +265,6 @@ def made() -> Mapping[Path, str]:
         README: written(README.read_text(encoding="utf-8"), short_part_of(board)),
         TUTORIAL: written(TUTORIAL.read_text(encoding="utf-8"), part_of(board)),
         PICTURE: picture(plot, title=title),
-        EXAMPLE / INDEX: html(report_index(EXAMPLE)),
     }
 
 

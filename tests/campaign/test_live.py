@@ -193,11 +193,11 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     flights = RunningJobs(seen.campaign.folder)
     (mine,) = flights.look(read_known(seen.campaign.folder).state, {})
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
-    seen.feed._flights.look = lambda *_: (mine, other)  # type: ignore[method-assign]
+    seen.feed._jobs.look = lambda *_: (mine, other)  # type: ignore[method-assign]
     (both,) = seen.after(61.0)
     assert "(job 2) started, 1 more in flight | " in both
     back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
-    seen.feed._flights.look = lambda *_: (back, other)  # type: ignore[method-assign]
+    seen.feed._jobs.look = lambda *_: (back, other)  # type: ignore[method-assign]
     (line,) = seen.after()
     assert re.search(r"\(job 1\) waits .*, put back, .*, 1 more in flight \| ", line)
     assert "(job 2) started" in seen.feed.status()

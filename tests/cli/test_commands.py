@@ -152,7 +152,7 @@ def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
 ) -> None:
     """The command of the file's own docstring, and of its page: it has to be one that works."""
     monkeypatch.chdir(tmp_path)
-    words = ["study", kind, str(SWEEPS / f"test_{kind}.py"), "--plan", "--budget", "9000"]
+    words = ["plan", str(SWEEPS / f"test_{kind}.py"), "--budget", "9000"]
     words += ["--nodelist", f"node[001-{nodes:03d}]", "--model", "llama2-70b"]
     words += ["--parallelism", axes, "--pdbs", "8", "--workdir", str(tmp_path / "work")]
     words += ["--launcher", "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"]

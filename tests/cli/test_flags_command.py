@@ -173,30 +173,12 @@ def test_lint_without_an_xla(
         (("list", "--device", "nope", "--axis", "DP"), "unknown device 'nope'"),
         (("lint", "--device", "nope", "--xla_a=1"), "unknown device 'nope'"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
-        (("diff", "--xla_a=1 b", ""), "silently drops"),
     ],
 )
 def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: str) -> None:
     code, out, err = run(*argv)
     assert (code, out) == (2, "")
     assert words in err
-
-
-@pytest.mark.usefixtures("xla")
-def test_diff_is_of_effective_options(run: Run) -> None:
-    code, out, _ = run(
-        "diff",
-        "--xla_gpu_autotune_level=0",
-        "--xla_gpu_autotune_level=4 --xla_gpu_enable_triton_gemm",
-    )
-    assert code == 1
-    assert out == "xla_gpu_autotune_level: 0 -> 4\n", "the bare switch is on by default"
-    code, out, _ = run("diff", "--json", "", "--xla_gpu_autotune_level=4")
-    assert code == 0
-    assert json.loads(out)["options"] == {}
-    code, _, err = run("diff", "", "--xla_gpu_no_such=1")
-    assert code == 2
-    assert "B is refused by jaxlib" in err
 
 
 def test_words_are_flags_and_variables() -> None:

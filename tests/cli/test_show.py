@@ -24,7 +24,6 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.render import markdown, terminal
-from pytest_xlatune.tasks import publish
 from tests.helpers import scripted
 from tests.helpers.pages import read
 
@@ -159,9 +158,5 @@ def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     said = capsys.readouterr()
     assert len(json.loads(said.out)) == 1, "a list where several were named"
     assert "gone does not exist" in said.err
-    indices: list[Path] = []
-    monkeypatch.setattr(publish, "write_index", indices.append)
     assert main(["report", folder, str(tmp_path / "gone"), folder]) == 3
     assert (tmp_path / "reports" / "pretend-tuning.md").exists()
-    assert indices == [tmp_path / "reports"], "it is written once, however many cells there are"
-    assert capsys.readouterr().out.count("written: reports/index.html") == 2

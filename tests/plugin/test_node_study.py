@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.report.cell_documents import NODE_RATES
-from tests.helpers.sessions import quick_trials
 
 # this machine stands for every node
 CONFTEST = """\
@@ -72,43 +70,6 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
     assert "Nodes: `node001`, `node003`, `node004`" in project.read(
         "reports/pretend/leaderboard.md"
     )
-
-
-def test_the_command_runs_the_same_study_without_pytest(
-    project: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("study", "nodes", "test_sweep.py", "--nodelist", "node[001-004]")
-
-    def command(*more: str) -> tuple[int, str]:
-        capsys.readouterr()
-        with quick_trials():
-            exec(CONFTEST, {})
-            status = main([*words, *more])
-        out, err = capsys.readouterr()
-        return status, f"{out}\n{err}"
-
-    status, said = command("--plan")
-    assert status == 0
-    assert "4 jobs, one on each node, all at once" in said
-    assert not project.submitted, "a plan submits nothing"
-    status, said = command()
-    assert status == 1, "a slow node is a negative finding"
-    assert "FAILED node002 SLOWER: " in said
-    assert "written: reports/pretend/nodes.md" in said
-    assert "exit status 1: a regression or another negative finding" in said
-    landed = [line for line in said.splitlines() if "TGS" in line and "(job " in line]
-    assert len(landed) >= 20, "a line as each trial lands"
-    assert len(project.submitted) == 20
-    done = project.run("-m", "nodes", *NODES)
-    done.assert_outcomes(passed=4, failed=1)
-    assert len(project.submitted) == 20, "pytest takes what the command measured"
-    status, said = command("--keep-jobs")
-    assert status == 1
-    assert len(project.submitted) == 20
-    words = ("study", "gate", "test_sweep.py", "--nodelist", "node[001-004]")
-    status, said = command()
-    assert status == 2
-    assert "declares a study of kind 'nodes', not 'gate'; run it: xlatune study nodes" in said
 
 
 def test_inputs_that_compare_nothing_end_in_one_message(project: Any) -> None:

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Folder
-
-
-def test_a_step_of_a_workflow_gets_the_conclusion_once(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summary = tmp_path / "summary.md"
-    summary.write_text("of the step before\n", encoding="utf-8")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    folder.run().assert_outcomes(passed=5, xfailed=1)
-    board = folder.read("reports/pretend/leaderboard.md")
-    assert summary.read_text(encoding="utf-8") == f"of the step before\n{board}\n"
-    assert "FASTER" in folder.read("reports/pretend/leaderboard.html")
-
-
-def test_a_summary_that_cannot_be_written_ends_no_session(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "away" / "summary.md"))
-    result = folder.run()
-    result.assert_outcomes(passed=5, xfailed=1)
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["xlatune: the summary of the step cannot be written: *"])
-    assert "FASTER" in folder.read("reports/pretend/leaderboard.md")
 
 
 def test_without_jinja2_a_session_says_so_in_one_line(

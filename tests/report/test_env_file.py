@@ -25,11 +25,11 @@ from tests.helpers.examples import tried
 BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
 
 
-def deployed(tmp_path: Path, text: str, recipe: Profile, *, rewrite: bool = False) -> str:
+def deployed(tmp_path: Path, text: str, recipe: Profile) -> str:
     """Apply the patch as people do, source the result as the trainer does; return the new file."""
     root = repository(tmp_path, {ENV: text})
     before = deployed_env(root / ENV)
-    patch = patch_of([covered(recipe, text=text)], rewrite=rewrite)
+    patch = patch_of([covered(recipe, text=text)])
     assert patch.text, patch.missing
     apply(root, patch.text)
     subprocess.run(["bash", "-n", root / ENV], check=True, timeout=60)
@@ -132,26 +132,6 @@ def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path) -> N
         assert deployed(folder, text, profile("fast", each)).startswith(text)
 
 
-STALE = """\
-# Ring beats Tree here: measured in spring
-# NCCL_ALGO=Ring is needed on this fabric
-export NCCL_ALGO=Ring  # never Tree
-# about all flags
-export XLA_FLAGS="--xla_a=1 --xla_b=2"
-"""
-
-
-def test_a_comment_that_is_no_longer_true_stays_unless_it_is_asked_for(tmp_path: Path) -> None:
-    for rewrite in (False, True):
-        (tmp_path / f"{rewrite}").mkdir()
-        after = deployed(tmp_path / f"{rewrite}", STALE, BOTH, rewrite=rewrite)
-        assert ("never Tree" in after) is not rewrite
-        assert ("is needed on this fabric" in after) is not rewrite
-        assert "measured in spring" in after, "it does not name the setting"
-        assert "# about all flags" in after
-        assert "# fast: measured on FSDP=8" in after
-
-
 PIECES = st.sampled_from(
     [
         *(text.removesuffix("\n") for text in NOT_PLAIN.values()),
@@ -171,10 +151,8 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=tried(60), deadline=None)
-@given(lines=st.lists(PIECES, min_size=1, max_size=6), rewrite=st.booleans())
-def test_whatever_the_file_is_it_comes_to_what_was_measured(
-    lines: list[str], *, rewrite: bool
-) -> None:
+@given(lines=st.lists(PIECES, min_size=1, max_size=6))
+def test_whatever_the_file_is_it_comes_to_what_was_measured(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in [": the file", *lines])
     with tempfile.TemporaryDirectory() as folder:
         root = repository(Path(folder), {ENV: text})
@@ -184,7 +162,7 @@ def test_whatever_the_file_is_it_comes_to_what_was_measured(
             wanted = effective_values(parse_flags(flags))
         except Exception:  # noqa: BLE001 - no such file is deployed anywhere
             return
-        apply(root, patch_of([covered(BOTH, text=text)], rewrite=rewrite).text)
+        apply(root, patch_of([covered(BOTH, text=text)]).text)
         after = deployed_env(root / ENV)
         assert effective_values(parse_flags(after.pop("XLA_FLAGS"))) == wanted
         before.pop("XLA_FLAGS", None)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, Ledger
+from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers import scripted
 from tests.helpers.pages import read
@@ -56,27 +54,6 @@ def test_everything_below_a_folder_is_listed_by_date(
     assert [each["winner"] for each in found].count("fast") == 2
 
 
-def test_a_copy_of_a_ledger_is_counted_once(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = tmp_path / "projects"
-    shutil.copytree(measured, root)
-    ledgers = sorted(root.rglob(LEDGER))
-    whole = rows(capsys, "history", str(root))
-    kept = root / "kept" / "sweep" / "cell"
-    kept.mkdir(parents=True)
-    lines = ledgers[0].read_bytes().splitlines(keepends=True)
-    (kept / LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]))
-    assert main(["history", str(root), "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out) == whole
-    assert f"{kept} is not shown: an earlier copy of {ledgers[0].parent}" in said.err
-    # one that went on by itself is no copy any more
-    with (kept / LEDGER).open("ab") as file:
-        file.write(lines[0])
-    assert len(rows(capsys, "history", str(root))) == len(whole) + 1
-
-
 def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +86,6 @@ def test_a_cell_is_shown_over_time_with_what_changed(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["history", str(measured), "--cell", name]) == 0
     said = capsys.readouterr().out
-    assert "pretend FSDP=4: its course" in said
     assert "image train:2" in said, "the second differs from the first in it"
     assert "References of cells that differ do not compare." in said
     assert "PP=8" not in said
@@ -127,8 +103,6 @@ def test_the_course_of_a_cell_is_a_page(
     assert f"written: {path}" in capsys.readouterr().out
     text = path.read_text(encoding="utf-8")
     page = read(text)
-    assert "pretend FSDP=4: its course" in page.text
-    assert re.search(r"2\d{3}-\d\d-\d\d \d\d:\d\d UTC, pretend: ★ fast \+10\.\d %", page.text)
     assert "Studies, the oldest first" in page.text
     assert "The reference over time" in page.text
     for each in rows(capsys, "history", str(measured), "--cell", "FSDP=4"):
@@ -201,28 +175,6 @@ def test_a_damaged_ledger_hides_no_other(
     assert str(bad) in said.err
     assert main(["history", str(tmp_path), "--cell", "no-such-cell"]) == 2
     assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
-
-
-def test_the_course_of_a_cell_reads_no_trial_of_another(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = next(measured.rglob(LEDGER))
-    label = Ledger(ledger).opened()[-1].cells[0].label
-    first, *rest = ledger.read_bytes().splitlines(keepends=True)
-    other = tmp_path / "other" / "cell" / LEDGER
-    other.parent.mkdir(parents=True)
-    named = first.replace(b'"model_tag":"pretend"', b'"model_tag":"unread"')
-    other.write_bytes(named + b"no json\n" + b"".join(rest))
-    assert named != first
-    mine = tmp_path / "mine" / "cell" / LEDGER
-    mine.parent.mkdir(parents=True)
-    mine.write_bytes(ledger.read_bytes())
-    assert main(["history", str(tmp_path), "--cell", label]) == 0
-    assert capsys.readouterr().err == ""
-    unread = label.replace("pretend", "unread")
-    assert main(["history", str(tmp_path), "--cell", unread]) == 2
-    assert f"{other}:2: unreadable line" in capsys.readouterr().err
-    assert main(["history", str(tmp_path)]) == 3
 
 
 @pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])

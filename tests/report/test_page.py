@@ -40,7 +40,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.covered import EvidenceFact
-from pytest_xlatune.report.document import Document, Table, Text, columns, section
+from pytest_xlatune.report.document import Document, Text
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of, tuning_page_of
 from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
@@ -50,7 +50,6 @@ from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.publish import (
-    add_step_summary,
     document_of,
     page_text,
     publish,
@@ -360,10 +359,10 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
     run(made)
     written = publish(made.folder, tmp_path / "reports")
     pages = [each for each in written if each.suffix == ".html"]
-    assert len(pages) == 3
+    assert len(pages) == 2
     for each in pages:
         text = each.read_text(encoding="utf-8")
-        assert ("401" in text) == (each.name != "index.html")
+        assert "401" in text
         assert "plant-one" not in unescape(text)
     # the ledger hid it before; a page of a session that knows it does not rely on that
     known = read_known(made.folder)
@@ -417,29 +416,6 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
     argv = ["report", "--workdir", str(workdir), "--reports", str(tmp_path / "again")]
     assert main(argv) == 0
     assert capsys.readouterr().out.count(NO_PAGES) == 1
-
-
-def test_the_summary_of_a_step_grows_and_is_cut_at_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "summary.md"
-    path.write_text("of an earlier command\n", encoding="utf-8")
-    environ = {"GITHUB_STEP_SUMMARY": str(path)}
-    one = Document(title="one", header=(), sections=())
-    assert add_step_summary(one, environ) == ""
-    before = f"of an earlier command\n{markdown(one).rstrip()}\n\n"
-    assert path.read_text(encoding="utf-8") == before
-    row = "| äöü |\n"
-    many = Table(columns=columns("~a"), rows=(("äöü",),) * 200_000)
-    long = Document(title="long", header=(), sections=(section("S", many),))
-    assert add_step_summary(long, environ) == ""
-    text = path.read_bytes().decode()
-    assert 1024 * 1024 - 100 < len(text.encode()) <= 1024 * 1024
-    assert text.startswith(before)
-    assert f"{row}\nCut here: GitHub takes 1 MiB of a step." in text
-    add_step_summary(one, environ)
-    assert len(path.read_bytes()) <= 1024 * 1024
-    assert add_step_summary(one, {}) == ""
-    away = add_step_summary(one, {"GITHUB_STEP_SUMMARY": str(tmp_path / "away" / "file")})
-    assert "check GITHUB_STEP_SUMMARY" in away, "a warning, and no error"
 
 
 def test_a_fault_of_the_page_costs_no_report(

@@ -20,15 +20,12 @@ from msgspec.structs import replace
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.covered import read_cells
-from pytest_xlatune.report.history import PastStudy, course, history
+from pytest_xlatune.report.history import PastStudy, history
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import (
-    Link,
-    Links,
     Live,
     document_page,
     html,
-    index_page,
     page_of,
     tuning_page_of,
 )
@@ -171,19 +168,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
     before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
     drilled = drill_document(Drilled(drills=(before, after)))
-    made["course"] = document_page(course([past(at) for at in range(3)]), source="the ledgers")
+    made["course"] = document_page(
+        history([past(at) for at in range(3)], is_course=True), source="the ledgers"
+    )
     made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
     now = Live(
         written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
     )
-    made["live"] = dataclasses.replace(made["begun"], live=now, home="../index.html")
-    others = tuple((f"form{at}", f"{'a' * at}.md") for at in range(9))
-    found = Link(text="sweep " * 20, href="a.html", said="`--xla_flag` " * 30, others=others)
-    parts = [
-        ("Cells", Links(links=(found, Link(text="none")))),
-        ("Others", Links(links=(), none="-")),
-    ]
-    made["index"] = index_page("Cells", parts, source="the ledgers")
+    made["live"] = dataclasses.replace(made["begun"], live=now)
     made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
@@ -209,7 +201,7 @@ def past(day: int) -> PastStudy:
 
 NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
 DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill")
-LED = ("live", "index")
+LED = ("live",)
 FORESTS = ("example", "several")
 ROWS = ("course",)  # of names, below a plot
 

@@ -57,8 +57,6 @@ def test_it_is_written_as_trials_land_at_most_every_ten_seconds(sweep: Sweep) ->
     assert len(data["trials"]) == len(history) > 2
     page = sweep.path.read_text(encoding="utf-8")
     assert f'data-alive="{sweep.at_s}"' in page
-    assert 'href="../index.html"' in page
-    assert "pretend: leaderboard" in (sweep.reports / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_reader_sees_that_the_session_is_there_though_no_trial_lands(sweep: Sweep) -> None:

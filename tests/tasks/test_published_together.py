@@ -20,7 +20,6 @@ from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks import import_table as importing
 from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
-from pytest_xlatune.tasks.recipe import recipes_below
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
 
@@ -64,8 +63,8 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("pretend/leaderboard.md", "pretend/leaderboard.json", "pretend/other.json"),
-        *("pretend-tuning.md", "pretend-tuning.json", "index.html"),
+        *("pretend/leaderboard.md", "pretend/leaderboard.json"),
+        *("pretend-tuning.md", "pretend-tuning.json"),
     ],
 )
 def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_followed(
@@ -81,7 +80,6 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
         os.mkfifo(at)
     else:
         at.symlink_to(kept)
-    (reports / "pretend" / "other.md").write_text("of another", encoding="utf-8")
     said: list[object] = []
 
     def writes() -> None:
@@ -89,7 +87,6 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
             publish(each.folder, reports)
         except LedgerError as error:
             said.append(error)
-        said.extend(recipes_below([reports])[1])
 
     writer = threading.Thread(target=writes, daemon=True)
     writer.start()
@@ -98,9 +95,6 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
     assert kept.read_text(encoding="utf-8") == "dear diary"
     if name == "pretend-tuning.json":
         assert "is a link, a pipe, a device or a folder" in str(said)
-    elif "other" in name:
-        index = (reports / "index.html").read_text(encoding="utf-8")
-        assert "is a link, a pipe, a device or a folder" in index
     else:
         assert stat.S_ISREG(at.lstat().st_mode), "the report took its place"
 

@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.message import MessageCode, coded
-from pytest_xlatune.model.result import State
-from pytest_xlatune.tasks.running import Running
-from tests.helpers.stories import trial
 
 CONFIG = "Config param steps: 40\n"
 
@@ -135,21 +131,3 @@ def test_steps_of_one_rank_says_nothing_of_others(
     (tmp_path / "log.txt").write_text(CONFIG + lines(0, 40))
     main(["steps", str(tmp_path / "log.txt")])
     assert "ranks" not in capsys.readouterr().out
-
-
-def test_watch_names_a_slower_rank_beside_the_step() -> None:
-    why = coded(
-        MessageCode.RANK_SLOWER,
-        "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
-        rank=3,
-        slower=0.07,
-        ranks=8,
-        first=5,
-        last=36,
-    )
-    running = Running(
-        trial=trial(), job_id="7", state=State.RUNNING, step=40, slower=(why,)
-    )  # fmt: skip
-    assert running.words.endswith(
-        "; rank 3 takes 7.0 % longer for a step than the median of 8 ranks"
-    )

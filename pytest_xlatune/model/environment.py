@@ -122,24 +122,6 @@ def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
     return found.items()
 
 
-class JobHours(Record, frozen=True, kw_only=True):
-    """How the hours of a cell's attempts were spent; of jobs, not of nodes.
-
-    Attributes:
-        queue_h: between a submission and its start.
-        outside_h: hours of scored attempts before their first step and behind their last.
-        first_step_h: what the first steps took beyond a usual one: compilation, as a rule.
-        steps_h: hours of steps, at their usual pace and slower.
-        unscored_h: hours of attempts that gave no score.
-    """
-
-    queue_h: float = 0.0
-    outside_h: float = 0.0
-    first_step_h: float = 0.0
-    steps_h: float = 0.0
-    unscored_h: float = 0.0
-
-
 class RunRecord(Record, frozen=True, kw_only=True):
     """What the figures of a cell, or of all cells that a study compares, rest on besides settings.
 
@@ -153,11 +135,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
         seed: of the random order of the trials; None where the study draws none.
         started_s, ended_s: of the first and the last attempt, seconds since the epoch.
         node_hours: node-hours of all attempts; None where none has ended.
-        job_hours: how the hours of the attempts were spent; None likewise.
         autotuning: whether XLA's choice of GPU kernels was kept the same; "" where there is no GPU.
         two_speeds: the arms whose runs fall in two groups, one sentence each.
-        compiling: what first steps cost in the first trial of an arm and in later ones, and which
-            folder keeps programs; "" where no arm has two scored trials.
         is_rebuilt: whether the ledger before was lost, and its attempts' files were read again.
     """
 
@@ -170,10 +149,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     started_s: float | None = None
     ended_s: float | None = None
     node_hours: float | None = None
-    job_hours: JobHours | None = None
     autotuning: str = ""
     two_speeds: tuple[str, ...] = ()
-    compiling: str = ""
     is_rebuilt: bool = False
 
     def facts(self, part: str) -> dict[str, str]:

@@ -359,11 +359,26 @@ def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, .
     """Return the table of settings measured on several parallelisms; None with only one."""
     if len({cell.cell.parallelism for cell in cells}) < 2:  # noqa: PLR2004
         return None
+    shown: dict[str, str] = {}
+    measured: dict[str, dict[str, Verdict]] = {}  # settings -> cell -> the surest verdict there
+    for cell in cells:
+        for profile, verdict in _measured(cell):
+            key = _identity(profile)
+            shown.setdefault(key, literal(profile.shown_text))
+            by_cell = measured.setdefault(key, {})
+            earlier = by_cell.get(cell.cell_digest)
+            if earlier is None or _sureness(verdict) > _sureness(earlier):
+                by_cell[cell.cell_digest] = verdict
     called = names(cells)
-    rows = [
-        (settings, *chain(*(_figures(by_cell.get(cell.cell_digest)) for cell in cells)), said)
-        for settings, by_cell, said in measured_on_several(cells)
-    ]
+    rows = tuple(
+        (
+            shown[key],
+            *chain(*(_figures(by_cell.get(cell.cell_digest)) for cell in cells)),
+            sign({called[digest]: verdict for digest, verdict in by_cell.items()}),
+        )
+        for key, by_cell in measured.items()
+        if len({cell.cell.parallelism for cell in cells if cell.cell_digest in by_cell}) > 1
+    )
     if not rows:
         return (say.text("No setting was measured on more than one parallelism."),)
     titles = ((f">{name}: delta %", "95 %", "~verdict") for name in called.values())
@@ -373,34 +388,8 @@ def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, .
             "confirmed where both sides are confirmed; a single run proves nothing, "
             "whatever its sign."
         ),
-        Table(columns=columns("~Settings", *chain(*titles), "~Sign"), rows=tuple(rows)),
+        Table(columns=columns("~Settings", *chain(*titles), "~Sign"), rows=rows),
     )
-
-
-def measured_on_several(
-    cells: Sequence[MeasuredCell],
-) -> list[tuple[str, dict[str, Verdict], str]]:
-    """Return the settings that were measured on more than one parallelism.
-
-    Of each: its text, cell digest -> the surest verdict there, and what becomes of its sign.
-    """
-    shown: dict[str, str] = {}
-    found: dict[str, dict[str, Verdict]] = {}  # by the settings, then by the cell
-    for cell in cells:
-        for profile, verdict in _measured(cell):
-            key = _identity(profile)
-            shown.setdefault(key, literal(profile.shown_text))
-            by_cell = found.setdefault(key, {})
-            known = by_cell.get(cell.cell_digest)
-            if known is None or _sureness(verdict) > _sureness(known):
-                by_cell[cell.cell_digest] = verdict
-    rows = []
-    called = names(cells)
-    for key, by_cell in found.items():
-        if len({each.cell.parallelism for each in cells if each.cell_digest in by_cell}) > 1:
-            told = {called[digest]: verdict for digest, verdict in by_cell.items()}
-            rows.append((shown[key], by_cell, sign(told)))
-    return rows
 
 
 def _figures(verdict: Verdict | None) -> tuple[str, ...]:

@@ -327,25 +327,12 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
             end=minute(record.ended_s),
             hours=_hours(record.node_hours),
         )
-    if (spent := record.job_hours) is not None:
-        yield say(
-            "Hours of the jobs: {queue} in the queue, {outside} outside of steps (start-up and "
-            "end), {first} of first steps beyond a usual one (compilation), {steps} of steps, "
-            "{unscored} without a score (lost attempts, evidence runs)",
-            queue=_hours(spent.queue_h),
-            outside=_hours(spent.outside_h),
-            first=_hours(spent.first_step_h),
-            steps=_hours(spent.steps_h),
-            unscored=_hours(spent.unscored_h),
-        )
 
 
 def _of_programs(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield how the programs of a cell came about."""
     if record.autotuning:
         yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
-    if record.compiling:
-        yield say("Compilation: {text}", text=plain(record.compiling))
     for each in record.two_speeds:
         yield say("Two speeds: {text}", text=plain(each))
 

@@ -1,6 +1,6 @@
 """A document and its plots as one HTML page that needs nothing else: no file, no other host.
 
-    page_of(document, subject) -> Page      html(page) -> text      tuning_page_of(document, cells)
+    page_of(document, subject) -> Page      html(page) -> text      document_page(document)
     Page.live: what a page says while its sweep runs
 
 A page has all of its document, plots of the conclusion and the history, and what the history tells
@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report import Subject, slot_numbers
-from pytest_xlatune.report.covered import MeasuredCell, names
+from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines
 from pytest_xlatune.report.document import (
     Block,
@@ -42,27 +41,19 @@ from pytest_xlatune.report.document import (
     literal,
     plain,
 )
-from pytest_xlatune.report.guards import conflicts, measured_on_several
+from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.page_plots import (
-    PARTS,
-    Bar,
-    BarRow,
     BarsPlot,
     Chart,
     Plot,
-    bars_plot,
     drift,
     forest,
-    forest_of_cells,
-    path,
-    stages,
     strips,
-    turn_strips,
 )
 from pytest_xlatune.report.study_plots import Matrix
-from pytest_xlatune.report.tuning_document import DEPLOYMENT, WHY, why
+from pytest_xlatune.report.tuning_document import WHY, why
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -163,17 +154,13 @@ def page_of(
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
-    course = path(history, reference=reference)
     jobs = jobs_table([("", history, subject.remarks)], slots=slot_numbers(subject.slots))
     if _has(document.sections, jobs):
         jobs = None
     of_trials: dict[str, Sequence[_Shown | None]] = {
-        "Path of the sweep": [course, stages(history)] if course else [],
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
-        "Turns": [turn_strips(history)],
         "Step times of every trial": [strips(history, reference=reference)],
         "Settings in effect": [_settings(history)],
-        "Findings": [_findings(history)],
         _JOBS: [jobs],
         "What was measured, and on what": [Bullets(items=document.header)],
     }
@@ -183,7 +170,7 @@ def page_of(
         ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
         ("To deploy", tuple(_deploy(subject, covered))),
         *((section.title, section.blocks) for section in rest),
-        *([(WHY, tuple(_why(covered)))] if covered is not None and covered.best else []),
+        *([(WHY, tuple(why(covered, ENGLISH)))] if covered is not None and covered.best else []),
         *of_trials.items(),
     ]
     return _page(document.title, sections, files)
@@ -199,39 +186,6 @@ def document_page(document: Document, *, source: str) -> Page:
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
     ]
     return dataclasses.replace(_page(document.title, sections, ()), source=source)
-
-
-def tuning_page_of(
-    document: Document, cells: Sequence[MeasuredCell], *, files: Sequence[str] = ()
-) -> Page:
-    """Return the page of a tuning document of several cells: its text, forests, sign flips.
-
-    The deployment stands second on the page, and behind the evidence in the document.
-    """
-    found, others = document.sections[:1], document.sections[1:]
-    deployed = [section for section in others if section.title == DEPLOYMENT]
-    rest = [section for section in others if section.title != DEPLOYMENT]
-    called = names(cells)
-    forests: list[_Shown | None] = [
-        forest(
-            cell.conclusion, title=called[cell.cell_digest], profiles=cell.profiles, is_short=True
-        )
-        for cell in cells
-    ]
-    flips = forest_of_cells(
-        [
-            (settings, {called[digest]: verdict for digest, verdict in by_cell.items()}, said)
-            for settings, by_cell, said in measured_on_several(cells)
-        ]
-    )
-    sections = [
-        *((section.title, section.blocks) for section in (*found, *deployed)),
-        ("Changes and intervals", tuple(forests)),
-        ("The same settings on several parallelisms", (flips,)),
-        *((section.title, section.blocks) for section in rest),
-        ("What was measured, and on what", (Bullets(items=document.header),)),
-    ]
-    return _page(document.title, sections, files)
 
 
 def _page(
@@ -278,53 +232,6 @@ def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
     )
 
 
-def _why(covered: MeasuredCell) -> Iterator[_Shown]:
-    """Yield why the winner wins, with bars of a step and of its kernels before and after."""
-    reason, *rest = why(covered, ENGLISH)
-    yield reason
-    facts = [
-        (each, (each.before_ms, each.after_ms))
-        for each in covered.explanation.facts
-        if each.before_ms is not None and each.after_ms is not None
-    ]
-    sides = (BASELINE_ID, covered.explanation.profile)
-    whole = next(
-        ([f"{each:.3f} ms" for each in both] for fact, both in facts if fact.part == "span"),
-        ["", ""],
-    )
-    spans, families = [], []
-    for side, name in enumerate(sides):
-        at, shown = 0.0, []
-        for fact, both in facts:
-            if fact.kind == "step" and fact.part in PARTS:
-                said = f"{fact.part}: {both[side]:.3f} ms"
-                shown.append(Bar(at=at, width=both[side], looks=PARTS[fact.part], said=said))
-                at += both[side]
-        spans.append(BarRow(name=name, bars=tuple(shown), text=whole[side]))
-    for fact, both in facts:
-        for side, name in enumerate(sides if fact.kind == "kernel family" else ()):
-            text = f"{both[side]:.3f} ms"
-            bar = Bar(at=0.0, width=both[side], looks="compute", said=f"{fact.part}: {text}")
-            families.append(
-                BarRow(name="" if side else fact.part, what=name, bars=(bar,), text=text)
-            )
-    plots = (
-        bars_plot(
-            spans,
-            caption="A step of a device, in milliseconds: its parts sum to its span.",
-            kinds=[(looks, name) for name, looks in PARTS.items()],
-        ),
-        bars_plot(
-            families,
-            caption="Milliseconds of kernel time per device and step, of the families that moved "
-            "most. Kernels that run at once are counted each.",
-            kinds=(),
-        ),
-    )
-    yield from filter(None, plots)
-    yield from rest
-
-
 def _deploy(subject: Subject, covered: MeasuredCell | None) -> Iterator[Block]:
     """Yield the lines that deploy a recipe; nothing without one."""
     recipe, best = subject.conclusion.tuning.recipe, subject.conclusion.winner
@@ -362,24 +269,6 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     return Table(
         columns=titles, rows=tuple((*row[:5], row[5] or ABSENT, str(n)) for row, n in rows)
     )
-
-
-def _findings(history: Sequence[TrialResult]) -> Table | None:
-    rows = tuple(
-        (
-            plain(", ".join(result.job_ids)) or ABSENT,
-            literal(result.trial.arm),
-            plain(finding.cls),
-            str(finding.action),
-            plain(finding.detail) or ABSENT,
-            str(finding.count),
-            literal(sentence(finding.said)) or ABSENT,
-        )
-        for result in history
-        for finding in result.findings
-    )
-    titles = columns("~Job", "~Arm", "~class", "action", "~detail", ">times", "~evidence")
-    return Table(columns=titles, rows=rows) if rows else None
 
 
 def html(page: Page) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
@@ -23,26 +23,22 @@ from pytest_xlatune.model.result import (
     Outcome,
     Score,
     TrialResult,
-    TrialStatus,
     Verdict,
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.rotation_score import RotationScore, is_baseline
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
-    duration,
     fine,
     interval,
     percent,
     points,
-    significant,
     size,
 )
-from pytest_xlatune.report.document import Table, columns, literal, plain
-from pytest_xlatune.report.language import joined, plainly
-from pytest_xlatune.report.leaderboard import CONFIRMED, in_short, settings_by_arm
+from pytest_xlatune.report.document import literal, plain
+from pytest_xlatune.report.language import joined
+from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
 
 _TICKS = 7  # at most
@@ -55,8 +51,6 @@ _LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
 _MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothing
 _SCALED = 0.98  # share of the scored steps that the scale of the strips holds
 _SCALE_STEPS = 1_000  # of a trial, at most, of which the scale is made
-_LEAST_STAY_S = 1.0
-_LEAST_BAR = 0.2  # percent of the width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +94,10 @@ class ForestPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """Change and interval of each arm on one axis; `zero` is where nothing changes.
-
-    `head` is that of the column of names.
-    """
+    """Change and interval of each arm on one axis; `zero` is where nothing changes."""
 
     title: str
     caption: str
-    head: str
     ticks: tuple[Tick, ...]
     zero: float
     parts: tuple[ForestPart, ...]
@@ -292,70 +282,91 @@ _NOT_RUN = "Not run: compiling decided them"
 _DROPPED = "Dropped: cannot run here"
 
 
-def forest(
-    conclusion: Conclusion,
-    *,
-    title: str = "",
-    profiles: Iterable[Profile] = (),
-    is_short: bool = False,
-) -> Forest | None:
+def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Forest | None:
     """Return the forest plot of a conclusion; None where no arm has a change to show.
 
     Confirmed arms and screened ones are parts of their own on one axis: they do not compare. Arms
     that cannot run come last, with the reason in the place of a change. `profiles` say the settings
-    of their arms; `is_short` keeps the top and the bottom of the screened ones alone.
+    of their arms.
     """
     shown = [
-        each
-        for each in conclusion.verdicts
-        if each.delta is not None
-        and math.isfinite(each.delta)
-        and each.kind is not VerdictKind.INVALID
-        and not is_pending(each)
+        verdict
+        for verdict in conclusion.verdicts
+        if verdict.delta is not None
+        and math.isfinite(verdict.delta)
+        and verdict.kind is not VerdictKind.INVALID
+        and not is_pending(verdict)
     ]
     # The conclusion of a network study repeats a node's row, unless it accuses a link.
-    of_arms = {(each.delta, each.ci95) for each in shown if each.arm != CONCLUSION}
+    of_arms = {(verdict.delta, verdict.ci95) for verdict in shown if verdict.arm != CONCLUSION}
     shown = [
-        each
-        for each in shown
-        if each.arm != CONCLUSION
-        or (each.kind in CONFIRMED and (each.delta, each.ci95) not in of_arms)
+        verdict
+        for verdict in shown
+        if verdict.arm != CONCLUSION
+        or (verdict.kind in CONFIRMED and (verdict.delta, verdict.ci95) not in of_arms)
     ]
+    if not shown:
+        return None
     reference = "" if conclusion.reference is None else conclusion.reference.arm
-    held = {each.arm: sentence(each.against) or reference for each in shown}
+    against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
     # the title says against what most rows are; another row says it itself
-    usual = max([*held.values(), ""], key=[*held.values()].count)
-    told = f" against {_name(usual)}" if usual else ""
+    usual = max([*against.values(), ""], key=[*against.values()].count)
+    ends = [end for verdict in shown for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
+    is_small = max(map(abs, ends)) < _LEAST_CHANGE
+    axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
+    settings, best = settings_by_arm(profiles), conclusion.winner
 
-    def named(verdict: Verdict) -> str:
-        record = conclusion.record
+    def row(verdict: Verdict) -> ForestRow:
+        record, own = conclusion.record, against.get(verdict.arm, "")
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
-        own = held[verdict.arm]
-        return name if own in ("", usual) else f"{name} against {own}"
+        low, high = verdict.ci95 or (None, None)
+        is_invalid = verdict.kind is VerdictKind.INVALID
+        what = settings.get(verdict.arm, "")
+        return ForestRow(
+            name=plain(name if own in ("", usual) else f"{name} against {own}"),
+            what="" if what == ABSENT else what,
+            at=None if is_invalid else axis.at(verdict.delta or 0.0),
+            low=None if is_invalid or low is None else axis.at(low),
+            high=None if is_invalid or high is None else axis.at(high),
+            delta=ABSENT if is_invalid else points(verdict.delta),
+            ends=ABSENT if is_invalid else interval(verdict.ci95),
+            n=str(verdict.n),
+            said=words(verdict) if is_invalid else words_beside(verdict),
+            looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
+            is_best=best is not None and verdict.arm == best.arm,
+            why=joined(verdict.reasons) if is_invalid else "",
+        )
 
-    best = conclusion.winner
-    decided = [(named(each), each) for each in shown if each.kind in CONFIRMED]
-    ranked = [each for each in shown if each.kind is VerdictKind.SCREENED]
-    of_ranked = _SCREENED if any(each.ci95 is None for each in ranked) else _FIRST_RUNS
-    ranked, left_out = in_short(ranked) if is_short else (ranked, 0)
-    more = f"; {counted(left_out, 'more profile')} between these" if left_out else ""
-    parts = {
-        "Confirmed" if all(each.n > 1 for _, each in decided) else "Decided": decided,
-        f"{of_ranked}{more}": [(named(each), each) for each in ranked],
-    }
+    decided = [verdict for verdict in shown if verdict.kind in CONFIRMED]
+    ranked = [verdict for verdict in shown if verdict.kind is VerdictKind.SCREENED]
     dropped = [
-        each
-        for each in conclusion.verdicts
-        if each.kind is VerdictKind.INVALID and not each.can_run
+        verdict
+        for verdict in conclusion.verdicts
+        if verdict.kind is VerdictKind.INVALID and not verdict.can_run
     ]
-    return _forest(
-        parts,
-        dropped=dropped,
-        settings=settings_by_arm(profiles),
-        title=title or f"Change of {plain(conclusion.metric.head)}{told}",
-        caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
-        best="" if best is None else best.arm,
+    parts = (
+        ("Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided", decided),
+        (_SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS, ranked),
+        (_NOT_RUN, [verdict for verdict in dropped if verdict.not_run is not None]),
+        (_DROPPED, [verdict for verdict in dropped if verdict.not_run is None]),
     )
+    return Forest(
+        title=f"Change of {plain(conclusion.metric.head)}"
+        + (f" against {_name(usual)}" if usual else ""),
+        caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
+        ticks=axis.ticks(scale=100.0, sign=True),
+        zero=axis.at(0.0),
+        parts=tuple(
+            ForestPart(title=title, rows=tuple(map(row, verdicts)))
+            for title, verdicts in parts
+            if verdicts
+        ),
+    )
+
+
+def _name(arm: str) -> str:
+    """Return the id of an arm as code, the words for another reference as they are."""
+    return plain(arm) if " " in arm else literal(arm)
 
 
 def bars_plot(
@@ -364,19 +375,15 @@ def bars_plot(
     caption: str,
     kinds: Iterable[tuple[str, str]],
     unit: str = "ms",
-    least: float = 0.0,
 ) -> BarsPlot | None:
-    """Return rows of bars on one axis; None where none has a length.
-
-    No bar is drawn narrower than `least` percent.
-    """
+    """Return rows of bars on one axis; None where none has a length."""
     most = max((bar.at + bar.width for row in rows for bar in row.bars), default=0.0)
     if most <= 0:
         return None
     axis = PlotAxis((0.0, most), margin=0.0)
 
     def placed(bar: Bar) -> Bar:
-        width = max(round(100 * bar.width / most, 2), least)
+        width = round(100 * bar.width / most, 2)
         return replace(bar, at=axis.at(bar.at), width=width, said=plain(bar.said))
 
     return BarsPlot(
@@ -396,211 +403,13 @@ def bars_plot(
     )
 
 
-def _name(arm: str) -> str:
-    """Return the id of an arm as code, the words for another reference as they are."""
-    return plain(arm) if " " in arm else literal(arm)
-
-
-def forest_of_cells(
-    several: Sequence[tuple[str, Mapping[str, Verdict], str]],
-) -> Forest | None:
-    """Return the changes by the same settings in several cells, on one axis.
-
-    `several` has of each its settings, the verdicts by the cell's name, and a word on its sign.
-    """
-    return _forest(
-        {
-            f"{settings}: {said}": [
-                (name, verdict)
-                for name, verdict in by_cell.items()
-                if verdict.delta is not None and math.isfinite(verdict.delta)
-            ]
-            for settings, by_cell, said in several
-        },
-        title="",
-        caption="One part a setting, one row a cell. A single run, an open dot, proves nothing.",
-        best="",
-        head="Cell",
-    )
-
-
-def _forest(
-    parts: Mapping[str, Sequence[tuple[str, Verdict]]],
-    *,
-    title: str,
-    caption: str,
-    best: str,
-    head: str = "Arm",
-    dropped: Sequence[Verdict] = (),
-    settings: Mapping[str, str] | None = None,
-) -> Forest | None:
-    every = [verdict for rows in parts.values() for _, verdict in rows]
-    told = settings or {}
-    if not every:
-        return None
-    ends = [end for verdict in every for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
-    is_small = max(map(abs, ends)) < _LEAST_CHANGE
-    axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
-    return Forest(
-        title=title,
-        caption=caption,
-        head=head,
-        ticks=axis.ticks(scale=100.0, sign=True),
-        zero=axis.at(0.0),
-        parts=tuple(
-            ForestPart(
-                title=name,
-                rows=tuple(
-                    _forest_row(label, verdict, axis, best=best, what=told.get(verdict.arm, ""))
-                    for label, verdict in rows
-                ),
-            )
-            for name, rows in (*parts.items(), *_without(dropped))
-            if rows
-        ),
-    )
-
-
-def _without(dropped: Sequence[Verdict]) -> Iterator[tuple[str, list[tuple[str, Verdict]]]]:
-    """Yield the parts of arms without a change, by why they have none."""
-    yield _NOT_RUN, [(verdict.arm, verdict) for verdict in dropped if verdict.not_run is not None]
-    yield _DROPPED, [(verdict.arm, verdict) for verdict in dropped if verdict.not_run is None]
-
-
-def _forest_row(name: str, verdict: Verdict, axis: PlotAxis, *, best: str, what: str) -> ForestRow:
-    what = "" if what == ABSENT else what
-    if verdict.kind is VerdictKind.INVALID:
-        return ForestRow(
-            name=plain(name),
-            at=None,
-            low=None,
-            high=None,
-            delta=ABSENT,
-            ends=ABSENT,
-            n=str(verdict.n),
-            said=words(verdict),
-            looks="invalid",
-            what=what,
-            why=joined(verdict.reasons),
-        )
-    low, high = verdict.ci95 or (None, None)
-    return ForestRow(
-        what=what,
-        name=plain(name),
-        at=axis.at(verdict.delta or 0.0),
-        low=None if low is None else axis.at(low),
-        high=None if high is None else axis.at(high),
-        delta=points(verdict.delta),
-        ends=interval(verdict.ci95),
-        n=str(verdict.n),
-        said=words_beside(verdict),
-        looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
-        is_best=bool(best) and verdict.arm == best,
-    )
-
-
-_LOOKS = {
-    TrialStatus.MEASURED: "measured",
-    TrialStatus.DROPPED: "dropped",
-    TrialStatus.UNMEASURED: "unmeasured",
-}
-
-
-def path(history: Sequence[TrialResult], *, reference: str = "") -> BarsPlot | None:
-    """Return the jobs of a history over time, a row for each stage; None where none has a time."""
-    timed = [
-        (result, start, end)
-        for result in _in_time(history)
-        if result.outcome is not None
-        and (start := result.outcome.start_s) is not None
-        and (end := result.outcome.end_s) is not None
-    ]
-    if not timed:
-        return None
-    begin = min(start for _, start, _ in timed)
-    unit, unit_s = _unit(max(end for _, _, end in timed) - begin)
-    bars: dict[str, list[Bar]] = {}
-    for result, start, end in timed:
-        looks = _LOOKS.get(result.status, "running")
-        if result.trial.arm == reference and looks == "measured":
-            looks = "reference"
-        bar = Bar(
-            at=(start - begin) / unit_s,
-            width=max(end - start, _LEAST_STAY_S) / unit_s,
-            looks=looks,
-            said=f"{result.trial.arm}, job {', '.join(result.job_ids)}, {duration(end - start)}: "
-            f"{_came(result)}",
-        )
-        bars.setdefault(_stage(result), []).append(bar)
-    seen = dict.fromkeys(bar.looks for of_stage in bars.values() for bar in of_stage)
-    return bars_plot(
-        [BarRow(name="", what=name, bars=tuple(found)) for name, found in bars.items()],
-        caption="Across: time since the first job began. Each bar is a trial's last attempt.",
-        kinds=[(looks, looks) for looks in seen],
-        unit=unit,
-        least=_LEAST_BAR,
-    )
-
-
 def _unit(whole_s: float) -> tuple[str, float]:
     """Return the unit of a time axis that is this long, and its seconds."""
     return ("h", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("min", _MINUTE_S)
 
 
-def _in_time(history: Sequence[TrialResult]) -> list[TrialResult]:
-    return sorted(history, key=lambda each: _start(each.outcome) or math.inf)
-
-
 def _start(outcome: Outcome | None) -> float | None:
     return outcome.start_s if outcome is not None else None
-
-
-def _stage(result: TrialResult) -> str:
-    trial = result.trial
-    return f"{trial.stage} {trial.block}" if trial.block else trial.stage
-
-
-def _came(result: TrialResult) -> str:
-    if result.score is not None:
-        return speed(result.score) + step(result.score, ", ")
-    return plainly(result.reason) or str(result.status)
-
-
-def stages(history: Sequence[TrialResult]) -> Table:
-    """Return what each stage took and which arms ended in it."""
-    rows = []
-    for name in dict.fromkeys(_stage(result) for result in _in_time(history)):
-        own = [result for result in history if _stage(result) == name]
-        ended = dict.fromkeys(
-            f"{literal(result.trial.arm)} ({plainly(result.reason) or result.status})"
-            for result in own
-            if result.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED)
-        )
-        rows.append(
-            (
-                plain(name),
-                str(len({result.trial.arm for result in own})),
-                str(sum(len(result.job_ids) for result in own)),
-                _node_hours(own),
-                "; ".join(ended) or ABSENT,
-            )
-        )
-    jobs = sum(len(result.job_ids) for result in history)
-    arms = str(len({result.trial.arm for result in history}))
-    rows.append(("all", arms, str(jobs), _node_hours(history), ABSENT))
-    titles = columns("Stage", ">arms", ">jobs", ">node-hours of last attempts", "~no figure")
-    return Table(columns=titles, rows=tuple(rows))
-
-
-def _node_hours(history: Iterable[TrialResult]) -> str:
-    found = [
-        max(result.outcome.end_s - result.outcome.start_s, 0.0) * max(len(result.outcome.nodes), 1)
-        for result in history
-        if result.outcome is not None
-        and result.outcome.start_s is not None
-        and result.outcome.end_s is not None
-    ]
-    return significant(sum(found) / _HOUR_S) if found else ABSENT
 
 
 def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | None:
@@ -677,67 +486,6 @@ def _strip(
         if dropped
         else (),
         is_reference=is_reference,
-    )
-
-
-def turn_strips(history: Sequence[TrialResult]) -> Strips | None:
-    """Return the turns of each program of each rotation as small multiples; None without any.
-
-    Times are relative to the baseline of the same rotation, on one scale for all, so that programs
-    that differ lie apart in every rotation, and a rotation's drift shows in all of its programs.
-    """
-    found = [
-        (result, score, name)
-        for result in history
-        if result.rotation is not None and (score := result.rotation.score) is not None
-        for name in dict.fromkeys(turn.program for turn in score.turns)
-    ]
-    off = sorted(
-        abs(turn.log_step_s + score.level)
-        for score in {id(score): score for _, score, _ in found}.values()
-        for turn in score.turns
-    )
-    if not off:
-        return None
-    scale = min(max(off[int(_SCALED * (len(off) - 1))], _LEAST_SCALE), _MOST_SCALE)
-    order = list(dict.fromkeys(name for _, _, name in found))
-    order.sort(key=lambda name: not is_baseline(name))
-    found.sort(key=lambda each: order.index(each[2]))
-    caption = (
-        "A strip is a program in one rotation, a point a turn. Across: steps of the rotation. "
-        f"Line: seconds of a step against the baseline's, from -{size(scale)} at the bottom to "
-        f"+{size(scale)} at the top; a turn beyond stands at the edge."
-    )
-    if len(found) > _MOST_STRIPS:
-        caption += f" The first {_MOST_STRIPS} of {len(found)} are shown."
-    return Strips(
-        caption=caption,
-        strips=tuple(
-            _turn_strip(result, score, name, scale) for result, score, name in found[:_MOST_STRIPS]
-        ),
-    )
-
-
-def _turn_strip(result: TrialResult, score: RotationScore, name: str, scale: float) -> Strip:
-    last = max(score.turns[-1].first_step, 1)
-    own = [turn for turn in score.turns if turn.program == name]
-    change = score.of(name)
-    points = (
-        (
-            round(100 * turn.first_step / last, 1),
-            round(50 - 48 * min(max((turn.log_step_s + score.level) / scale, -1.0), 1.0), 1),
-        )
-        for turn in own
-    )
-    told = percent(relative(change.change)) if change is not None else ABSENT
-    return Strip(
-        name=plain(name),
-        job=plain(result.job_ids[-1]) if result.job_ids else "",
-        said=f"{told}, {counted(len(own), 'turn')}",
-        line=" ".join(f"{x:g},{y:g}" for x, y in points),
-        window=(0.0, 100.0),
-        dropped=(),
-        is_reference=is_baseline(name),
     )
 
 

@@ -7,18 +7,15 @@ seed, the time and the node-hours. Every document, JSON text and junit case has 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, median
 
 from msgspec.structs import replace
 
 from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import JobHours, NodeEnvironment, RunRecord, differing
+from pytest_xlatune.model.environment import NodeEnvironment, RunRecord, differing
 from pytest_xlatune.model.profile import effective_values, parse_flags
-from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.result import relative
 from pytest_xlatune.model.text import size
 from pytest_xlatune.model.trial import AUTOTUNE_PINS
@@ -89,10 +86,8 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         node_hours=sum(max(end - start, 0.0) * count for start, end, count in timed) / _HOUR_S
         if timed
         else None,
-        job_hours=_job_hours(state, digests) if timed else None,
         autotuning=autotuning,
         is_rebuilt=state.is_rebuilt,
-        compiling=_compiling(state, cells[0], digests),
         two_speeds=tuple(_two_speeds(state, study, digests, autotuning)),
     )
 
@@ -127,86 +122,6 @@ def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {
         name: said for name, said in first.items() if all(each.get(name) == said for each in others)
     }
-
-
-def _job_hours(state: LedgerState, digests: Collection[str]) -> JobHours:
-    """Add up how the attempts of a cell spent their time.
-
-    A usual step is the median of those behind the first. What the first takes beyond it is
-    compilation where the trainer compiles in it; a trainer that compiles before its first step
-    does so outside of the steps. A rotation tells what it compiles, and its steps by their turns.
-    """
-    queue_s = outside_s = first_s = steps_s = unscored_s = 0.0
-    for progress in state.trials.values():
-        if progress.trial.cell_digest not in digests:
-            continue
-        last = max(progress.attempts, default=0)
-        for number, attempt in progress.attempts.items():
-            outcome = attempt.outcome
-            if outcome is None or outcome.start_s is None:
-                continue
-            if attempt.submitted_s is not None:
-                queue_s += max(outcome.start_s - attempt.submitted_s, 0.0)
-            if outcome.end_s is None:
-                continue
-            ran_s = max(outcome.end_s - outcome.start_s, 0.0)
-            score = progress.ended.score if progress.ended and number == last else None
-            took_s = [seconds for _, seconds in score.timings] if score else []
-            rotated = progress.ended.rotation if progress.ended and number == last else None
-            if took_s:
-                more_s = max(took_s[0] - median(took_s[1:] or took_s), 0.0)
-                own_s = math.fsum(took_s) - more_s
-            elif rotated and rotated.score and rotated.read:
-                more_s = math.fsum(program.compile_s for program in rotated.read.compiled)
-                own_s = fmean(math.exp(turn.log_step_s) for turn in rotated.score.turns)
-                own_s *= rotated.read.calls or math.fsum(turn.calls for turn in rotated.read.turns)
-            else:
-                unscored_s += ran_s
-                continue
-            first_s += more_s
-            steps_s += own_s
-            outside_s += max(ran_s - own_s - more_s, 0.0)
-    return JobHours(
-        queue_h=queue_s / _HOUR_S,
-        outside_h=outside_s / _HOUR_S,
-        first_step_h=first_s / _HOUR_S,
-        steps_h=steps_s / _HOUR_S,
-        unscored_h=unscored_s / _HOUR_S,
-    )
-
-
-_NO_COMPILATION_S = 0.05  # the header would say 0.0 s
-
-
-def _compiling(state: LedgerState, cell: Cell, digests: Collection[str]) -> str:
-    """Say what the first steps of an arm cost in its first trial on its nodes, and in later ones.
-
-    A later one that is much cheaper loaded what an earlier one compiled.
-    """
-    by_arm: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for progress in state.trials.values():
-        trial, ended = progress.trial, progress.ended
-        score = ended.score if ended is not None else None
-        outcome = ended.outcome if ended is not None else None
-        if score is None or outcome is None or outcome.start_s is None or trial.protocol.dump:
-            continue
-        _, took_s = split_pairs(score.timings)
-        if trial.cell_digest in digests and len(took_s) > 1:
-            more_s = max(took_s[0] - median(took_s[1:]), 0.0)
-            by_arm.setdefault((trial.arm, trial.cell_digest), []).append((outcome.start_s, more_s))
-    runs = [[more_s for _, more_s in sorted(each)] for each in by_arm.values()]
-    later = [more_s for run in runs for more_s in run[1:]]
-    kept = cell.protocol.compile_cache
-    where = f"; programs are kept in {kept} (compile_cache)" if kept else ""
-    if not later:
-        return ""
-    first_s, later_s = median(run[0] for run in runs), median(later)
-    if not kept and max(first_s, later_s) < _NO_COMPILATION_S:
-        return ""
-    return (
-        f"beyond a usual step, the first step took {first_s:.1f} s in the first trial of an arm on "
-        f"its nodes ({len(runs)}) and {later_s:.1f} s in later ones ({len(later)}){where}"
-    )
 
 
 _LEVEL, _OFF = "xla_gpu_autotune_level", "0"

@@ -27,7 +27,7 @@ from pytest_xlatune.report import Subject
 from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -197,14 +197,11 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     (cell,) = cells_of(data)
     scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
     subject = dataclasses.replace(cell.subject, history=scored)
-    whole = tuning([cell])
     beside = [board.name, board.with_suffix(".json").name]
     page = page_of(leaderboard(subject), subject, covered=cell, files=beside)
     yield board, markdown(leaderboard(subject))
     yield board.with_suffix(".html"), html(page)
-    yield data.with_suffix(".md"), markdown(whole)
-    beside = [data.with_suffix(".md").name, data.name]
-    yield data.with_suffix(".html"), html(tuning_page_of(whole, [cell], files=beside))
+    yield data.with_suffix(".md"), markdown(tuning([cell]))
 
 
 def cells_of(data: Path) -> tuple[MeasuredCell, ...]:

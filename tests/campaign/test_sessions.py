@@ -190,7 +190,6 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
         "pretend/leaderboard.json",
         "pretend-tuning.md",
         "pretend-tuning.json",
-        "pretend-tuning.html",
         "pretend/leaderboard.html",
     ]
     assert all(BASELINE_ID in path.read_text(encoding="utf-8") for path in paths)

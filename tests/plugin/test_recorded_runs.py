@@ -100,11 +100,6 @@ def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None
     assert found["started_s"] < found["ended_s"]
     took_s = found["ended_s"] - found["started_s"]
     assert 0 < found["node_hours"] * 3600 < took_s
-    spent = found["job_hours"]
-    ran_h = sum(hours for part, hours in spent.items() if part != "queue_h")
-    assert ran_h == pytest.approx(found["node_hours"]), "every second of a job, once"
-    assert spent["outside_h"] > 0, "it starts, and compiles before its first step"
-    assert spent["steps_h"] > 0
     (told,) = [e for e in folder.events("environment-seen") if e["is_whole"]]
     assert told["nodes"][0]["packages"] == node["packages"]
     assert len(folder.events("environment-seen")) == 1, "the other told the same"

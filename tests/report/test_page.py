@@ -39,14 +39,12 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.covered import EvidenceFact
 from pytest_xlatune.report.document import Document, Text
 from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.page import html, page_of, tuning_page_of
+from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
-from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.publish import (
@@ -56,7 +54,7 @@ from pytest_xlatune.tasks.publish import (
     read_known,
 )
 from tests.helpers import of_studies, scripted
-from tests.helpers.covered import BEGUN_SUBJECT, COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
 from tests.helpers.pages import read
 from tests.helpers.scripted import (
@@ -134,30 +132,6 @@ def test_every_kind_of_document_has_a_page(
     page = read(text)
     titles = {made.title, *(each.title for each in made.sections)}
     assert not [each for each in titles if each.replace("`", "") not in page.text]
-
-
-def test_the_page_of_several_cells_shows_their_sign_flips() -> None:
-    cells = (COVERED, other_parallelism(), STOPPED)
-    text = html(tuning_page_of(tuning(cells), cells))
-    check_own_tags_only(text)
-    page = read(text)
-    assert "The same settings on several parallelisms" in page.text
-    flips = [
-        rows
-        for rows in page.tables
-        if any("flips: faster on" in cell for row in rows for cell in row)
-    ]
-    assert flips, "the words that the table has"
-    assert {"SLOWER", "FASTER"} <= {row[-1] for row in flips[0]}
-    alone = html(tuning_page_of(tuning((COVERED,)), (COVERED,)))
-    assert "several parallelisms" not in read(alone).text
-
-
-def test_the_deployment_stands_second_on_a_tuning_page() -> None:
-    for cells in ((COVERED,), (COVERED, other_parallelism(), STOPPED)):
-        text = html(tuning_page_of(tuning(cells), cells))
-        titles = [unescape(each) for each in re.findall(r"<h2[^>]*>(.*?)</h2>", text)]
-        assert titles[:2] == ["TL;DR", "Recommended deployment"]
 
 
 def test_a_phone_shows_each_row_of_a_table_as_lines_with_their_titles() -> None:
@@ -437,34 +411,6 @@ def test_a_fault_of_the_page_costs_no_report(
         "pretend-tuning.md",
         "pretend-tuning.json",
     }
-
-
-def test_a_step_and_its_kernels_stand_side_by_side_with_the_figures_of_the_evidence() -> None:
-    told = (("step", "span", 8.0, 7.0), ("step", "compute", 6.0, 5.5), ("step", "idle", 2.0, 1.5),
-            ("kernel family", "gemm", 5.0, 4.25))  # fmt: skip
-    facts = tuple(
-        EvidenceFact(kind=kind, text=f"{part}: moved", part=part, before_ms=before, after_ms=after)
-        for kind, part, before, after in told
-    )
-    found = replace(COVERED, explanation=replace(EXPLAINED, facts=(*EXPLAINED.facts, *facts)))
-    text = html(page_of(leaderboard(FINISHED), FINISHED, covered=found))
-    check_own_tags_only(text)
-    rows = re.findall(r'role="listitem">(.*?)</div>', text, re.DOTALL)
-    shown = [re.findall(r"<title>(.*?)</title>", each) for each in rows]
-    assert shown == [
-        ["compute: 6.000 ms", "idle: 2.000 ms"],
-        ["compute: 5.500 ms", "idle: 1.500 ms"],
-        ["gemm: 5.000 ms"],
-        ["gemm: 4.250 ms"],
-    ]
-    assert [re.findall(r'"figure">(.*?)<', each) for each in rows[:2]] == [
-        ["8.000 ms"],
-        ["7.000 ms"],
-    ]
-    widths = [sum(map(float, re.findall(r' width="([\d.]+)%"', each))) for each in rows]
-    assert widths == pytest.approx([100.0, 87.5, 100.0, 85.0], abs=0.02)
-    bare = html(page_of(leaderboard(FINISHED), FINISHED, covered=COVERED))
-    assert 'role="listitem"' not in bare, "evidence without figures has no bars"
 
 
 def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> None:

@@ -27,15 +27,13 @@ from pytest_xlatune.report.page import (
     document_page,
     html,
     page_of,
-    tuning_page_of,
 )
-from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.tasks.drill import Drilled
 from pytest_xlatune.tasks.drill_document import drill_document
 from tests.helpers import of_studies
 from tests.helpers.captures import node
 from tests.helpers.chromium import PROGRAM, Browser, browser
-from tests.helpers.covered import BEGUN_SUBJECT, COVERED, STOPPED, other_parallelism
+from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import FINISHED
 from tests.helpers.waiting import until
 from tests.report.test_page import hostile
@@ -147,14 +145,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     example = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
     measured = example[0].subject
-    several = (COVERED, other_parallelism(), STOPPED)
     planted = hostile()
     made = {
         "example": page_of(leaderboard(measured), measured, covered=example[0]),
-        "example-tuning": tuning_page_of(tuning(example), example),
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
-        "several": tuning_page_of(tuning(several), several),
         "nodes": page_of(cell_document(of_studies.nodes()), of_studies.nodes()),
         "hostile": page_of(leaderboard(planted), planted),
     }
@@ -199,10 +194,10 @@ def past(day: int) -> PastStudy:
     )
 
 
-NAMES = ("example", "example-tuning", "finished", "begun", "several", "nodes", "hostile")
+NAMES = ("example", "finished", "begun", "nodes", "hostile")
 DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill")
 LED = ("live",)
-FORESTS = ("example", "several")
+FORESTS = ("example", "finished")
 ROWS = ("course",)  # of names, below a plot
 
 
@@ -214,7 +209,7 @@ def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
 
 # those of `make test`: a forest, several cells, a plot with names below it, a matrix
 @pytest.mark.parametrize(
-    "name", some([*NAMES, *DRAWN, *LED], chosen=("example", "several", "strip", "matrix", "live"))
+    "name", some([*NAMES, *DRAWN, *LED], chosen=("example", "strip", "matrix", "live"))
 )
 def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
     shown: Browser, pages: dict[str, Path], name: str
@@ -251,9 +246,7 @@ def test_no_text_of_the_picture_of_the_readme_is_cut_off(shown: Browser) -> None
     assert shown.ask(beyond) == []
 
 
-@pytest.mark.parametrize(
-    "name", some(["example", "several", *DRAWN, "live"], chosen=("example", "batch"))
-)
+@pytest.mark.parametrize("name", some(["example", *DRAWN, "live"], chosen=("example", "batch")))
 def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: str) -> None:
     for scheme, media in (("light", ""), ("dark", ""), ("dark", "print")):
         shown.open(pages[name], width=1280, scheme=scheme, media=media)

@@ -11,8 +11,6 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import live_line, standing
-from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.page_plots import turn_strips
 from pytest_xlatune.report.render import markdown
 from tests.helpers.answers import CELL, drive
 from tests.helpers.turn_answers import Machine, mixed, turning
@@ -58,36 +56,12 @@ def test_a_sweep_of_jobs_has_no_word_of_rotations() -> None:
     )
     assert "rotation" not in markdown(leaderboard(found))
     assert "| measured in |" not in markdown(leaderboard(found))
-    assert turn_strips(done) is None
-
-
-def test_the_page_draws_a_strip_for_each_program_of_each_rotation(subject: Subject) -> None:
-    found = turn_strips(subject.history)
-    assert found
-    assert len(found.strips) == 12 + 3  # the profiles, and the copies of the baseline
-    assert found.strips[0].is_reference
-    slow = next(each for each in found.strips if each.name == "p9")
-    assert slow.said.startswith("-19.")
-    heights = [float(point.partition(",")[2]) for point in slow.line.split()]
-    assert max(heights) < 40, "above the middle, because its steps take longer"
-    text = html(page_of(leaderboard(subject), subject))
-    assert ">Turns<" in text
-    assert "A strip is a program in one rotation" in text
 
 
 def test_a_program_gets_everything_as_json(subject: Subject) -> None:
     document = json.loads(leaderboard_json(subject))
     turns = [each for each in document["trials"] if each.get("rotation")]
     assert [TrialResult.from_json({n: v for n, v in e.items() if n != "id"}) for e in turns]
-
-
-def test_a_turn_far_off_stands_at_the_edge() -> None:
-    done = drive(turning(12), Machine({"p3": 20.0}, sigma=0.0005))
-    found = turn_strips(done)
-    assert found
-    for each in found.strips:
-        heights = [float(point.partition(",")[2]) for point in each.line.split()]
-        assert all(0 <= height <= 100 for height in heights)
 
 
 def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:

@@ -9,8 +9,7 @@ import argparse
 import difflib
 import os
 import re
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,31 +29,11 @@ _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
 
 
-_IN_PYTEST = "--xlatune-"  # begins the names of our options there
-
-
 class Commands(argparse.ArgumentParser):
     """A parser that names the nearest command or option where one is mistyped."""
 
     command: argparse.ArgumentParser | None = None  # the one that was asked for
     hint = ""  # behind a command that there is not
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Read the words, and the name that an option has in pytest for its own here."""
-        words = list(sys.argv[1:] if args is None else args)
-        end = words.index("--") if "--" in words else len(words)
-        own = [*map(self._own, words[:end]), *words[end:]]
-        return super().parse_known_args(own, namespace)
-
-    def _own(self, word: str) -> str:
-        known = self._option_string_actions
-        name, is_valued, value = word.partition("=")
-        own = name.replace(_IN_PYTEST, "--", 1)
-        if not name.startswith(_IN_PYTEST) or name in known or own not in known:
-            return word
-        return f"{own}{is_valued}{value}"
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""

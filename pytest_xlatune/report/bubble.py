@@ -3,7 +3,7 @@
 No XLA flag changes it. The shape of the pipeline does: stages, microbatches, repeats. This module
 repeats how MaxText derives that shape from its settings (`pyconfig.py`: repeats and microbatches
 follow from the rest; `layers/pipeline.py`: M V iterations that work, d (S-1) in the bubble), and
-shows the predicted change beside the measured one. Pure.
+predicts the change that it makes. Pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from pathlib import Path
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.model.text import ABSENT, points, size, whole
 from pytest_xlatune.report._deployed_files import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
-from pytest_xlatune.report.language import ENGLISH, Translator
-from pytest_xlatune.report.lines import words_beside
 
 MICROBATCHES = "num_pipeline_microbatches"
 LAYERS_PER_STAGE = "num_layers_per_pipeline_stage"
@@ -163,69 +160,52 @@ def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPi
     return layers // (stages * per_stage)
 
 
-TITLE = "Pipeline bubble"
 _COLUMNS = columns("~Profile", ">S", ">M", ">V", ">bubble", ">predicted delta %")
-_MEASURED = columns(">measured delta %", "~verdict")
 
 
 def bubbles(
-    cell: Cell,
-    profiles: Sequence[Profile],
-    *,
-    files: Sequence[DeployedFile] = (),
-    conclusion: Conclusion | None = None,
-    say: Translator = ENGLISH,
+    cell: Cell, profiles: Sequence[Profile], *, files: Sequence[DeployedFile] = ()
 ) -> Section | None:
-    """Return the section; None where no profile changes the shape of a pipeline.
+    """Return the section of a plan; None where no profile changes the shape of a pipeline.
 
-    The trainer's configuration is among `files` where it is known. Before a sweep `conclusion` is
-    None, and no measured change is shown.
+    The trainer's configuration is among `files` where it is known.
     """
     shaping = [profile for profile in profiles if profile.overrides.keys() & {*_NUMBERS, DELAY}]
     if not shaping or stages_of(cell) == 1:
         return None
     config = config_of(files)
-    found = [(profile, pipeline_of(cell, profile, config)) for profile in (BASELINE, *shaping)]
-    base = found[0][1]
+    shapes = [(profile, pipeline_of(cell, profile, config)) for profile in (BASELINE, *shaping)]
+    base = shapes[0][1]
     whys = dict.fromkeys(
-        say("{profile}: {reason}.", profile=plain(profile.id), reason=plain(its.reason))
-        for profile, its in found
-        if isinstance(its, NoPipeline)
+        f"{plain(profile.id)}: {plain(shape.reason)}."
+        for profile, shape in shapes
+        if isinstance(shape, NoPipeline)
     )
     return section(
-        TITLE,
+        "Pipeline bubble",
         Table(
-            columns=_COLUMNS if conclusion is None else (*_COLUMNS, *_MEASURED),
-            rows=tuple(_row(profile, its, base, conclusion) for profile, its in found),
+            columns=_COLUMNS, rows=tuple(_row(profile, shape, base) for profile, shape in shapes)
         ),
-        say.text(
-            "S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + "
-            "S-1), twice the S-1 where activations are forwarded with a delay. The "
-            "predicted delta counts the bubble alone; smaller microbatches have "
-            "costs of their own."
+        Text(
+            text="S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + S-1), "
+            "twice the S-1 where activations are forwarded with a delay. The predicted delta "
+            "counts the bubble alone; smaller microbatches have costs of their own."
         ),
         *(Text(text=why) for why in whys),
     )
 
 
 def _row(
-    profile: Profile,
-    its: Pipeline | NoPipeline,
-    base: Pipeline | NoPipeline,
-    conclusion: Conclusion | None,
+    profile: Profile, shape: Pipeline | NoPipeline, base: Pipeline | NoPipeline
 ) -> tuple[str, ...]:
-    is_base = profile is BASELINE
-    shape = [ABSENT] * 5
-    if isinstance(its, Pipeline):
-        shape = [
-            str(its.stages),
-            str(its.microbatches),
-            str(its.repeats),
-            size(its.bubble),
-            points(its.over(base)) if isinstance(base, Pipeline) and not is_base else ABSENT,
-        ]
-    if conclusion is None:
-        return literal(profile.id), *shape
-    verdict = None if is_base else conclusion.verdict(profile.id)
-    measured = (points(verdict.delta), words_beside(verdict)) if verdict else (ABSENT, ABSENT)
-    return literal(profile.id), *shape, *measured
+    if isinstance(shape, NoPipeline):
+        return (literal(profile.id), *[ABSENT] * 5)
+    is_compared = isinstance(base, Pipeline) and profile is not BASELINE
+    return (
+        literal(profile.id),
+        str(shape.stages),
+        str(shape.microbatches),
+        str(shape.repeats),
+        size(shape.bubble),
+        points(shape.over(base)) if is_compared and isinstance(base, Pipeline) else ABSENT,
+    )

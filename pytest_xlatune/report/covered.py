@@ -110,7 +110,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
         record: what the figures rest on besides the settings; None where that is not known.
         slots, exposed: see `Subject`.
-        pgle: text of the file by which the winner lets XLA schedule; "" where it names none.
     """
 
     sweep: str
@@ -130,7 +129,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     record: RunRecord | None = None
     slots: tuple[tuple[str, str], ...] = ()
     exposed: Message | None = None
-    pgle: str = ""
 
     @property
     def label(self) -> str:

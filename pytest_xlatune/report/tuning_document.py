@@ -22,7 +22,7 @@ from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, whole
 from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
-from pytest_xlatune.report.bubble import TITLE, bubbles, config_of
+from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.report.covered import Explanation, MeasuredCell, OtherCell, names
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
@@ -432,15 +432,6 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from tables(covered.subject, is_short=True, say=say)
     yield dataclasses.replace(sensitivity(covered.conclusion), title="What this sweep can tell")
-    bubble = bubbles(
-        covered.cell,
-        covered.profiles,
-        files=covered.files,
-        conclusion=covered.conclusion,
-        say=say,
-    )
-    for block in bubble.blocks if bubble else ():
-        yield dataclasses.replace(block, title=TITLE) if isinstance(block, Table) else block
 
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:

@@ -8,15 +8,13 @@ the queue is unknown. A site may set a limit above which a person has to say yes
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
-from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
@@ -27,7 +25,6 @@ from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _HOUR_S = 3600.0
-_FOLDERS_UP, _FOLDERS_DOWN = 4, 200  # of the current one, where another start may have worked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,25 +225,6 @@ def _waves_left(study: Study, outlook: Outlook) -> int:
     ahead = [nodes.get(trial.cell_digest, ()) for trial in outlook.ahead]
     waves = waves_in(ahead)
     return math.ceil(outlook.left * waves / len(ahead)) if waves < len(ahead) else 0
-
-
-def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
-    """Say where another work directory holds trials of this cell; () where this one does.
-
-    A start from another folder has another work directory, and would measure again. Looked at are
-    the current folder, those above it and those in it.
-    """
-    if (workdir / folder / LEDGER).exists():
-        return ()
-    here = Path.cwd()
-    places = [here, *list(here.parents)[:_FOLDERS_UP], *sorted(here.glob("*/"))[:_FOLDERS_DOWN]]
-    found = dict.fromkeys((path / workdir.name).resolve() for path in places)
-    return tuple(
-        f"{path} holds trials of this very cell, and this run would measure them again; start it "
-        f"from {path.parent}, or with --xlatune-workdir {path}"
-        for path in found
-        if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - false where we may not look
-    )
 
 
 def refuse_unasked(cost: Cost, *, limit_h: float | None, is_said: bool, sweep: str) -> None:

@@ -46,7 +46,7 @@ from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere
+from pytest_xlatune.tasks.cost import cost_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,6 @@ def plan_of(
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),
-        *kept_elsewhere(resolved.folder, workdir),
     ]
     compiled_first: list[Section] = []
     foreseen = None

@@ -26,37 +26,28 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.ledger import (
     LEDGER,
-    AttemptEnded,
-    AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
     Ledger,
     LedgerEntry,
-    find_ledgers,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, DeployedFile
-from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError, XlatuneError
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import (
-    PGLE,
-    PGLE_SUFFIX,
     Profile,
-    effective_values,
 )
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Slots, Subject
-from pytest_xlatune.report.bubble import bubbles
-from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document, Section
@@ -120,40 +111,23 @@ def _is_variant(there: Cell, here: Cell) -> bool:
     return as_here.digest == here.digest
 
 
-_LET_GO = "let go: no session waits for it"
-_STOPPED = "ended after the stop of the sweep; runs again in the next session"
-
-
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return job id -> the decision on it, or that it was let go; accepted jobs have no entry.
+    """Return job id -> the decision on it; accepted jobs have no entry.
 
     A result knows the reason of its last attempt only, and a trial that will run again has none.
     """
     jobs: dict[tuple[str, int], str] = {}  # by trial id and number of the attempt
-    said: dict[tuple[str, int], str] = {}
-    let_go: set[tuple[str, int]] = set()
-    sessions: set[str] = set()
-    is_stopped = False
+    remarks: dict[str, str] = {}
     for entry in entries:
         match entry.event:
-            case CampaignOpened(session=session):
-                is_stopped &= session in sessions
-                sessions.add(session)
             case AttemptSubmitted(submission=of):
                 jobs[of.trial_id, of.attempt] = of.job_id
-            case AttemptLetGo(trial_id=trial_id, attempt=attempt):
-                said[trial_id, attempt] = _LET_GO
-                let_go.add((trial_id, attempt))
-            case Decided(trial_id=trial_id, attempt=attempt) as event:
-                is_ours = event.next is Next.INTERRUPTED and is_stopped
-                said[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
-                let_go.discard((trial_id, attempt))
-                is_stopped |= event.next is Next.STOP
-            case AttemptEnded(trial_id=trial_id, attempt=attempt) if (trial_id, attempt) in let_go:
-                # it ended by itself before the session let it go
-                let_go.remove((trial_id, attempt))
-                del said[trial_id, attempt]
-    return {jobs[key]: words for key, words in said.items() if words and key in jobs}
+            case Decided(trial_id=trial_id, attempt=attempt, why=why) if why is not None:
+                if (trial_id, attempt) in jobs:
+                    remarks[jobs[trial_id, attempt]] = sentence(why)
+            case _:
+                pass
+    return remarks
 
 
 def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -> tuple[Path, ...]:
@@ -454,40 +428,12 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    subject = dataclasses.replace(known.subject, alone=_checked_alone(known))
-    document = known.kind.document_of(subject)
+    document = known.kind.document_of(known.subject)
     if known.study.traits.compares_settings:
-        files, conclusion = known.files, known.conclusion
-        shown_too = (
-            was_compiled(known.state, known.profiles, known.history),
-            bubbles(known.cell, known.profiles, files=files, conclusion=conclusion),
-        )
-        document = dataclasses.replace(
-            document, sections=(*document.sections, *filter(None, shown_too))
-        )
+        shown_too = was_compiled(known.state, known.profiles, known.history)
+        if shown_too is not None:
+            document = dataclasses.replace(document, sections=(*document.sections, shown_too))
     return document
-
-
-def _checked_alone(known: CellReport) -> str:
-    """Say how nodes that ran in pairs did in the last check of each alone; "" without one."""
-    if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
-        return ""
-    nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
-    checks = []
-    for folder in find_ledgers(known.folder.parents[1]):
-        with contextlib.suppress(LedgerError):
-            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER).opened())
-            if study.traits.cell_nodes == 1:
-                checks.append(read_known(folder))
-    of_these = [
-        report
-        for report in checks
-        if report.conclusion.complete and nodes <= {arm.arm for arm in report.conclusion.verdicts}
-    ]
-    last = max(of_these, key=lambda each: each.at_s, default=None)
-    if last is None:
-        return ""
-    return checked_alone(last.conclusion, sweep=last.sweep, written=last.written)
 
 
 def _patch_of_setting(known: CellReport) -> str:
@@ -569,20 +515,8 @@ def measured_cell_of(known: CellReport) -> MeasuredCell:
         covered = replace(
             covered,
             elsewhere=elsewhere(known.folder, known.study.cells[0], recipe) if recipe else (),
-            pgle=_pgle_of(recipe) if recipe else "",
         )
     return covered
-
-
-def _pgle_of(recipe: Profile) -> str:
-    """Return the text of the file by which a recipe lets XLA schedule; "" of none, or no text."""
-    path = Path(effective_values(recipe.flags).get(PGLE, ""))
-    if path.suffix != PGLE_SUFFIX:
-        return ""
-    try:
-        return secure_files.read_bytes(path).decode()
-    except (OSError, XlatuneError, UnicodeDecodeError):
-        return ""
 
 
 def page_text(

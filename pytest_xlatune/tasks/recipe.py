@@ -7,7 +7,6 @@ recipe where it shall be deployed.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
 from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
 from pytest_xlatune.model.profile import (
     PGLE,
-    PGLE_SUFFIX,
-    Flag,
     Profile,
     effective_values,
     format_flags,
@@ -140,6 +137,11 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     hidden = [name for name, value in _pairs(profile) if is_secret(name) or HIDDEN in value]
     if hidden:
         raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
+    if PGLE in effective_values(profile.flags):
+        raise ConfigError(
+            f"{where}: XLA schedules it by a file of its own program, which is not in this one; "
+            "Singles(..., pgle=True) makes one of a run here"
+        )
     if not best.wins or best.n < MIN_TRIALS or best.ci95 is None:
         raise ConfigError(f"{where}: {profile.id} is not FASTER by two trials or more")
     return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
@@ -213,7 +215,7 @@ class Applied:
         patch: for `git apply`, once the gate has passed; None where no file can deploy it.
         missing: why the patch lacks it, or a part of it.
         own_table: of `xlatune.toml`, whose settings the gate does not get by its name; "" is none.
-        files: path -> text, of both, and of the file by which the recipe lets XLA schedule.
+        files: path -> text of both.
     """
 
     gate: Path
@@ -229,9 +231,8 @@ def applied(
     """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
 
     Raises:
-        ConfigError: one of the files is there already, or the recipe's own is not in its pack.
+        ConfigError: one of the files is there already.
     """
-    recipe, brought = _brought(recipe, sweep_file)
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
     # the comment says where it was measured; what the sweep gives by argument no file can deploy
@@ -251,7 +252,6 @@ def applied(
             env=profile.env,
             overrides=profile.overrides,
         ),
-        **brought,
     }
     if patch is not None:
         texts[patch] = (
@@ -274,25 +274,3 @@ def applied(
         own_table=table if is_own else "",
         files=texts,
     )
-
-
-def _brought(recipe: MeasuredRecipe, sweep_file: Path) -> tuple[MeasuredRecipe, dict[Path, str]]:
-    """Return a recipe by whose file XLA schedules with that file's place here, and its text."""
-    profile, cell = recipe.profile, recipe.cell
-    file = effective_values(profile.flags).get(PGLE)
-    if file is None:
-        return recipe, {}
-    if not cell.pgle:
-        raise ConfigError(
-            f"{recipe.path}: the text of {file}, by which the recipe lets XLA schedule, is not in "
-            "it; Singles(..., pgle=True) makes one of a run here"
-        )
-    path = sweep_file.with_name(f"{sweep_file.stem}_recipe{PGLE_SUFFIX}")
-    here = Flag(name=PGLE, value=str(path.absolute()))
-    moved = replace(
-        profile, flags=tuple(here if flag.name == PGLE else flag for flag in profile.flags)
-    )
-    profiles = tuple(moved if each.id == profile.id else each for each in cell.profiles)
-    return dataclasses.replace(recipe, profile=moved, cell=replace(cell, profiles=profiles)), {
-        path: cell.pgle
-    }

@@ -10,7 +10,6 @@ import pytest
 
 from pytest_xlatune.cli import COMMANDS, EXAMPLES, main
 from pytest_xlatune.cli import _parser as parser_of
-from pytest_xlatune.cli.parsers import Commands
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
 
@@ -81,28 +80,6 @@ def test_an_option_that_help_leaves_out_is_taken_and_named_where_it_is_mistyped(
         main(["plan", "sweep.py", "--queue-dapth", "1"])
     assert "did you mean --queue-depth?" in capsys.readouterr().err
     assert main(["plan", str(tmp_path / "none.py"), "--slots", "2"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "rotate"),
-    [
-        (["--xlatune-rotate", "on"], "on"),
-        (["--xlatune-rotate=auto"], "auto"),
-        (["--rotate", "off"], "off"),
-        ([], None),
-    ],
-)
-def test_an_option_is_taken_by_its_name_in_pytest_too(words: list[str], rotate: str | None) -> None:
-    """Seen: `xlatune plan` refused --xlatune-rotate, which pytest takes, and proposed --rotate."""
-    found = parser_of("plan").parse_args(["plan", "sweep.py", *words])
-    assert (found.xlatune_rotate, str(found.sweep)) == (rotate, "sweep.py")
-
-
-def test_words_behind_two_dashes_keep_their_names() -> None:
-    parser = Commands()
-    parser.add_argument("--rotate")
-    parser.add_argument("rest", nargs="*")
-    assert parser.parse_args(["--", "--xlatune-rotate", "on"]).rest == ["--xlatune-rotate", "on"]
 
 
 @pytest.mark.parametrize(

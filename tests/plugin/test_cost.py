@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cost import Cost, cost_of, kept_elsewhere, refuse_unasked
+from pytest_xlatune.tasks.cost import Cost, cost_of, refuse_unasked
 
 DESIGN = """\
         screen_baselines=2,
@@ -118,25 +117,6 @@ def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
     plan.stdout.fnmatch_lines(["*ranking only*"])
     ranked = folder.run("-m", "wave2", "--xlatune-yes")
     ranked.assert_outcomes(passed=2, xfailed=1)
-
-
-def test_trials_measured_from_another_folder_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    above, cell = tmp_path, Path("pretend/cell")  # few folders lie in it, unlike in pytest's own
-    project = above / "project"
-    kept, below = project / ".xlatune", project / "sweeps"
-    (kept / cell).mkdir(parents=True)
-    (kept / cell / "ledger.jsonl").write_text("{}\n")
-    below.mkdir()
-    for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
-        monkeypatch.chdir(here)
-        (said,) = kept_elsewhere(cell, workdir)
-        assert f"{kept} holds trials of this very cell" in said
-        assert f"--xlatune-workdir {kept}" in said
-    monkeypatch.chdir(project)
-    assert kept_elsewhere(cell, kept) == ()
-    assert kept_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
 
 
 def checked(study: Any, *, nodes: int) -> ResolvedSweep:

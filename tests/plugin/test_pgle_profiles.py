@@ -82,7 +82,7 @@ def edited(folder: Any, old: str, new: str) -> None:
     (folder.path / "trainer.py").write_text(text.replace(old, new), encoding="utf-8")
 
 
-def test_the_file_of_an_evidence_run_wins_and_travels_with_the_recipe(
+def test_the_file_of_an_evidence_run_wins_and_is_no_recipe_of_another_place(
     guided: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guided.run()
@@ -98,25 +98,12 @@ def test_the_file_of_an_evidence_run_wins_and_travels_with_the_recipe(
     board = json.loads(guided.read("reports/pretend/leaderboard.json"))
     (verdict,) = board["conclusion"]["verdicts"]
     assert (verdict["arm"], verdict["kind"]) == ("pgle-profile", "FASTER")
-    tuning = guided.path / "reports" / "pretend-tuning.json"
-    (cell,) = json.loads(tuning.read_text(encoding="utf-8"))["cells"]
-    assert cell["pgle"] == text
 
-    # in its new place: the file beside the patch, and the flag names it there
+    # the file is of the program that was measured: another place makes its own
     monkeypatch.chdir(guided.path)
-    monkeypatch.setattr("pytest_xlatune.cli.recipe.lint_recipe", lambda *_: ([], [], "0.10.2"))
-    asked = ["recipe", "apply", str(tuning), "--to", "test_sweep.py", "--elsewhere"]
-    assert main(asked) == 0
-    brought = guided.path / "test_sweep_recipe.pbtxt"
-    assert brought.read_text(encoding="utf-8") == text
-    assert f"--{PGLE}={brought}" in guided.read("test_sweep_recipe.py")
-    for each in guided.path.glob("test_sweep_recipe*"):
-        each.unlink()
-    cell["pgle"] = ""
-    tuning.write_text(json.dumps({"schema": 3, "cells": [cell]}), encoding="utf-8")
-    capsys.readouterr()
+    asked = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
     assert main(asked) == 2
-    assert "lets XLA schedule, is not in it" in capsys.readouterr().err
+    assert "Singles(..., pgle=True) makes one of a run here" in capsys.readouterr().err
     assert not [*guided.path.glob("test_sweep_recipe*")]
 
 

@@ -3,7 +3,7 @@
     python benchmarks/straggler_rates.py --write docs/reference/error_rates.md
 
 Jobs are simulated whose ranks print the seconds of 512 steps each. After each window of 16 steps
-the code that `xlatune steps` and `watch` run looks at the lines so far: 31 looks a job, and one
+the code that `xlatune steps` runs looks at the lines so far: 31 looks a job, and one
 accusation in any of them counts. `every step waits` is a job of collectives: each step of every
 rank is as long as that of the slowest.
 """

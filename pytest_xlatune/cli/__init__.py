@@ -161,8 +161,6 @@ _WIDTH = 78
 # A flag of XLA or libtpu has an underscore in its name; no option of ours has one.
 #   --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
 _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
-# A checkout that was installed before it had guests has their code and not their names.
-_STALE = "; no package brings a command: after an update of a checkout, install it again"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -236,8 +234,6 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     known = commands(name)
-    if name not in known and not BROUGHT:
-        parser.hint = _STALE
     # nothing lists the other commands where one is named: their parsers are made for the list alone
     listed = [name] if name in known else [*known]
     added = add_commands(parser, {each: known[each].line for each in listed}, metavar="COMMAND")

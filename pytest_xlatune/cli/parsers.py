@@ -33,7 +33,6 @@ class Commands(argparse.ArgumentParser):
     """A parser that names the nearest command or option where one is mistyped."""
 
     command: argparse.ArgumentParser | None = None  # the one that was asked for
-    hint = ""  # behind a command that there is not
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
@@ -44,8 +43,6 @@ class Commands(argparse.ArgumentParser):
             known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
         near = difflib.get_close_matches(match["said"], known, n=1) if match else []
         more = f"; did you mean {near[0]}?" if near else ""
-        if match is not None and self.command is None and not near:
-            more = self.hint
         if message.endswith(("required: COMMAND", "required: ACTION")):
             more = f"; `{self.prog} --help` lists them"
         # its usage, not that of all commands

@@ -36,15 +36,10 @@ class EvidenceFact(Record, frozen=True, kw_only=True):
         text: the sentence or the figure.
         artifacts: files or folders that show it, below the work directory.
         jobs: the jobs that wrote the artifacts.
-        part: of a step, or a family of kernels, where the text is its figure; else "".
-        before_ms, after_ms: its milliseconds per device and step, of the baseline and the winner.
     """
 
     kind: str
     text: str
-    part: str = ""
-    before_ms: Real | None = None
-    after_ms: Real | None = None
     artifacts: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 

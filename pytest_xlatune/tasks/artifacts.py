@@ -412,7 +412,4 @@ def _moved(kind: str, part: Part) -> EvidenceFact:
     return EvidenceFact(
         kind=kind,
         text=f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change})",
-        part=part.name,
-        before_ms=before,
-        after_ms=after,
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,12 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.cli.show import show
-from pytest_xlatune.ledger import LEDGER, Decided, Ledger
-from pytest_xlatune.model.redact import HIDDEN
-from pytest_xlatune.model.resources import Next
+from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.plugin import controller
 from pytest_xlatune.report.lines import in_columns
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
@@ -201,27 +195,6 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     (line,) = seen.after()
     assert re.search(r"\(job 1\) waits .*, put back, .*, 1 more in flight \| ", line)
     assert "(job 2) started" in seen.feed.status()
-
-
-def test_nothing_reaches_people_with_the_password_of_an_address(
-    seen: Seen, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The ledger hides it when it is written down, and the terminal whatever it is told."""
-    said = "cannot reach http://ada:hunter2hunter2@proxy:3128"
-    seen.after()
-    show([said])
-    console = io.StringIO()
-    reporter = types.SimpleNamespace(write_line=lambda line, **_: console.write(line))
-    controller._say(reporter, said)  # type: ignore[arg-type]
-    stop = Decided(
-        trial_id="t", attempt=1, next=Next.STOP, cls="network", detail=said, evidence=said
-    )
-    folder = seen.campaign.folder
-    Ledger(folder / LEDGER).append(stop, at_s=1.0)
-    known = read_known(folder)
-    for text in (capsys.readouterr().out, console.getvalue(), known.stop_reason, known.stopped):
-        assert f"cannot reach http://{HIDDEN}@proxy:3128" in text
-        assert "hunter2" not in text
 
 
 LONG = "/shared/" + "x" * 90

@@ -96,28 +96,6 @@ def test_what_is_no_log_is_named_and_the_others_are_still_read(
     assert "gone.log cannot be read: No such file" in said.err
 
 
-def test_the_profiler_that_the_configuration_names_moves_the_window(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "profiled.log"
-    config = "".join(
-        f"Config param {key}: {value}\n"
-        for key, value in {
-            "profiler": "xplane",
-            "skip_first_n_steps_for_profiler": 5,
-            "profiler_steps": 3,
-            "steps": 25,
-            "per_device_batch_size": 2,
-            "max_target_length": 256,
-        }.items()
-    )
-    steps = "".join(STEP.format(step, 1024, 7.1) for step in range(25))
-    path.write_text(config + steps, encoding="utf-8")
-    main(["steps", "--json", str(path)])
-    (entry,) = json.loads(capsys.readouterr().out)["logs"]
-    assert entry["score"]["window"][0] > 9
-
-
 def test_reports_and_jobs_without_a_sweep_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,26 +285,6 @@ def test_a_misspelt_variable_is_told_by_every_command(
     assert "XLATUNE_WORKDIRR" in said.err
     assert "XLATUNE_WORKDIR" in said.err.replace("XLATUNE_WORKDIRR", "")
     assert not said.out
-
-
-def test_a_wrong_command_line_shows_the_usage_that_helps(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["steps", "a.log", "--jsn"])
-    assert capsys.readouterr().err.startswith("usage: xlatune steps")
-    with pytest.raises(SystemExit, match="2"):
-        main([])
-    assert "`xlatune --help` lists them" in capsys.readouterr().err
-
-
-def test_without_any_command_of_a_package_it_says_to_install_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_xlatune.cli.BROUGHT", {})
-    with pytest.raises(SystemExit, match="2"):
-        main(["megascale", "worker-0.log"])
-    assert "after an update of a checkout, install it again" in capsys.readouterr().err
 
 
 def test_an_output_that_was_closed_from_the_start_is_no_trouble(

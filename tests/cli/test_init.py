@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
-from pytest_xlatune.tasks.write_sweep import KINDS, QUESTIONS, answers, read_command
+from pytest_xlatune.tasks.write_sweep import KINDS, answers, read_command
 from tests.helpers.sessions import run_inside
 
 CELL = "--model tiny --parallelism FSDP=4"
@@ -175,16 +174,6 @@ def test_what_the_file_says_and_what_is_told_of_it(
     assert [each for each in written if each not in text] == []
     assert said.count("note: ") == bool(told)
     assert told in said
-
-
-def test_the_longest_flags_have_ids_of_their_own(tmp_path: Path) -> None:
-    flags = " ".join(f"--xla_gpu_{'a' * 80}={'9' * 40}{end}" for end in "xy")
-    path = tmp_path / "test_mine.py"
-    argv = ["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]
-    assert main([*argv, "--flags", flags]) == 0
-    ids = re.findall(r"profile\('([^']*)', ", path.read_text(encoding="utf-8"))
-    assert len({*ids}) == 2
-    assert max(map(len, ids)) <= 64
 
 
 @pytest.mark.parametrize(
@@ -358,18 +347,3 @@ def test_bad_input_is_one_message_and_writes_nothing(
     assert main(["init", *(each.replace("${IFS}", " ") for each in argv.split())]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("*.py"))
-
-
-def test_a_place_that_cannot_be_written_is_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "sub" / "test_a.py"  # root may write into a folder of any mode
-    assert main(["init", str(path), *OPTIONS["trainer"], *CELL.split(), "--nodelist", ""]) == 2
-    said = capsys.readouterr()
-    assert said.err == f"xlatune: {path} cannot be written: Not a directory; name another place\n"
-    assert "written:" not in said.out
-
-
-def test_every_question_has_an_option_and_a_use() -> None:
-    assert {name for each in QUESTIONS.values() for name in each.kinds} == set(KINDS)

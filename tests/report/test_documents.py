@@ -29,23 +29,11 @@ from pytest_xlatune.studies.node_check import Nodes
 from tests.helpers import of_studies
 from tests.helpers.covered import COVERED, ENV_FILE
 from tests.helpers.finished import (
-    BLOCKS,
     CONCLUSION,
     FINISHED,
     HISTORY,
     PROFILES,
 )
-
-
-def test_confirmed_and_screened_profiles_share_no_table() -> None:
-    sections = markdown(leaderboard(FINISHED)).split("### ")
-    confirmed = next(each for each in sections if each.startswith("Confirmed"))
-    screened = next(each for each in sections if each.startswith("Screened:"))
-    for verdict in CONCLUSION.verdicts:
-        row = f"`{verdict.arm}`"
-        is_screened = verdict.kind is VerdictKind.SCREENED
-        assert (row in screened) == is_screened
-        assert (row in confirmed) == (verdict.n == BLOCKS)
 
 
 def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
@@ -57,14 +45,6 @@ def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
         tuning([MeasuredCell.from_json(json.loads(json.dumps(covered.to_json())))])
     )
     assert "Time of a step" not in markdown(leaderboard(FINISHED))
-
-
-def test_only_a_faster_profile_has_a_star() -> None:
-    assert "★ `overlap-2`" in markdown(leaderboard(FINISHED))
-    no_winner = [each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER]
-    rest = Conclusion(verdicts=tuple(no_winner), reference=CONCLUSION.baseline)
-    assert "★" not in markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=rest)))
-    assert "★" not in markdown(tuning([replace(COVERED, conclusion=rest)]))
 
 
 def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
@@ -169,14 +149,6 @@ def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
     text = markdown(tuning([replace(COVERED, profiles=())]))
     assert "The sweep no longer names the settings of `overlap-2`." in text
     assert "Leave the deployed environment" not in text
-
-
-def test_every_job_is_in_the_appendix_once_in_order() -> None:
-    text = markdown(tuning([COVERED]))
-    appendix = text.split("## Appendix: data sources")[1]
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in appendix.splitlines()]
-    jobs = [int(each) for each in rows if each.isdecimal()]
-    assert jobs == sorted(int(job) for each in HISTORY for job in each.job_ids)
 
 
 def test_json_holds_the_records_themselves() -> None:

@@ -263,38 +263,6 @@ def test_the_sign_table_says_what_is_known_of_each_side(
     assert sign({"FSDP=8": here, "PP=8": there}) == said
 
 
-@pytest.mark.parametrize("is_turned", [False, True])
-def test_two_cells_of_opposite_signs_say_so_both_ways_and_guard_each_recipe(
-    tmp_path: Path, *, is_turned: bool
-) -> None:
-    cells = [
-        covered(AG, others=((OTHER, VerdictKind.SLOWER),)),
-        covered(OTHER, parallelism="PP=8", others=((AG, VerdictKind.SLOWER),)),
-    ]
-    if is_turned:
-        cells.reverse()
-    assert [each.doubt for each in conflicts(cells[0], cells)] == [Doubt.HARMFUL]
-    assert [each.doubt for each in conflicts(cells[1], cells)] == [Doubt.HARMFUL]
-    # what a reader sees
-    document = markdown(tuning(cells))
-    flips = document.partition("## Sign flips")[2].partition("\n## ")[0]
-    (ag,) = (line for line in flips.splitlines() if "`--xla_ag=1`" in line)
-    (other,) = (line for line in flips.splitlines() if "`--xla_z=1`" in line)
-    assert "flips: faster on FSDP=8, slower on PP=8" in ag
-    assert "flips: faster on PP=8, slower on FSDP=8" in other
-    patch = document.partition("```diff")[2].partition("```")[0]
-    assert "NOT for PP=8: xla_ag: slower there, -10.0 %" in patch
-    assert "NOT for FSDP=8: xla_z: slower there, -10.0 %" in patch
-    # and what each cell gets
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch_of(cells).text)
-    for axes, own, foreign in (("FSDP=8", "xla_ag", "xla_z"), ("PP=8", "xla_z", "xla_ag")):
-        environ = deployed_env(root / ENV, parallelism=axes)
-        flags = effective_values(parse_flags(environ["XLA_FLAGS"]))
-        assert flags[own] == "1"
-        assert flags.get(foreign) != "1"
-
-
 @pytest.mark.parametrize(("axes", "is_deployed"), [("FSDP=8", True), ("PP=8", False)])
 def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     axes: str, is_deployed: bool, tmp_path: Path
@@ -413,10 +381,3 @@ def test_a_recipe_says_for_which_configurations_it_is_shown(
     assert read_cells(write_cells((cell,)), where="here") == (cell,)
     chinese = deployment_of(cell, Language.CHINESE)
     assert all(f"`{tag}`" in chinese for tag, _ in found)
-
-
-def test_harm_elsewhere_makes_a_recipe_conditional_and_an_unmeasured_gate_says_nothing() -> None:
-    assert elsewhere("dense", VerdictKind.INVALID, can_run=False).is_harmful
-    unmeasured = elsewhere("dense", VerdictKind.INVALID)
-    assert not unmeasured.is_harmful
-    assert not unmeasured.holds

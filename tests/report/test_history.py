@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -66,19 +65,6 @@ def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
     assert shown[str(aside)]["winner"] == shown[str(ledger.parent)]["winner"] == "fast"
 
 
-def test_a_history_is_read_in_a_terminal(
-    measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["history", str(measured)]) == 0
-    said = capsys.readouterr().out
-    jobs = sum(int(str(each["jobs"])) for each in rows(capsys, "history", str(measured)))
-    assert "3 ledgers of 3 cells" in said
-    assert f"Cost: {jobs} jobs" in said
-    assert said.count("★ fast +10") == 2
-    assert "pretend PP=8" in said
-
-
 @pytest.mark.parametrize("name", ["pretend FSDP=4", "FSDP=4"])
 def test_a_cell_is_shown_over_time_with_what_changed(
     name: str, measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -108,29 +94,6 @@ def test_the_course_of_a_cell_is_a_page(
     for each in rows(capsys, "history", str(measured), "--cell", "FSDP=4"):
         base = read_known(Path(str(each["folder"]))).conclusion.baseline
         assert f"{base.tgs:.1f}" in text
-
-
-def test_without_jinja2_no_page_is_one_message_before_anything_is_read(
-    measured: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *of: None if name == "jinja2" else found(name, *of),
-    )
-    path = tmp_path / "course.html"
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
-        "xlatune: no HTML page: jinja2 is not installed here; install pytest-xlatune[page]\n"
-    )
-    assert not path.exists()
-    assert main(["history", str(measured), "--cell", "FSDP=4"]) == 0, "the same without a page"
 
 
 def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,17 +184,3 @@ def test_a_ledger_of_an_unknown_study_is_named(
     path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
     assert main(["history", str(tmp_path)]) == 3
     assert f"{path}: the ledger holds a study 'riddle'" in capsys.readouterr().err
-
-
-def test_a_page_goes_into_a_device_and_takes_no_place_of_one(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    device = tmp_path / "device"
-    device.symlink_to("/dev/null")
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(device)]) == 0
-    assert device.is_char_device()
-    device.unlink()
-    device.symlink_to("/dev/full")
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(device)]) == 2
-    assert "the page cannot be written: No space left on device" in capsys.readouterr().err
-    assert Path("/dev/full").is_char_device()

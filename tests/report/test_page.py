@@ -134,34 +134,6 @@ def test_every_kind_of_document_has_a_page(
     assert not [each for each in titles if each.replace("`", "") not in page.text]
 
 
-def test_a_phone_shows_each_row_of_a_table_as_lines_with_their_titles() -> None:
-    text = html(page_of(leaderboard(FINISHED), FINISHED))
-    phone = text[text.index("@media (max-width: 44rem)") :]
-    for rule in (
-        ".stack, .stack tbody { display: block; }",
-        ".stack thead { display: none; }",
-        ".stack td:not(:first-child)::before { content: attr(data-head)",
-    ):
-        assert rule in phone
-    tables = re.findall(r'<table class="([^"]*)"[^>]*>(.*?)</table>', text, re.DOTALL)
-    stacked = [rows for kind, rows in tables if "stack" in kind.split()]
-    assert stacked
-    for rows in stacked:
-        titles = re.findall(r"<th[^>]*>(.*?)</th>", rows)
-        cells = re.findall(r'<td [^>]*data-head="([^"]*)"', rows)
-        assert len(cells) == rows.count("<td")
-        assert {*map(unescape, cells)} <= {unescape(re.sub("<[^>]+>", "", each)) for each in titles}
-
-
-def test_the_page_of_a_cell_says_why_the_winner_wins(tmp_path: Path) -> None:
-    made = campaign(tmp_path, ScriptedExecutor())
-    run(made)
-    publish(made.folder, tmp_path / "reports")
-    page = read((tmp_path / "reports" / "pretend" / "leaderboard.html").read_text("utf-8"))
-    assert "Why the winning flag wins" in page.text
-    assert "The sweep recorded no evidence (HLO dump, trace)" in page.text
-
-
 def test_single_runs_stand_apart_from_confirmed_arms() -> None:
     text = html(page_of(leaderboard(FINISHED), FINISHED))
     parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)
@@ -178,14 +150,6 @@ def test_single_runs_stand_apart_from_confirmed_arms() -> None:
             verdict = CONCLUSION.verdict(arm)
             assert verdict is not None
             assert (verdict.kind is VerdictKind.SCREENED) == is_single
-
-
-def test_the_words_of_a_literal_with_flags_are_boxes_that_a_line_does_not_break() -> None:
-    text = html(page_of(leaderboard(FINISHED), FINISHED))
-    flags = re.findall(r'<code class="flag">(.*?)</code>', text)
-    assert len(flags) > 3
-    for each in flags:
-        assert re.fullmatch(r"(<span>[^<> ]*</span> ?)+", each), each
 
 
 @pytest.mark.parametrize(
@@ -286,16 +250,6 @@ def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
         if any("xla_a" in cell for cell in row) and "asked" not in row
     ]
     assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 6]
-
-
-def test_the_recipe_can_be_copied_as_it_is_deployed() -> None:
-    text = html(page_of(leaderboard(FINISHED), FINISHED))
-    best = CONCLUSION.winner
-    assert best is not None
-    codes = [unescape(each) for each in re.findall(r"<pre>(.*?)</pre>", text, re.DOTALL)]
-    assert any("overlap_limit=2" in each and "NCCL_ALGO" in each for each in codes) == (
-        CONCLUSION.tuning.recipe is not None
-    )
 
 
 def test_a_large_sweep_fits_a_page() -> None:

@@ -11,7 +11,6 @@ import json
 import math
 import re
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -26,10 +25,9 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
@@ -202,66 +200,6 @@ def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
     shown = [(row[0], row[1], row[2], row[3], row[6]) for row in appendix]
     assert sorted(shown) == sorted(recorded)
     assert [int(row[0]) for row in appendix] == sorted(int(each[0]) for each in recorded)
-
-
-def test_every_row_of_a_leaderboard_is_the_mean_of_the_baselines_jobs_times_its_change(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
-    board = text.split("## Tuning leaderboard")[1].split("\n## ")[0]
-    for measuring in both:
-        cell = measuring.study.cell
-        part = board.split(f"### {cell.parallelism} pdbs=7")[1].split("\n### ")[0]
-        conclusion = read_known(measuring.folder).conclusion
-        scores: dict[str, tuple[float, float]] = {
-            result["job_ids"][0]: (result["score"]["tgs"], result["score"]["step_s"])
-            for result in results_of(measuring.folder)
-            if result["score"]
-        }
-        rows = {re.sub(r"[★ `]", "", row[0]): row for row in table_rows(part, "Profile")}
-        assert {*rows} == {BASELINE_ID, *(each.id for each in PROFILES)}
-        for name, row in rows.items():
-            verdict = conclusion.verdict(name)
-            assert verdict is not None
-            if name == "oom":
-                assert row[4] == verdict.job_ids[0]
-                continue
-            pairs = [scores[job] for job in verdict.job_ids]
-            base = [scores[job] for job in conclusion.baseline.job_ids]
-            tgs, step_s = (math.exp(fmean(map(math.log, each))) for each in zip(*base, strict=True))
-            change = 1 + (verdict.delta or 0.0)
-            assert row[2] == f"{tgs * change:.1f}"
-            assert row[3] == f"{step_s / change:#.4g}"
-            assert row[6] == str(len(pairs)) == str(verdict.n)
-            if name != BASELINE_ID:
-                assert row[4] == figures.points(verdict.delta)
-                # the drift line moves a delta by less than the noise of a job
-                mean = math.exp(fmean(math.log(each) for each, _ in pairs))
-                assert float(row[4]) == pytest.approx(100 * (mean / tgs - 1), abs=0.6)
-
-
-def test_no_number_of_the_prose_comes_from_nowhere(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    prose = [line for line in text.splitlines() if not line.startswith("|")]
-    bare = re.sub(r"`[^`]*`", "", "\n".join(prose))
-    known = {"95", "8", "7", "4096", "15", "5", "14", "6", "2", "0.1.0"}
-    for measuring in both:
-        found = read_known(measuring.folder)
-        history, conclusion = found.history, found.conclusion
-        known |= {str(len(history)), str(sum(len(each.job_ids) for each in history))}
-        known |= set(re.findall(r"\d+", f"{found.written:%Y-%m-%d %H:%M}"))
-        kinds = [each.kind for each in conclusion.verdicts]
-        known |= {str(kinds.count(each)) for each in kinds}
-        for each in (conclusion.baseline, *conclusion.verdicts):
-            shown = f"{each.n} {figures.points(each.delta)} {figures.interval(each.ci95)}"
-            known |= set(re.findall(r"\d[\d.]*", shown))
-        known |= set(re.findall(r"\d[\d.]*", figures.size(conclusion.tuning.bound)))
-    numbers = set(re.findall(r"\d+(?:\.\d+)*", bare))
-    assert numbers, "nothing was read"
-    assert numbers <= known
 
 
 def test_the_next_parallelism_extends_and_shows_the_flips(

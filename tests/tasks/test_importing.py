@@ -233,15 +233,6 @@ def test_an_empty_cell_beside_the_same_profile_takes_its_settings(tmp_path: Path
     assert known(tmp_path, table, no_ops=()).conclusion.noise.sigma is not None
 
 
-def test_tgs_alone_needs_no_tokens(tmp_path: Path) -> None:
-    found = known(tmp_path, "job,profile,tgs\n1,baseline,100\n2,a,103\n", no_ops=())
-    a = found.conclusion.verdict("a")
-    assert a is not None
-    assert a.delta == pytest.approx(0.03)
-    assert a.step_s is None
-    assert "103.0" in markdown(document_of(found))
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -88,21 +88,6 @@ def test_the_time_left_is_near_to_what_the_sweep_then_takes(name: str) -> None:
     assert max(off[len(off) // 2 :]) <= most_pct
 
 
-def test_the_last_trial_counts_down_to_its_end() -> None:
-    """A quarter of a trial was said to be left until it landed."""
-    rows = estimates(lay([300.0] * 4), every_s=10.0)
-    last = [(said, truth) for _, said, truth in rows if truth < 75]
-    assert len(last) > 5
-    assert all(said == pytest.approx(truth) for said, truth in last)
-
-
-def test_a_trial_that_stands_still_before_its_steps_leaves_some_time() -> None:
-    jobs = lay([300.0, 300.0, 3000.0])
-    rows = [(said, truth) for _, said, truth in estimates(jobs) if 1000 < truth < 2000]
-    assert rows
-    assert all(said >= 75 for said, _ in rows)
-
-
 def test_what_was_compiled_alone_is_no_landed_trial() -> None:
     jobs = lay([300.0] * 2)
     pace = Pace()

@@ -5,29 +5,17 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_xlatune.ledger import Ledger, word_of
-from pytest_xlatune.ledger.driver_lock import DriverLock
-from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks import import_table as importing
 from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
 from tests.helpers.scripted import ScriptedExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
-
-TABLE = """\
-job,profile,flags,tgs
-1,baseline,,1000
-2,fast,--xla_fast=1,1100
-"""
 
 
 def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> None:
@@ -165,34 +153,3 @@ def test_a_ledger_that_cannot_be_followed_is_said_once(
     (said,) = controller._new_lines()
     assert "is not a ledger" in said
     assert list(controller._new_lines()) == []
-
-
-def test_a_table_that_is_imported_at_the_same_time_is_imported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: dict[str, Any] = {
-        "cell": Cell(model_tag="m", parallelism=Parallelism.parse("PP=8")),
-        "no_ops": (),
-        "sweep": "table",
-        "workdir": tmp_path,
-        "at_s": 1.0,
-        "tokens": 512.0,
-    }
-    rows = importing.read_table(TABLE, where="table.csv")
-    mine = DriverLock.mine
-    others: list[Path] = []
-
-    @contextmanager
-    def later(self: DriverLock, *, wait_s: float) -> Iterator[None]:
-        """Give the turn when another process has had it, and imported the table."""
-        monkeypatch.setattr(DriverLock, "mine", mine)
-        others.append(importing.import_table(rows, **said))
-        with mine(self, wait_s=wait_s):
-            yield
-
-    monkeypatch.setattr(DriverLock, "mine", later)
-    with pytest.raises(ConfigError, match="holds this table already"):
-        importing.import_table(rows, **said)
-    (folder,) = others
-    kinds = [word_of(entry.event) for entry in Ledger(folder / "ledger.jsonl").refresh()]
-    assert kinds.count("campaign-opened") == 1

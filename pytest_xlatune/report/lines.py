@@ -11,8 +11,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import Message, first, sentence
 from pytest_xlatune.model.pairs import CONCLUSION
@@ -61,15 +59,6 @@ def words_beside(verdict: Verdict) -> str:
     by = f" up to {verdict.up_to}" if verdict.up_to else ""
     likely = ", very likely slower" if verdict.is_likely_slower else ""
     return f"screened{by}{likely}{_lost(verdict)}"
-
-
-def words_in_short(verdict: Verdict) -> str:
-    """Say a verdict on a narrow screen: no figures, and no reason for the lost runs."""
-    lost = verdict.lost
-    said = f", {lost.lost} of {lost.runs} runs lost" if lost else ""
-    if verdict.kind is VerdictKind.INCONCLUSIVE and verdict.n and not verdict.word:
-        return f"inconclusive{said}"
-    return words_beside(replace(verdict, lost=None)) + said
 
 
 def _lost(verdict: Verdict) -> str:

@@ -1,18 +1,16 @@
 """The live lines of one cell, and the messages to people as it goes on.
 
-`LiveLines` reads the ledger and gives one line for each trial that has landed. At most once a
-minute it gives one about jobs in flight, where one of them has changed: waiting, started, its first
-step, each quarter of its steps. That a person holds a job is told at once. The messages are those
-of the session: it begins, a result is confirmed, the sweep is half way. What was reached before the
-session is no news. The controller sends stop and end itself, because it knows when a session is
-over. Nothing is printed or sent here.
+`LiveLines` reads the ledger and gives one line for each trial that has landed, and every ten
+minutes one about the jobs in flight. The messages are those of the session: it begins, a result is
+confirmed, the sweep is half way. What was reached before the session is no news. The controller
+sends stop and end itself, because it knows when a session is over. Nothing is printed or sent here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +39,7 @@ from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
 _LOOK_S = 0.9  # a caller may look at the ledger more often than at the logs
-_PACE_S = 60.0  # between two lines about what runs: 46 jobs once had 191 lines
-_PARTS = 4  # of a trial's steps, each with a line
+_FIRST_S, _PACE_S = 60.0, 600.0  # until a line about what runs, and between two of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,24 +143,6 @@ def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
     }
 
 
-_WAITS, _KEPT = "waits", "kept from running by a person"
-
-
-def _about(job: Running) -> object:
-    """Return what a line would be about; None where none is needed.
-
-    Two that are equal are one state of the job: of its steps each part is one. One that was just
-    submitted has none.
-    """
-    if job.state is State.PENDING or job.reason:
-        is_bare = not job.reason and job.starts_s is None
-        return None if is_bare else _KEPT if job.is_kept else _WAITS
-    if job.step is None:
-        return job.phase or "started"
-    part = (job.step + 1) * _PARTS // max(job.trial.protocol.steps, 1)
-    return part if part < _PARTS else None  # its landing is next
-
-
 class LiveLines:
     """The lines of one ledger in one session.
 
@@ -180,8 +159,7 @@ class LiveLines:
         self._jobs = RunningJobs(folder)
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
-        self._told: dict[str, object] = {}  # job -> what was told of it
-        self._told_s = float("-inf")  # and when
+        self._due_s = now() + _FIRST_S  # the next line about what runs
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._state = LedgerState()
@@ -232,7 +210,7 @@ class LiveLines:
             elif self._opened is not None:
                 yield from self._lines(entry, self._opened.sweep)
         if self._opened is not None:
-            yield from self._changes(self._opened.sweep)
+            yield from self._now_line(self._opened.sweep)
 
     def _lines(self, entry: LedgerEntry, sweep: str) -> Iterator[SweepProgress]:
         if isinstance(entry.event, TrialEnded):
@@ -271,29 +249,24 @@ class LiveLines:
                 line = f"{study.cells[0].label}: {sentence(decision.added)}"
                 yield SweepProgress(line=line, sweep=sweep)
 
-    def _changes(self, sweep: str) -> Iterator[SweepProgress]:
-        """Tell what runs now where that has changed since it was last told."""
+    def _now_line(self, sweep: str) -> Iterator[SweepProgress]:
+        """Tell what runs now, where a pipeline's log would show nothing for long."""
         now_s = self._now()
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
         self._running = self._jobs.look(self._state, self._pace.submitted_s)
-        abouts = {job.job_id: _about(job) for job in self._running}
-        news = {job for job, about in abouts.items() if about not in (None, self._told.get(job))}
-        persons = {job for job in news if _KEPT in (abouts[job], self._told.get(job))}
-        is_due = bool(persons) or now_s - self._told_s >= _PACE_S
-        if news and is_due and (said := self.status(persons)):
-            self._told, self._told_s = abouts, now_s
+        if now_s >= self._due_s and (said := self.status()):
+            self._due_s = now_s + _PACE_S
             yield SweepProgress(line=f"now: {said}", sweep=sweep, is_passing=True)
 
-    def status(self, named: Collection[str] = ()) -> str:
+    def status(self) -> str:
         """Return where the cell stands now, for a line that is rewritten; "" where nothing runs.
 
-        It names one job, and counts the others: one of `named`, else one that runs.
+        It names one job, one that a person keeps from running or else one that runs, and counts
+        the others.
         """
-        order = sorted(
-            self._running, key=lambda job: (job.job_id not in named, job.state is State.PENDING)
-        )
+        order = sorted(self._running, key=lambda job: (not job.is_kept, job.state is State.PENDING))
         session = self._sessions.get(order[0].trial.study) if order else None
         if session is None:
             return ""

@@ -21,7 +21,7 @@ from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
-from pytest_xlatune.report.lines import is_pending, standing, words_in_short
+from pytest_xlatune.report.lines import is_pending, standing, words_beside
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.publish import CellReport, known_now
@@ -193,7 +193,7 @@ def _ranking(verdicts: Sequence[Verdict]) -> Table:
                 points(verdict.delta),
                 interval(verdict.ci95),
                 str(verdict.n),
-                words_in_short(verdict),
+                words_beside(verdict),
                 verdict.arm,
             )
             for verdict in verdicts[:_RANKED]

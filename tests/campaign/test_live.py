@@ -98,24 +98,23 @@ def test_only_what_has_a_queue_waits_in_one(
     assert found.words == words
 
 
-def test_what_runs_has_a_line_a_minute_where_it_has_changed(seen: Seen) -> None:
+def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> None:
     (opening,) = seen.after()
-    (waits,) = seen.after()
     assert re.fullmatch(r"pretend FSDP=4: \d+ (to \d+ )?jobs to run", opening)
+    assert seen.after() == []
+    (waits,) = seen.after(50.0)
     assert re.match(
         r"now: \S+ \(job 1\) waits in the queue, PENDING \(Priority\), start exp", waits
     )
     assert re.search(r"\| 0 of \d+( to \d+)? jobs, 1 running", waits)
 
     seen.executor.said = ON_NODE
-    assert seen.after() == [], "within the minute"
-    (started,) = seen.after(50.0)
-    assert "(job 1) started on node[001-002] | " in started
-
+    assert seen.after() == []
+    assert "(job 1) started on node[001-002] | " in seen.feed.status()
     seen.executor.write(log(1000.0, steps=8))
-    (steps,) = seen.after(61.0)
+    assert seen.after(61.0) == [], "within ten minutes"
+    (steps,) = seen.after(600.0)
     assert f"step 7/{STEPS}, 1000.0 TGS so far, about 3 s | " in steps
-    assert seen.after(61.0) == [], "nothing has changed"
     assert steps == f"now: {seen.feed.status()}"
     progress, (running,) = seen.feed.standing()
     assert progress in steps
@@ -126,6 +125,33 @@ def test_what_runs_has_a_line_a_minute_where_it_has_changed(seen: Seen) -> None:
     landed = seen.after(turns=2)
     assert len([each for each in landed if "TGS" in each]) == 1
     assert not any("pretend FSDP=4" in each for each in landed), "the cell was named once"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True),
+            "(job 1) waits in the queue, PENDING (JobHeldAdmin) | ",
+        ),
+        (
+            replace(ON_NODE, is_suspended=True, reason="SUSPENDED (None)"),
+            "(job 1) stands still, SUSPENDED (None) | ",
+        ),
+        (
+            replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True),
+            "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected ",
+        ),
+    ],
+    ids=["held", "suspended", "put back"],
+)
+def test_that_a_person_keeps_a_job_from_running_is_told(
+    seen: Seen, said: Outcome, words: str
+) -> None:
+    seen.after()
+    seen.executor.said = said
+    (line,) = seen.after(61.0)
+    assert words in line
 
 
 def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
@@ -142,59 +168,19 @@ def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
     assert len(set(lines)) == len(lines)
 
 
-def test_a_job_that_waits_on_does_not_flood_the_log(seen: Seen) -> None:
-    seen.after()
-    seen.after()
-    lines = []
-    for at in range(60):
-        seen.executor.said = Outcome(
-            state=State.PENDING, reason=f"PENDING ({('Priority', 'Resources')[at % 2]})",
-            start_s=1_800_000_000.0 + at,
-        )  # fmt: skip
-        lines += seen.after(10.0)
-    assert len(lines) <= 1
-
-
-def test_a_job_that_a_person_holds_or_suspends_is_told_at_once(seen: Seen) -> None:
-    seen.after()
-    held = Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True)
-    for said, words, seconds in (
-        (held, "(job 1) waits in the queue, PENDING (JobHeldAdmin) | ", 11.0),
-        (QUEUED, "(job 1) waits in the queue, PENDING (Priority), start expected ", 11.0),
-        (ON_NODE, "(job 1) started on node[001-002] | ", 61.0),
-    ):
-        seen.executor.said = said
-        (line,) = seen.after(seconds)
-        assert words in line
-    seen.executor.said = replace(ON_NODE, is_suspended=True, reason="SUSPENDED (None)")
-    seen.executor.write(log(1000.0, steps=1))
-    (line,) = seen.after()
-    assert "(job 1) stands still, SUSPENDED (None) | " in line
-    assert "stands still" in seen.feed.status()
-    seen.executor.said = ON_NODE
-    (line,) = seen.after()  # it runs on: a person let it
-    assert f"step 0/{STEPS} | " in line
-    seen.executor.said = replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True)
-    (line,) = seen.after()
-    assert "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected " in line
-
-
 def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen) -> None:
     """A line names one job: a count of the others would tell nothing of it."""
     seen.after()
-    (waits,) = seen.after()
-    assert "(job 1) waits" in waits
-    flights = RunningJobs(seen.campaign.folder)
-    (mine,) = flights.look(read_known(seen.campaign.folder).state, {})
+    (mine,) = RunningJobs(seen.campaign.folder).look(read_known(seen.campaign.folder).state, {})
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
-    seen.feed._jobs.look = lambda *_: (mine, other)  # type: ignore[method-assign]
-    (both,) = seen.after(61.0)
-    assert "(job 2) started, 1 more in flight | " in both
     back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
-    seen.feed._jobs.look = lambda *_: (back, other)  # type: ignore[method-assign]
-    (line,) = seen.after()
-    assert re.search(r"\(job 1\) waits .*, put back, .*, 1 more in flight \| ", line)
-    assert "(job 2) started" in seen.feed.status()
+    for first, named in (
+        (mine, r"\(job 2\) started, 1 more"),
+        (back, r"\(job 1\) .*put back.*, 1 more"),
+    ):
+        seen.feed._jobs.look = lambda *_, first=first: (first, other)  # type: ignore[method-assign]
+        seen.after()
+        assert re.search(named + r", 1 more in flight \| ", seen.feed.status())
 
 
 LONG = "/shared/" + "x" * 90

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.report.lines import words_in_short
+from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.tasks.watch import CellStatus, Standing, screen_lines
 
 LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
@@ -34,7 +34,7 @@ def seen(sweep: str, standing: Standing = Standing.RUNNING, **more: object) -> C
 def test_at_80_columns_the_name_is_cut_and_never_the_verdict(verdict: Verdict) -> None:
     *_, head, row = screen_lines([seen("pp8", ranking=(verdict,))], 80)
     assert head.split() == ["delta", "%", "95", "%", "n", "verdict", "profile"]
-    assert f" {words_in_short(verdict)}  " in row[:80]
+    assert f" {words_beside(verdict)}  " in row[:80]
 
 
 def test_every_cell_is_in_the_table_and_what_may_change_stands_below_in_full() -> None:

@@ -550,11 +550,6 @@ else:
         from_json = StudyRecord.from_json
 
 
-def reads_record(kind: str) -> bool:
-    """Tell whether records of a kind can be read: its class is loaded."""
-    return kind in StudyRecord._kinds  # noqa: SLF001 - of this module
-
-
 class NoiseRecord(StudyRecord, frozen=True, kw_only=True):
     """How noisy the jobs of a study were, and what it can see for it.
 

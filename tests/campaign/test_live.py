@@ -180,7 +180,7 @@ def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen)
     ):
         seen.feed._jobs.look = lambda *_, first=first: (first, other)  # type: ignore[method-assign]
         seen.after()
-        assert re.search(named + r", 1 more in flight \| ", seen.feed.status())
+        assert re.search(named + r" in flight \| ", seen.feed.status())
 
 
 LONG = "/shared/" + "x" * 90

@@ -50,12 +50,6 @@ from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
-from pytest_xlatune.report.cell_documents import (  # noqa: E402
-    BATCH_RATES,
-    COMMIT_RATES,
-    NETWORK_RATES,
-    NODE_RATES,
-)
 from pytest_xlatune.report.covered import MeasuredCell  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
@@ -510,12 +504,6 @@ def _settings_table(title: str, entries: Sequence[CatalogEntry]) -> Lines:
     yield ""
 
 
-def _rates(sentence: str, heading: str) -> Callable[[], Lines]:
-    """Return the lines of a report's sentence on error rates, which a test holds to its table."""
-    there = "../reference/error_rates.md"
-    return lambda: iter([sentence.replace(f"docs/{there[3:]}", f"[table]({there}#{heading})")])
-
-
 # name -> the page that holds it, and its lines
 PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "layers": ("explanation/architecture.md", layers),
@@ -536,10 +524,6 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "events": ("reference/formats.md", events),
     "records": ("reference/formats.md", records),
     "catalog": ("reference/catalog.md", catalog),
-    "rates of batch sizes": ("how-to/studies.md", _rates(BATCH_RATES, "batch-sizes")),
-    "rates of commits": ("how-to/studies.md", _rates(COMMIT_RATES, "commits")),
-    "rates of nodes": ("how-to/studies.md", _rates(NODE_RATES, "nodes")),
-    "rates of a network": ("how-to/studies.md", _rates(NETWORK_RATES, "network")),
 }
 
 

@@ -35,45 +35,15 @@ from pytest_xlatune.report.leaderboard import REASONS, Shown, can_tell, header, 
 from pytest_xlatune.report.lines import figure, speed, words_beside
 from pytest_xlatune.report.study_plots import pair_matrix
 
-# tests/report/test_error_rates.py holds the figures of *_RATES to the measured table of the page
-# that they name, and says what to write here once that is measured anew
-NETWORK_RATES = (
-    "In simulated checks of 4 to 128 nodes an innocent node or link was accused in at most 1.0 "
-    "% of the checks of a kind, and a slow one called healthy in at most 1.7 %; a node 5 % "
-    "slower was named in 99.2 to 100.0 %, a link 5 % slower in 96.6 to 100.0 %, by the noise of "
-    "a job (docs/reference/error_rates.md)."
-)
-_NETWORK_WAY = (
-    "A pair's single run proves nothing: a node or link is accused by fresh runs beside others "
-    "alone. "
-)
-NODE_RATES = (
-    "In simulated checks of 4 to 128 nodes a healthy node was accused in at most 0.1 % of the "
-    "checks of a kind; a node 5 % slower was found in 90.6 to 100.0 %, one 3 % slower in 30.8 to "
-    "99.9 %, by the noise of a job (docs/reference/error_rates.md)."
-)
-_NODE_WAY = "Single runs prove nothing, so a node is accused by fresh runs beside controls alone. "
-COMMIT_RATES = (
-    "In simulated searches at most 0.3 % named a wrong commit, and at most 0.0 % named one where "
-    "nothing changed; a loss of 3 % was found in 85.0 to 99.9 %, by the noise of a job. At most "
-    "0.3 % of simulated tables accused a load falsely (docs/reference/error_rates.md)."
-)
-_COMMIT_WAY = (
-    "Single runs prove nothing: a commit is accused by fresh pairs with the one before it alone. "
-)
-BATCH_RATES = (
-    "In simulated studies of random curves the recommended size lost 0.02 % of TGS on average, and "
-    "more than 1 % in 0.0 % of them, and the best size was recommended or in the set in 99.5 % "
-    "(a job's noise 0.6 %); with noise of 1.0 % and bad jobs 0.07 %, 1.6 % and 97.0 % "
-    "(docs/reference/error_rates.md)."
-)
-_BATCH_WAY = "A first run only chooses the sizes that are run again; blocks decide. "
 _HOW_SURE = {
-    "network": _NETWORK_WAY + NETWORK_RATES,
-    "nodes": _NODE_WAY + NODE_RATES,
-    "commits": _COMMIT_WAY + COMMIT_RATES,
-    "batch": _BATCH_WAY + BATCH_RATES,
+    "network": "A pair's single run proves nothing: a node or link is accused by fresh runs beside "
+    "others alone. ",
+    "nodes": "Single runs prove nothing: a node is accused by fresh runs beside controls alone. ",
+    "commits": "Single runs prove nothing: a commit is accused by fresh pairs with the one before "
+    "it alone. ",
+    "batch": "A first run only chooses the sizes that are run again; blocks decide. ",
 }
+_RATES = "How often that is wrong: docs/reference/error_rates.md."
 _MOST_PAIRS = 40  # in the table: the slowest
 
 
@@ -95,7 +65,7 @@ def cell_document(subject: Subject) -> Document:
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
                     *([f"{plain(reference.arm)}: {speed(reference)}"] if reference else []),
-                    _HOW_SURE.get(record.kind, ""),
+                    _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
             ),
             section("Arms", _arms(subject)),

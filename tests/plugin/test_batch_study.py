@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.cell_documents import BATCH_RATES
-
 # saturates, falls above 6, and has no memory for more than 9 sequences
 SLOWER = """\
 size = float(sys.argv[3])
@@ -64,7 +62,6 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(project: Any) -> None:
     assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
     report = project.read("reports/pretend/batch.md")
     assert "| `pdbs-6` | " in report
-    assert BATCH_RATES in report
     assert "* Software of the trainer: " in report, "by a size that ran: 1 did not"
     assert "| `pdbs-10` | dropped | " in report
     assert "5.00 GiB" in report

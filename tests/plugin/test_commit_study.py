@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.cell_documents import COMMIT_RATES
-
 SWEEP_FILE = """\
 import sys
 from pathlib import Path
@@ -127,7 +125,6 @@ def test_the_slow_one_of_nine_commits_is_found(
     assert "the first slower commit" in folder.read("junit.xml")
     report = folder.read("reports/pretend/commits.md")
     assert f"| `{hashes[6][:12]}` change 6 | SLOWER |" in report
-    assert COMMIT_RATES in report.partition("## Jobs")[0]
     assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
 
 

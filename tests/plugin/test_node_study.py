@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.report.cell_documents import NODE_RATES
-
 # this machine stands for every node
 CONFTEST = """\
 import dataclasses
@@ -51,7 +49,6 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
     report = project.read("reports/pretend/nodes.md")
     assert "| `node002` | SLOWER | " in report
     assert "--xlatune-nodelist=@healthy" in report
-    assert NODE_RATES in report
     conclusion = json.loads(project.read("reports/pretend/nodes.json"))["conclusion"]
     assert conclusion["record"]["healthy"] == ["node001", "node003", "node004"]
     listed = project.read(".xlatune/healthy.nodes").splitlines()

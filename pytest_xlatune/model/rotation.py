@@ -11,10 +11,11 @@ compilation. What a library reads once when it starts cannot. Pure.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -31,7 +32,7 @@ from pytest_xlatune.model.profile import (
     BASELINE_ID,
     PGLE,
     SLUG,
-    Flag,
+    Flags,
     Profile,
     effective_values,
 )
@@ -230,7 +231,8 @@ def taken(name: str) -> Taken:
     return Taken.START if name in AT_START or name in OF_MESSAGES else Taken.COMPILE
 
 
-def options_of(profile: Profile, deployed: Iterable[Flag]) -> dict[str, str] | Message:
+@functools.lru_cache(maxsize=1 << 13)
+def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message:
     """Return the options of a profile's compilation beside the deployed flags, or why it has none.
 
     An option replaces what XLA_FLAGS, or the variable of another library, says of it, so the values

@@ -67,8 +67,11 @@ class Selection:
         """
         folder, cell = workdir / self.sweep.folder, self.sweep.cell
         calibration = read_calibration(folder, cell)
+        declared = self.declared
+        every = {profile.id for profile in declared.profiles}
+        every |= {slot.name for slot in declared.slots()}
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
-        is_all = self.confirm and not self.profiles
+        is_all = (self.confirm and not self.profiles) or every <= self.profiles
         selected = None if is_all else frozenset(self.profiles)
         sigma = calibration.noise.sigma_job if calibration else None
         return self.sweep.study(

@@ -4,26 +4,24 @@ Pure arithmetic before anything is submitted: the same question has the same dig
 selection is simulated. What cannot decide is refused by name: a sweep that only ranks must say so
 before it costs cluster time.
 
-Student's t and Dunnett's quantile are exact for the designs used here (one control, equal
-correlation); an unbalanced stage takes Bonferroni, which needs neither. Both distributions are
-means over s, the estimated noise of a job in units of the true one, with df s^2 chi-squared: sums
-over equal steps of log s, which for such smooth and short integrands converge faster than any
-power of the step (Trefethen and Weideman, SIAM Review 56, 2014). So a plan needs no scipy, which
-takes longer to import than a plan to compute; the tests hold every digit that is used to scipy's.
+Dunnett's quantile is exact for the designs used here (one control, equal correlation); an
+unbalanced stage takes Bonferroni, which needs no correlation. Its distribution is a mean over s,
+the estimated noise of a job in units of the true one, with df s^2 chi-squared: a sum over equal
+steps of log s, which for such smooth and short integrands converges faster than any power of the
+step (Trefethen and Weideman, SIAM Review 56, 2014).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import heapq
 import itertools
 import math
-import operator
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import relative
@@ -34,28 +32,21 @@ _RANKS_ONLY = (
     "confirm one: ask for {least} jobs at least, {recommended} are recommended"
 )
 
+_CLOSE = 1e-12  # of a critical value, relative: where the search ends
 _REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
-_CLOSE = 1e-13  # of a critical value, relative: where the search ends
-_MOST = 100  # rounds of it; about ten are needed
-_Weighted = Sequence[tuple[float, float]]  # values and their weights, which sum up to 1
 
 
 @functools.lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
     """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
 
-    Solves P(T <= c) = E_s Phi(c s); with infinitely many, s is 1.
+    With infinitely many degrees of freedom it is that of a standard normal.
     """
+    from scipy import special
+
     if not df >= 1:
         return math.nan
-    if probability < 1 / 2:
-        return -t_quantile(1 - probability, df)
-    levels = _noise(df)
-
-    def excess(c: float) -> float:
-        return probability - math.fsum(weight * _phi(c * s) for s, weight in levels)
-
-    return _root(excess, 0.0, 1.0)
+    return float(special.stdtrit(df, probability))
 
 
 def bonferroni(arms: int, df: float, *, alpha: float) -> float:
@@ -74,85 +65,33 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
 
     z standard normal (C. W. Dunnett, JASA 50, 1955).
     """
+    from scipy import special
+
     if arms == 1 or df < 1:
         return t_quantile(1 - alpha, df)
     rho = 1 / (1 + control_weight)
-    own = 1 / math.sqrt(1 - rho)
-    shared = [(math.sqrt(rho) * z * own, weight) for z, weight in _normal()]
-    levels = [(s * own, weight) for s, weight in _noise(df)]
+    z = np.linspace(-_REACH, _REACH, 145)
+    upper = _REACH / math.sqrt(2 * df)  # the density falls slower below 1 than above it
+    log_s = np.arange(-upper - upper**2, upper, min(0.1, 0.4 / math.sqrt(df)))
+    s = np.exp(log_s)
+    shared = _weights(-(z**2) / 2)
+    levels = _weights(df * (log_s - (s**2 - 1) / 2))
 
-    def excess(c: float) -> float:
-        return (
-            1
-            - alpha
-            - math.fsum(
-                weight * each * _phi(c * s - z) ** arms
-                for s, weight in levels
-                for z, each in shared
-            )
-        )
+    def error(c: float) -> float:
+        below = special.ndtr((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
+        return 1 - float(levels @ below @ shared)
 
-    return _root(excess, t_quantile(1 - alpha, df), bonferroni(arms, df, alpha=alpha))
-
-
-def _phi(x: float) -> float:
-    """Return the standard normal distribution."""
-    return math.erfc(-x / math.sqrt(2)) / 2
+    low, high = t_quantile(1 - alpha, df), bonferroni(arms, df, alpha=alpha)
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > alpha else (low, middle)
+    return high
 
 
-@functools.cache
-def _normal() -> _Weighted:
-    """Return points of a standard normal."""
-    step = 1 / 4
-    count = round(_REACH / step)
-    return _scaled([(at * step, -((at * step) ** 2) / 2) for at in range(-count, count + 1)])
-
-
-@functools.lru_cache(maxsize=256)
-def _noise(df: float) -> _Weighted:
-    """Return points of s, df s^2 chi-squared: log density of log s is df (log s - s^2 / 2)."""
-    if math.isinf(df):
-        return [(1.0, 1.0)]
-    step = min(0.1, 0.4 / math.sqrt(df))
-    points = []
-    for direction in (1, -1):
-        at = 0 if direction == 1 else -1
-        while (log := df * (at * step - math.expm1(2 * at * step) / 2)) > -(_REACH**2) / 2:
-            points.append((math.exp(at * step), log))
-            at += direction
-    return _scaled(points)
-
-
-def _scaled(points: Sequence[tuple[float, float]]) -> _Weighted:
-    """Turn the logarithms of densities into weights."""
-    whole = math.fsum(math.exp(log) for _, log in points)
-    return [(value, math.exp(log) / whole) for value, log in points]
-
-
-def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a falling function is 0, above `low`; `high` may be too low for it.
-
-    The Illinois rule: false position that halves the value at an end that stays where it was.
-    """
-    at_low, at_high = excess(low), excess(high)
-    while at_high > 0:
-        low, at_low = high, at_high
-        high *= 2
-        at_high = excess(high)
-    middle, moved = low, 0
-    for _ in range(_MOST):
-        before, middle = middle, (low * at_high - high * at_low) / (at_high - at_low)
-        found = excess(middle)
-        if not found or abs(middle - before) <= _CLOSE * abs(middle):
-            break
-        if found > 0:
-            low, at_low = middle, found
-            at_high /= 2 if moved > 0 else 1
-        else:
-            high, at_high = middle, found
-            at_low /= 2 if moved < 0 else 1
-        moved = 1 if found > 0 else -1
-    return middle
+def _weights(log_density: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn the logarithms of a density at equal steps into weights, which sum up to 1."""
+    density: NDArray[np.float64] = np.exp(log_density)
+    return density / np.sum(density)
 
 
 SWEEP_ALPHA = 0.05
@@ -530,7 +469,7 @@ def mde80(sigma: float, *, critical: float, df: float, variance: float) -> float
     return relative((critical + t_quantile(0.8, df)) * sigma * math.sqrt(variance))
 
 
-_RUNS = 2000  # of the simulated selection; another start of the numbers moves it by 1 %
+_RUNS = 10_000  # of the simulated selection; another start of the numbers moves it by .5 %
 # 80 %, and what the guards against an arm's own noise and against slow steps cost
 _FOUND = 0.825
 
@@ -560,95 +499,41 @@ def selected80(
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
     beside = 1 + 1 / block_baselines
-    reach = math.sqrt(beside / blocks) * max(
+    critical = max(
         dunnett(widths[0], df, control_weight=block_baselines, alpha=alpha), t_quantile(0.975, df)
     )
-    uniform = _uniform()
-    normal = map(_inverse, uniform)
-    needed = []
-    for _ in range(_RUNS):
-        highest = _highest(uniform, profiles - 1, max(widths[0], again))
-        own, need = next(normal), -math.inf
-        if again > widths[0]:
-            need = _inverse(highest[-1]) - own if len(highest) == again else need
-            # the mean of two runs
-            rivals = [each / 2 for each in _sums(highest[: again - 1], uniform, widths[0])]
-            own = (own + next(normal)) / 2
-        else:
-            rivals = [*map(_inverse, highest)]
-        sums = [0.0] * len(rivals)
-        need = max(need, rivals[-1] - own) if len(rivals) == widths[0] else need
-        rivals, total = rivals[: widths[0] - 1], 0.0
-        for at, width in enumerate(widths):
-            if at and width < widths[at - 1] and len(rivals) >= width:
-                # screen and blocks so far, by inverse variance
-                share = at / (at + beside * (2 if again > widths[0] else 1))
-                ranked = sorted(
-                    (
-                        ((1 - share) * one + share * inside / at, one, inside)
-                        for one, inside in zip(rivals, sums, strict=False)
-                    ),
-                    reverse=True,
-                )
-                mine = (1 - share) * own + share * total / at
-                need = max(need, ranked[width - 1][0] - mine)
-                rivals = [one for _, one, _ in ranked[: width - 1]]
-                sums = [inside for _, _, inside in ranked[: width - 1]]
-            sums = [each + next(normal) for each in sums[: len(rivals)]]
-            total += next(normal)
-        baselines = next(normal) / math.sqrt(blocks * block_baselines)
-        # chi-squared by the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
-        seen: float = max(1 - 2 / (9 * df) + next(normal) * math.sqrt(2 / (9 * df)), 0.0)
-        needed.append(max(need, reach * math.pow(seen, 1.5) - (total / blocks - baselines)))
-    return sorted(needed)[math.ceil(_FOUND * _RUNS) - 1]
-
-
-def _uniform() -> Iterator[float]:
-    """Return numbers between 0 and 1, always the same: the mixed counter of G. L. Steele (2014)."""
-    return itertools.chain.from_iterable(_lanes())
-
-
-def _lanes() -> Iterator[list[float]]:
-    """Yield so many of them: their 64 bits stand side by side in one whole number, in lanes of 128.
-
-    No product leaves its lane.
-    """
-    ones = sum(1 << 128 * lane for lane in range(_LANES))
-    whole, words = ones * ((1 << 64) - 1), struct.Struct("<" + "Q8x" * _LANES)
-    at = sum(((lane + 1) * _STEELE & (1 << 64) - 1) << 128 * lane for lane in range(_LANES))
-    while True:
-        found = (at ^ ((at >> 30) & whole)) * 0xBF58476D1CE4E5B9 & whole
-        found = (found ^ ((found >> 27) & whole)) * 0x94D049BB133111EB & whole
-        found = ((found ^ ((found >> 31) & whole)) >> 11) & whole
-        bits = words.unpack(found.to_bytes(16 * _LANES, "little"))
-        yield [(each + 0.5) * 2.0**-53 for each in bits]
-        at = at + ones * (_LANES * _STEELE & (1 << 64) - 1) & whole
-
-
-def _highest(uniform: Iterator[float], of: int, count: int) -> list[float]:
-    """Return the `count` highest of so many uniform ones, falling; all where there are less."""
-    left = range(of, max(of - count, 0), -1)
-    logs = map(math.log, itertools.islice(uniform, len(left)))
-    # the largest of `left` uniform ones, and so on
-    highest = [*map(math.exp, itertools.accumulate(map(operator.truediv, logs, left)))]
-    if highest and not _LEAST < highest[-1] <= highest[0] < 1 - _LEAST:
-        highest = [min(max(each, _LEAST), 1 - _LEAST) for each in highest]
-    return highest
-
-
-def _sums(falling: Sequence[float], uniform: Iterator[float], count: int) -> list[float]:
-    """Return the `count` highest sums of a normal of `falling` and one more, falling."""
-    found, best = [], [0.0] * count
-    for one, other in zip(falling, uniform, strict=False):
-        if other > best[0]:  # else as many before it have a greater sum: they are greater in both
-            heapq.heapreplace(best, other)
-            found.append(_inverse(one) + _inverse(other))
-    return sorted(found, reverse=True)[:count]
-
-
-_inverse = NormalDist().inv_cdf
-_LEAST = 1e-12
-_LANES, _STEELE = 256, 0x9E3779B97F4A7C15
+    normal = np.random.default_rng(1).standard_normal
+    entering = min(max(widths[0], again), profiles - 1)
+    # a row is a sweep; the screen of the rivals, falling, as far as any of them can come
+    rivals = np.stack([np.sort(normal(profiles - 1))[::-1][:entering] for _ in range(_RUNS)])
+    own, need = normal(_RUNS), np.full(_RUNS, -np.inf)
+    runs = 1
+    if again > widths[0]:
+        if entering == again:
+            need = rivals[:, -1] - own
+        rivals, own, runs = rivals[:, : again - 1], (own + normal(_RUNS)) / 2, 2
+        rivals = -np.sort(-(rivals + normal(rivals.shape)) / 2)[:, : widths[0]]
+    if rivals.shape[1] == widths[0]:
+        need = np.maximum(need, rivals[:, -1] - own)
+    rivals = rivals[:, : widths[0] - 1]
+    sums, total = np.zeros_like(rivals), np.zeros(_RUNS)
+    for at, width in enumerate(widths):
+        if at and width < widths[at - 1] and rivals.shape[1] >= width:
+            # screen and blocks so far, by inverse variance
+            share = at / (at + beside * runs)
+            pooled = (1 - share) * rivals + share * sums / at
+            order = np.argsort(-pooled)[:, :width]
+            last = np.take_along_axis(pooled, order[:, -1:], axis=1)[:, 0]
+            need = np.maximum(need, last - ((1 - share) * own + share * total / at))
+            rivals = np.take_along_axis(rivals, order[:, :-1], axis=1)
+            sums = np.take_along_axis(sums, order[:, :-1], axis=1)
+        sums = sums + normal(sums.shape)
+        total = total + normal(_RUNS)
+    baselines = normal(_RUNS) / math.sqrt(blocks * block_baselines)
+    # chi-squared by the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
+    seen = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0) ** 1.5
+    passes = critical * math.sqrt(beside / blocks) * seen - (total / blocks - baselines)
+    return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND * _RUNS) - 1])
 
 
 def outlook(

@@ -421,20 +421,21 @@ def remembered(
     """Make a pure method keep its last results: asked again of a history, it costs a comparison.
 
     Results are compared one by one with those of the history before, which is fast where they are
-    the same objects: a campaign hands the same ones over until something happens.
+    the same objects: a campaign hands the same ones over until something happens. Equal studies,
+    such as the session's own and the one that a report reads from the ledger, share them.
     """
-    name = f"_last_of_{method.__name__}"
+    known: list[tuple[Owner, tuple[TrialResult, ...], Value]] = []
 
     @functools.wraps(method)
     def asked(self: Owner, history: History) -> Value:
-        known: list[tuple[tuple[TrialResult, ...], Value]] = vars(self).setdefault(name, [])
         asked_of = tuple(history)
-        for at, (past, value) in enumerate(known):
-            if past is asked_of or past == asked_of:
+        for at, (study, past, value) in enumerate(known):
+            is_same = study is self or study == self
+            if is_same and (past is asked_of or past == asked_of):
                 known.insert(0, known.pop(at))  # those that are asked of most stay
                 return value
         value = method(self, asked_of)
-        known.insert(0, (asked_of, value))
+        known.insert(0, (self, asked_of, value))
         del known[_REMEMBERED:]
         return value
 

@@ -271,16 +271,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def _deployed_flags(self) -> Flags:
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
-    @cached_property
-    def _ways(self) -> dict[str, tuple[Profile, Mapping[str, str] | Message]]:
-        return {}
-
     def way_of(self, profile: Profile) -> Mapping[str, str] | Message:
         """Return the options of a profile's compilation, or why it stays a job."""
-        known = self._ways.get(profile.id)
-        if known is None or not known[0].same_as(profile):
-            known = self._ways[profile.id] = profile, options_of(profile, self._deployed_flags)
-        return known[1]
+        return options_of(profile, self._deployed_flags)
 
     def can_turn(self, profile: Profile) -> bool:
         """Whether a profile can take turns."""

@@ -264,6 +264,7 @@ INSIDE = {
     ("cli/watch.py", "rich.console"),
     ("cli/watch.py", "rich.live"),
     ("executors/slurm/_script.py", "submitit"),
+    ("stats/design.py", "scipy"),
     ("stats/noise.py", "scipy"),
     ("report/page.py", "jinja2"),
     ("report/page.py", "markupsafe"),

@@ -43,7 +43,7 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     calls = counted(monkeypatch, TuningPlan, "read")
     decisions = counted(monkeypatch, tuning, "decide", "conclusion")
     blocks = counted(monkeypatch, engine, "confirm")
-    asked = study()
+    asked = study(loss_tolerance=0.03)  # equal studies share what was worked out
     for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
         for at in range(25):
             question = Question(about=about, name=f"p{at}")
@@ -65,7 +65,7 @@ def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
     waves = [f"wave{number}" for number in range(1, 7)]
     declared = [profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves]
     history = drive(study(profiles=tuple(declared)), cluster({}))
-    asked = study(profiles=tuple(declared))
+    asked = study(profiles=tuple(declared), loss_tolerance=0.03)
     decisions = counted(monkeypatch, tuning, "decide")
     for wave in waves:
         for _ in range(2):
@@ -95,7 +95,7 @@ def test_what_is_remembered_is_never_told_of_another_history() -> None:
     asked = study(6, budget=40)
     cuts = [*range(0, len(done) + 1, 4), len(done)] * 3
     random.Random(7).shuffle(cuts)
-    for cut in cuts:
-        fresh = study(6, budget=40)
+    for at, cut in enumerate(cuts, start=1):
+        fresh = study(6, budget=40, loss_tolerance=0.02 + at / 1e6)  # which shares nothing
         assert asked.decide(done[:cut]).conclusion == fresh.decide(done[:cut]).conclusion
         assert asked.decide(done[:cut]).due == fresh.decide(done[:cut]).due

@@ -1,8 +1,15 @@
 """Which commit made it slower, and which models a commit breaks or slows.
 
-An arm is a commit, or a load (a model on so many nodes) on a commit. The first run only
-chooses suspects; fresh pairs carry an accusation. A commit that cannot run is an answer too.
-The reference note is docs/how-to/studies.md. This module must not know git, executors or logs.
+An arm is a commit, or a load (a model on so many nodes) on a commit. What is due after what:
+
+    a search   ends      the first commit and the last in alternating pairs
+               search    the commit that halves what is left, one run after the other
+               confirm   fresh pairs of the likeliest and its parent
+    a table    once      each load on each commit
+               confirm   fresh pairs of what looks slower and the commit before
+
+The first run only chooses suspects; fresh pairs carry an accusation. A commit that cannot run is an
+answer too. This module must not know git, executors or logs.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, takewhile
 from statistics import fmean
 from typing import ClassVar
 
@@ -56,7 +64,7 @@ from pytest_xlatune.studies.cell_arms import (
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, begun, beside, changed, screened, so_far
+from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened, so_far
 
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
@@ -268,6 +276,11 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
         """How many."""
         return len(self.labels)
 
+    @property
+    def loads(self) -> int:
+        """How many lines a table has."""
+        return len(self.cells) // self.commits
+
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Digest of a cell -> its place among the cells."""
@@ -277,16 +290,15 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
     def ids(self) -> tuple[str, ...]:
         """The arms' ids, by place: a hash, in a table behind the name of its load."""
         hashes = [cell.code[:_SHORT] for cell in self.cells[: self.commits]]
-        loads = [f"{each.name}-" for each in self.asked.loads] or [""]
-        return tuple(f"{load}{each}" for load in loads for each in hashes)
+        loads = [f"{load.name}-" for load in self.asked.loads] or [""]
+        return tuple(f"{load}{commit}" for load in loads for commit in hashes)
 
     @property
     def most_jobs(self) -> int:
         """What it costs at most."""
         if self.is_search:
             return 6 * PAIRS + JOBS_PER_DOUBLING * (self.commits - 1).bit_length()
-        loads = len(self.cells) // self.commits
-        return len(self.cells) + 2 * PAIRS * loads * (self.commits - 1)
+        return len(self.cells) + 2 * PAIRS * self.loads * (self.commits - 1)
 
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the loads on commits; of a search the ends, then what was measured between."""
@@ -299,27 +311,26 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
     @property
     def outline(self) -> tuple[Message, ...]:
         """What a plan says of it."""
+        texts: tuple[str, ...] = (
+            "{runs:+job} in {waves:+wave}: {loads:+load} on {commits:+commit}",
+            "then {pairs} fresh pairs of each that looks slower: at most {most} jobs in all",
+        )
+        if self.is_search:
+            texts = (
+                "{jobs} jobs: {pairs} alternating pairs of the first and the last of {commits}",
+                "then the commit that halves the rest, one job after the other, unless no change",
+                "then {pairs} fresh pairs of the likeliest and its parent: at most {most} in all",
+            )
         counts = {
             "pairs": PAIRS,
             "jobs": 2 * PAIRS,
             "commits": self.commits,
             "runs": len(self.cells),
-            "loads": len(self.cells) // self.commits,
+            "loads": self.loads,
             "waves": waves_in(cell.nodelist for cell in self.cells),
             "most": min(self.most_jobs, self.budget),
         }
-        search = (
-            "{jobs} jobs: {pairs} alternating pairs of the first and the last of {commits:+commit}",
-            "{jobs} more if these cannot tell; if they show no change, the search ends",
-            "then the commit that halves the rest, one job after the other on all nodes",
-            "then {pairs} fresh pairs of the likeliest and its parent: at most {most} jobs in all",
-        )
-        table = (
-            "{runs:+job} in {waves:+wave}: {loads:+load} on {commits:+commit}",
-            "those on disjoint nodes run at the same time",
-            "then {pairs} fresh pairs of each that looks slower: at most {most} jobs in all",
-        )
-        return tuple(say(text, **counts) for text in (search if self.is_search else table))
+        return tuple(say(text, **counts) for text in texts)
 
     def begin(self, history: History) -> Halving | CommitTable:
         """Return the walk before its first pairs, or first runs."""
@@ -335,58 +346,59 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
 
 
 class CommitWalk(CellWalk[CommitStudy]):
-    """What a search and a table have in common: a place is a commit, or a load on one."""
+    """What a search and a table have in common: a place is a commit, or a load on one.
+
+    Attributes:
+        by_place: the results of each place.
+    """
+
+    def __init__(self, study: CommitStudy, history: History) -> None:
+        super().__init__(study, history)
+        self.by_place: dict[int, list[TrialResult]] = {at: [] for at in range(len(study.cells))}
+        for result in self.results.values():
+            self.by_place[self.place_of(result.trial)].append(result)
 
     def place_of(self, trial: Trial) -> int:
         """Return the place that a trial ran."""
         return self.study.places[trial.cell_digest]
 
-    @cached_property
-    def by_place(self) -> Mapping[int, Sequence[TrialResult]]:
-        """The results of each place."""
-        found: dict[int, list[TrialResult]] = {}
-        for result in self.results.values():
-            found.setdefault(self.place_of(result.trial), []).append(result)
-        return found
-
-    def is_excused(self, result: TrialResult) -> bool:
-        """Whether a trial without a score says nothing of its commit."""
-        return is_excused(result, OF_THE_NODES)
-
-    def told(self, record: CommitsRecord, *, losses: Sequence[Message]) -> CommitsRecord:
-        """Return what was found with commits that compute something else, which fail the test."""
-        return replace(
+    def told(
+        self, verdicts: Sequence[Verdict], record: CommitsRecord, pairs: Iterable[tuple[int, int]],
+        *, alpha: float, notes: Iterable[Message], reference: Verdict | None = None,
+    ) -> Conclusion:  # fmt: skip
+        """Return the conclusion; commits that compute something else than others fail its test."""
+        losses, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
+        text = "{commit} computes something else than {before}: loss {loss:.6g}, not {usual:.6g}"
+        for before, after in pairs:
+            one, other = (median_loss(self.by_place[at]) for at in (before, after))
+            first = first_loss(self.by_place[before])
+            if one is None or other is None:
+                continue
+            if different_loss(other, one, tolerance=tolerance, first=first):
+                arms = {"commit": ids[after], "before": ids[before]}
+                losses.append(say(text, loss=other, usual=one, **arms))
+        record = replace(
             record,
             summary=(*record.summary, *losses),
             objection=(*record.objection, *losses),
             commits=self.study.labels,
         )
+        return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
-    def other_losses(self, pairs: Iterable[tuple[int, int]]) -> tuple[Message, ...]:
-        """Return how the losses of places differ from those of the ones before."""
-        found, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
-        text = "{commit} computes something else than {before}: loss {loss:.6g}, not {usual:.6g}"
-        for before, after in pairs:
-            trials = self.by_place.get(before, ())
-            one, other = median_loss(trials), median_loss(self.by_place.get(after, ()))
-            if one is None or other is None:
-                continue
-            if different_loss(other, one, tolerance=tolerance, first=first_loss(trials)):
-                named = {"commit": ids[after], "before": ids[before]}
-                found.append(say(text, loss=other, usual=one, **named))
-        return tuple(found)
+    def lost(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
+        """Return the verdict on a place whose run has no score; new is what ran before."""
+        why = result.reason or NO_SCORE
+        if is_excused(result, OF_THE_NODES):
+            return undecided(base, say(RUN_AGAIN, why=why))
+        return dropped(base, why) if is_new else decided(base, VerdictKind.INVALID, why)
 
 
-# --- a search: the ends, then halves, then the likeliest commit beside its parent ---
+# --- a search ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Two commits whose runs stood in pairs: their log scores, a loss being a rise.
-
-    Attributes:
-        before, after: scores of either.
-    """
+    """Two commits whose runs stood in pairs: their log scores, a loss being a rise."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -402,25 +414,24 @@ class Sides:
         return fmean(self.after) - fmean(self.before)
 
     @property
-    def df(self) -> int:
-        """Degrees of freedom within the sides."""
-        return len(self.before) + len(self.after) - 2
-
-    @property
-    def squares(self) -> float:
-        """Sum of squares within the sides."""
+    def spread(self) -> tuple[float, int]:
+        """Sum of squares within the sides, and its degrees of freedom."""
         sides = (self.before, self.after)
-        return math.fsum((each - fmean(side)) ** 2 for side in sides for each in side)
+        squares = math.fsum((value - fmean(side)) ** 2 for side in sides for value in side)
+        return squares, len(self.before) + len(self.after) - 2
 
-    @property
-    def variance_of_one(self) -> float:
-        """The variance of the estimate, in units of a run's."""
-        return 1 / len(self.before) + 1 / len(self.after)
+    def error(self, beside: Sides | None = None) -> tuple[float, int]:
+        """Return the error of the rise, its noise pooled with others', and degrees of freedom."""
+        squares, df = self.spread
+        if beside is not None:
+            squares, df = squares + beside.spread[0], df + beside.spread[1]
+        variance = max(squares / df, _LEAST_SIGMA**2)
+        return math.sqrt(variance * (1 / len(self.before) + 1 / len(self.after))), df
 
-    def reach(self, level: float) -> float:
-        """Return how far the estimate may be off, one-sided."""
-        variance = max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one
-        return t_quantile(level, self.df) * math.sqrt(variance)
+    def reach(self, level: float, beside: Sides | None = None) -> float:
+        """Return how far the rise may be off, one-sided."""
+        error, df = self.error(beside)
+        return t_quantile(level, df) * error
 
     @property
     def is_shown(self) -> bool:
@@ -435,26 +446,40 @@ class Sides:
     @property
     def is_open(self) -> bool:
         """Whether more pairs may show a change: they lean that way, and 1 % is not excluded."""
-        error = math.sqrt(max(self.squares / self.df, _LEAST_SIGMA**2) * self.variance_of_one)
-        return not self.is_shown and self.estimate > LEANS * error and self.ceiling >= LEAST
+        leans = self.estimate > LEANS * self.error()[0]
+        return not self.is_shown and leans and self.ceiling >= LEAST
 
 
 class Halving(CommitWalk):
-    """One search as far as it came, and what it shows of where the change lies."""
+    """One search as far as it came, and what it shows of where the change lies.
 
-    is_compared = False  # whether the looks at the ends are over
-    is_changed = False  # whether they show that the ends differ by a loss
-    found = ""  # the word of the answer, once there is one
-    looks: tuple[Trial, ...] = ()  # the pairs of the ends
-    steps: tuple[TrialResult, ...] = ()  # the runs that halve the range, in their order
-    skipped: frozenset[int] = frozenset()  # the commits that could not be measured
-    belief: Posterior | None = None  # where the change lies, by the ends and the steps
-    suspect: int | None = None  # the commit that is confirmed
-    parent = 0  # the one before it, the nearest that can be measured
-    fresh: tuple[Trial, ...] = ()  # the pairs that confirm
-    # the change at the suspect against its parent, and its 95 % interval
+    Attributes:
+        found: the word of the answer, once there is one.
+        last: the place of the last commit.
+        looks: the pairs of the ends.
+        steps: the runs that halve the range, in their order, of which `most_steps` are allowed.
+        skipped: the commits that could not be measured.
+        belief: where the change lies, by the ends and the steps.
+        suspect, parent: the commit that is confirmed, and the nearest before it that can run.
+        fresh: the pairs that confirm.
+        confirmed: the change there and its 95 % interval, `is_confirmed` where it is shown.
+    """
+
+    found = ""
+    looks: tuple[Trial, ...] = ()
+    steps: tuple[TrialResult, ...] = ()
+    most_steps = 0
+    skipped: frozenset[int] = frozenset()
+    belief: Posterior | None = None
+    suspect: int | None = None
+    parent = 0
+    fresh: tuple[Trial, ...] = ()
     confirmed: tuple[float, tuple[float, float]] | None = None
-    is_confirmed = False  # whether that is 1 % or more, and shown
+    is_confirmed = False
+
+    def __init__(self, study: CommitStudy, history: History) -> None:
+        super().__init__(study, history)
+        self.last = len(study.cells) - 1
 
     def walk(self) -> None:
         """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
@@ -468,110 +493,84 @@ class Halving(CommitWalk):
                 more = study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1))
                 self.looks += more
                 self.run(more)
-        self.is_compared = True
-        self.is_changed = self.ends.is_enough and self.ends.is_shown
-        if not self.is_changed:
+        if not (self.ends.is_enough and self.ends.is_shown):
             self.found = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
             return
-        self.steps = tuple(self._ran_steps())
+        left = study.budget - len(self.looks) - 2 * PAIRS
+        self.most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
+        runs = [e for e in self.results.values() if e.trial.stage == STEP and e.status.is_final]
+        steps = {run.trial.block: run for run in runs}
+        numbers = takewhile(steps.__contains__, range(1, self.most_steps + 1))
+        self.steps = tuple(steps[number] for number in numbers)
         self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if usable(e) is None)
         belief = self.belief = self._belief(self.steps)
         if belief.most < SURE and len(self.steps) < self.most_steps:
             arm = study.every_arm[belief.splitting()]
-            still = sum(each > _LIKELY for each in belief.mass)
+            still = sum(mass > _LIKELY for mass in belief.mass)
             step = study.trial_of(arm, STEP, block=len(self.steps) + 1)
             self.run([step], later=math.ceil(math.log2(max(still, 2))) + 2 * PAIRS)
         spent = len(self.looks) + len(self.steps)
         if belief.most >= SURE and spent + 2 * PAIRS <= study.budget:
-            self.suspect, self.parent = belief.likeliest, self.before(belief.likeliest)
+            self.suspect, self.parent = belief.likeliest, self._before(belief.likeliest)
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
             self.run(self.fresh)
-            self._confirm(self.sides(self.fresh, self.parent, self.suspect))
+            pairs = self._sides(self.fresh, self.parent, self.suspect)
+            if pairs.is_enough:
+                change, reach = pairs.estimate, pairs.reach(_CONFIRMED, self.ends)
+                self.confirmed = change, (change - reach, change + reach)
+                self.is_confirmed = change - reach > 0 and change >= LEAST
         is_one = self.suspect is not None and self.suspect - self.parent == 1
         self.found = FIRST if self.is_confirmed and is_one else RANGE
 
-    @property
-    def last(self) -> int:
-        """The place of the last commit."""
-        return len(self.study.cells) - 1
-
-    def sides(self, trials: Sequence[Trial], before: int, after: int) -> Sides:
+    def _sides(self, trials: Sequence[Trial], before: int, after: int) -> Sides:
         """Return the scores of two commits in these trials."""
-        found: dict[int, list[float]] = {before: [], after: []}
+        scores: dict[int, list[float]] = {before: [], after: []}
         for trial in trials:
             if (value := self.value(trial)) is not None:
-                found[self.place_of(trial)].append(-value)
-        return Sides(before=tuple(found[before]), after=tuple(found[after]))
+                scores[self.place_of(trial)].append(-value)
+        return Sides(before=tuple(scores[before]), after=tuple(scores[after]))
 
     @property
     def ends(self) -> Sides:
         """The ends' scores so far."""
-        return self.sides(self.looks, 0, self.last)
+        return self._sides(self.looks, 0, self.last)
 
     def _is_lost(self, at: int) -> bool:
         """Whether two runs of an end are over and none has a score: more would say the same."""
-        own = [self.over(trial) for trial in self.looks if self.place_of(trial) == at]
-        over = [result for result in own if result is not None]
+        runs = [self.over(trial) for trial in self.looks if self.place_of(trial) == at]
+        over = [result for result in runs if result is not None]
         return len(over) >= _MIN_EACH and all(usable(result) is None for result in over)
 
-    @cached_property
-    def sigma(self) -> float:
-        """Standard deviation of one run within the ends; of those that are over."""
-        ends = self.ends
-        return max(math.sqrt(ends.squares / ends.df), _LEAST_SIGMA) if ends.df > 0 else math.nan
-
     @property
-    def most_steps(self) -> int:
-        """Runs that the search may take."""
-        most = math.floor(JOBS_PER_DOUBLING * math.log2(max(self.last + 1, 2)))
-        return max(min(most, self.study.budget - len(self.looks) - 2 * PAIRS), 0)
+    def sigma(self) -> float | None:
+        """Standard deviation of one run within the ends; None of too few."""
+        squares, df = self.ends.spread
+        return max(math.sqrt(squares / df), _LEAST_SIGMA) if self.ends.is_enough else None
 
-    def _ran_steps(self) -> Iterator[TrialResult]:
-        """Yield the runs of the search that are over, in their order."""
-        found = {
-            result.trial.block: result
-            for result in self.results.values()
-            if result.trial.stage == STEP and result.status.is_final
-        }
-        for number in range(1, self.most_steps + 1):
-            if number not in found:
-                return
-            yield found[number]
-
-    def before(self, at: int) -> int:
+    def _before(self, at: int) -> int:
         """Return the nearest commit before one that can be measured."""
         return max((each for each in range(at) if each not in self.skipped), default=0)
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
-        ends = self.ends
+        ends, sigma = self.ends, self.sigma or math.nan
         scores = [*((0, v) for v in ends.before), *((self.last, v) for v in ends.after)]
         scores += [(self.place_of(e.trial), -score.value) for e in runs if (score := usable(e))]
         return posterior(
             scores,
             positions=[at for at in range(1, self.last + 1) if at not in self.skipped],
-            sigma=self.sigma,
+            sigma=sigma,
             expected=ends.estimate,
             level=fmean(ends.before),
-            level_error=self.sigma / math.sqrt(len(ends.before)),
+            level_error=sigma / math.sqrt(len(ends.before)),
         )
 
-    def _confirm(self, pairs: Sides) -> None:
-        """Take in what the fresh pairs of the suspect and its parent show."""
-        if not pairs.is_enough:
-            return
-        ends, df = self.ends, pairs.df + self.ends.df
-        variance = max((pairs.squares + ends.squares) / df, _LEAST_SIGMA**2)
-        reach = t_quantile(_CONFIRMED, df) * math.sqrt(variance * pairs.variance_of_one)
-        self.confirmed = pairs.estimate, (pairs.estimate - reach, pairs.estimate + reach)
-        self.is_confirmed = pairs.estimate - reach > 0 and pairs.estimate >= LEAST
-
-    @cached_property
+    @property
     def unexplained(self) -> float:
         """How much more the ends differ than the suspect's pairs with its parent say; 0 if none."""
         if self.confirmed is None:
             return 0.0
         rest = self.ends.estimate - self.confirmed[1][1]
-        return rest if rest > 2 * self.sigma * math.sqrt(self.ends.variance_of_one) else 0.0
+        return rest if rest > 2 * self.ends.error()[0] else 0.0
 
     @property
     def range(self) -> tuple[int, int]:
@@ -581,162 +580,176 @@ class Halving(CommitWalk):
         # with several small losses a single commit was accused of all
         if self.unexplained:  # several commits changed it, and the belief knows of one
             return 0, self.last
-        runs = (*self.steps, *filter(None, map(self.over, self.fresh)))
-        low, high = self._belief(runs).holding(SURE)
-        return self.before(low), high
+        low, high = self._belief((*self.steps, *self.of(self.fresh))).holding(SURE)
+        return self._before(low), high
 
     def conclusion(self) -> Conclusion:
         """Return the answer, and a line for every commit that was measured."""
-        ids, ends = self.study.ids, self.ends
-        reference = self._reference(self.by_place.get(0, []))
-        shown = {0: reference}
-        for at in sorted({*self.by_place, self.last} - {0}):
-            verdict, level = self._verdict(at, reference)
-            shown[at] = beside(verdict, shown[level])
-        first = last = ""
-        if self.found == FIRST and self.suspect is not None:
-            first = last = ids[self.suspect]
-        elif self.found == RANGE:
-            first, last = (ids[at] for at in self.range)
-        delta = -ends.estimate if ends.is_enough else None
-        if self.found == FIRST and self.confirmed is not None:
-            delta = -self.confirmed[0]
-        is_none = self.found == NO_CHANGE
+        ids, ends, found = self.study.ids, self.ends, self.found
+        reference = so_far(ids[0], self.by_place[0])
+        if reference.n:
+            reference = replace(changed(reference, 0.0), method=say(THE_REFERENCE))
+            reference = replace(reference, kind=VerdictKind.EQUIVALENT)
+        elif lost := [result for result in self.by_place[0] if result.status.is_final]:
+            reference = decided(reference, VerdictKind.INVALID, lost[0].reason or NO_SCORE)
+        shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
+        for at in sorted({*measured, self.last} - {0}):
+            level = self.parent if found == FIRST and at == self.suspect else 0
+            shown[at] = beside(self._verdict(at, reference), shown[level])
+        is_slower = found in (FIRST, RANGE)
+        first, last = (ids[at] for at in self.range) if is_slower else ("", "")
+        first = last if found == FIRST else first
+        change = -ends.estimate if ends.is_enough else None
+        if found == FIRST and self.confirmed is not None:
+            change = -self.confirmed[0]
         record = CommitsRecord(
-            sigma=self.sigma if ends.df > 0 and ends.is_enough else None,
-            found=self.found,
+            sigma=self.sigma,
+            found=found,
             first=first,
             last=last,
-            delta=None if delta is None else relative(delta),
-            excluded=-relative(-max(ends.ceiling, 0.0)) if is_none else None,
+            delta=None if change is None else relative(change),
+            excluded=-relative(-max(ends.ceiling, 0.0)) if found == NO_CHANGE else None,
             skipped=tuple(ids[at] for at in sorted(self.skipped)),
         )
         answer = self._answer(record)
-        is_slower = self.found in (FIRST, RANGE)
         record = replace(record, summary=(answer,), objection=(answer,) if is_slower else ())
-        losses = self.other_losses((0, at) for at in sorted(self.by_place) if at)
-        verdicts = [each for at, each in shown.items() if at]
-        return self.concluded(
-            verdicts,
-            self.told(record, losses=losses),
-            alpha=ENDS_ALPHA if self.is_compared else 0.0,
+        return self.told(
+            [verdict for at, verdict in shown.items() if at],
+            record,
+            ((0, at) for at in measured if at),
+            alpha=ENDS_ALPHA if found or self.belief else 0.0,
             notes=self._notes(),
             reference=reference,
         )
 
     def _answer(self, record: CommitsRecord) -> Message:
         """Return the answer in a sentence."""
-        first = _with_subject(record.first, self.study.labels)
-        change = None if record.delta is None else say(", {change:percent}", change=record.delta)
-        if record.found == FIRST:
-            text = "the first slower commit is {first}{change}"
-            return say(text, first=first, change=change)
-        if record.found == RANGE:
-            skipped = say("; not measured: {commits}", commits=record.skipped)
-            text = (
-                "the first slower commit lies after {first}, up to {last}{change} between the ends"
-                "{skipped}"
-            )
-            rest = {"change": change, "skipped": skipped if record.skipped else None}
-            return say(text, first=record.first, last=record.last, **rest)
-        if record.found == NO_CHANGE:
-            text = (
+        texts = {
+            "": "the search is not over",
+            FIRST: "the first slower commit is {first}, {change:percent}",
+            RANGE: "the first slower commit lies after {before}, up to {last}{skipped}",
+            NO_CHANGE: (
                 "no change among {commits:+commit}: a loss of {excluded:size} or more is excluded "
                 "(95 %)"
-            )
-            return say(text, commits=self.study.commits, excluded=record.excluded)
-        if record.found == CANNOT_TELL:
-            for at, which in ((0, "first"), (self.last, "last")):
-                runs = self.by_place.get(at, ())
-                lost = [e for e in runs if e.status.is_final and usable(e) is None]
-                if lost:
-                    text = "cannot tell: the {which} commit {commit} has no score: {why}"
-                    commit = self.study.ids[at]
-                    return say(text, which=say(which), commit=commit, why=lost[0].reason)
-            return say("cannot tell: an end has no score")
-        return say("the search is not over")
+            ),
+            CANNOT_TELL: "cannot tell: an end has no score{why}",
+        }
+        skipped = say("; not measured: {commits}", commits=record.skipped)
+        lost = [
+            say(": {commit}: {why}", commit=self.study.ids[at], why=result.reason)
+            for at in (0, self.last)
+            for result in self.by_place[at]
+            if result.status.is_final and usable(result) is None
+        ]
+        return say(
+            texts[record.found],
+            first=_with_subject(record.first, self.study.labels),
+            before=record.first,
+            last=record.last,
+            change=record.delta,
+            skipped=skipped if record.skipped else None,
+            commits=self.study.commits,
+            excluded=record.excluded,
+            why=lost[0] if lost else None,
+        )
 
-    def _reference(self, own: Sequence[TrialResult]) -> Verdict:
-        base = so_far(self.study.ids[0], own)
-        if not base.n:
-            lost = [result for result in own if result.status.is_final]
-            return decided(base, VerdictKind.INVALID, lost[0].reason or NO_SCORE) if lost else base
-        return replace(changed(base, 0.0), kind=VerdictKind.EQUIVALENT, method=say(THE_REFERENCE))
-
-    def _verdict(self, at: int, reference: Verdict) -> tuple[Verdict, int]:
-        """Return the verdict on a commit, and the place that its change is against."""
-        own, ends = self.by_place.get(at, []), self.ends
-        base = so_far(self.study.ids[at], own)
-        final = [result for result in own if result.status.is_final]
-        if not final:
-            return base, 0
+    def _verdict(self, at: int, reference: Verdict) -> Verdict:
+        """Return the verdict on a commit, against the first one; on the suspect, its parent."""
+        ends, base = self.ends, so_far(self.study.ids[at], self.by_place[at])
+        final = [result for result in self.by_place[at] if result.status.is_final]
         values = [score.value for result in final if (score := usable(result))]
         if not values:
-            why = final[0].reason or NO_SCORE
-            if self.is_excused(final[0]):
-                return undecided(base, say("not measured: {why}", why=why)), 0
-            lost = dropped(base, why) if reference.n else decided(base, VerdictKind.INVALID, why)
-            return lost, 0
+            return self.lost(base, final[0], is_new=reference.n > 0) if final else base
         if reference.n:
             level = -fmean(ends.before) if ends.before else fmean(values)
             base = replace(changed(base, fmean(values) - level), against=say("the first commit"))
         if at == self.suspect and self.found == FIRST and self.confirmed is not None:
-            estimate, (low, high) = self.confirmed
-            base = changed(decided(base, VerdictKind.SLOWER), -estimate, (-high, -low))
+            change, (low, high) = self.confirmed
             text = "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
-            return replace(base, against=say("its parent"), method=method), self.parent
-        if at == self.last and self.is_compared and ends.is_enough:
+            base = changed(decided(base, VerdictKind.SLOWER), -change, (-high, -low))
+            return replace(base, against=say("its parent"), method=method)
+        if at == self.last and (self.found or self.belief) and ends.is_enough:
             middle, reach = -ends.estimate, ends.reach(_CONFIRMED)
             text = "beside the first commit in {pairs} alternating pairs"
             base = changed(base, middle, (middle - reach, middle + reach))
             base = replace(base, method=say(text, pairs=len(ends.after)))
-            return (decided(base, VerdictKind.SLOWER) if self.is_changed else not_accused(base)), 0
-        return screened(base, say("measured to halve the range")), 0
+            return decided(base, VerdictKind.SLOWER) if ends.is_shown else not_accused(base)
+        return screened(base, say("measured to halve the range"))
 
     def _notes(self) -> Iterator[Message]:
         ids, ends = self.study.ids, self.ends
-        if not self.is_compared or not ends.is_enough:
-            return
-        text = "the ends differ by {change:percent} in {pairs:+pair}; a run's noise is {sigma:.2%}"
-        change = relative(-ends.estimate)
-        yield say(text, change=change, pairs=len(ends.after), sigma=self.sigma)
-        if self.is_changed and self.steps:
-            text = "{runs:+run} halved the range, of at most {most}"
-            yield say(text, runs=len(self.steps), most=self.most_steps)
-        if self.found == RANGE:
-            if self.suspect is None and self.belief and self.belief.most >= SURE:
-                text = "the budget of {budget} jobs leaves none to confirm commit {commit}"
-                yield say(text, budget=self.study.budget, commit=ids[self.belief.likeliest])
-            elif self.suspect is None:
-                yield say("the runs that the search may take are spent")
-            elif self.is_confirmed:
-                yield say(
-                    "the commits between the two could not be measured: one of them made the change"
-                )
-            else:
-                text = (
-                    "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not "
-                    "show a loss of 1 % or more{change}"
-                )
-                seen = self.confirmed
-                told = say(": {change:percent}", change=relative(-seen[0])) if seen else None
-                yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=told)
+        if self.found and ends.is_enough:
+            text = (
+                "the ends differ by {change:percent} in {pairs} pairs; a run's noise is {sigma:.2%}"
+            )
+            pairs = len(ends.after)
+            yield say(text, change=relative(-ends.estimate), pairs=pairs, sigma=self.sigma)
+        if self.found == RANGE and self.suspect is None:
+            text = "the budget of {budget} jobs leaves no more runs"
+            yield say(text, budget=self.study.budget)
+        elif self.found == RANGE and self.suspect is not None and not self.is_confirmed:
+            text = (
+                "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not "
+                "show a loss of 1 % or more{change}"
+            )
+            seen = self.confirmed
+            told = say(": {change:percent}", change=relative(-seen[0])) if seen else None
+            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=told)
         if self.unexplained:
             text = "about {rest:size} more than this commit explains: several commits changed it"
             yield say(text, rest=self.unexplained)
 
 
-# --- a table: every load once on each commit, then what looks slower in fresh pairs ---
-
-Key = tuple[int, int]  # a load, and a commit
+# --- a table ---
 
 
 class CommitTable(CommitWalk):
-    """One table as far as it came, and what it shows; a place is a load on a commit."""
+    """One table as far as it came, and what it shows; a place is a load on a commit.
 
-    is_screened = False  # whether the first runs are over
-    suspects: tuple[Key, ...] = ()  # what runs again
+    Attributes:
+        firsts: the first run of each place.
+        newly_broken: commit -> the models that it broke, where they are so many that it is given
+            up.
+        screen: the first runs that are wanted.
+        before: place -> that of the load on the nearest commit before on which it ran.
+        differences: place -> its first run against that there, log ratio.
+        sigma: standard deviation of a difference, changed loads hardly counted; None with too few.
+        unlike: places that should be run again, the largest loss first; gains come last.
+        is_screened: whether the first runs are over.
+        suspects: places that run again.
+    """
+
+    is_screened = False
+    suspects: Sequence[int] = ()
+
+    def __init__(self, study: CommitStudy, history: History) -> None:
+        super().__init__(study, history)
+        self.firsts = [study.trial_of(arm, ONCE) for arm in study.every_arm]
+        values, count = [self.value(trial) for trial in self.firsts], study.commits
+        models = [load.model for load in study.asked.loads] or [study.cells[0].model_tag]
+        broken: dict[int, dict[str, None]] = {}
+        for at in range(len(values)):
+            if at % count and self._is_broken(at) and values[at - 1] is not None:
+                broken.setdefault(at % count, {})[models[at // count]] = None
+        self.newly_broken = {at: [*own] for at, own in broken.items() if len(own) >= BROKEN_MODELS}
+        self.screen: list[Trial] = []
+        self.before, self.differences = dict[int, int](), dict[int, float]()
+        for load in range(study.loads):
+            places = range(load * count, load * count + count)
+            # with one commit's runs before the other's in all loads, a drift is a regression of all
+            for at in reversed(places) if load % 2 else places:
+                if self.over(self.firsts[at]) or at % count not in self.newly_broken:
+                    self.screen.append(self.firsts[at])
+            ran = [(at, value) for at in places if (value := values[at]) is not None]
+            for (before, level), (at, value) in pairwise(ran):
+                self.before[at], self.differences[at] = before, value - level
+        every = [*self.differences.values()]
+        self.sigma = spread_of(every) if len(every) >= _MIN_DIFFERENCES else None
+        low = -max(SUSPECT_SIGMAS * (self.sigma or 0.0), SUSPECT_AT)
+        high = max(PROMISING_SIGMAS * (self.sigma or 0.0), PROMISING_AT)
+        unlike = [at for at, value in self.differences.items() if not low <= value <= high]
+        self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def walk(self) -> None:
         """Run each load on each commit, then those that differ in fresh pairs."""
@@ -744,217 +757,113 @@ class CommitTable(CommitWalk):
         self.is_screened = True
         spare = self.study.budget - len(self.screen)
         self.suspects = self.unlike[: max(spare // (2 * PAIRS), 0)]
-        self.run([trial for key in self.suspects for trial in self.pairs(key)])
+        self.run([trial for at in self.suspects for trial in self._pairs(at)])
 
-    @cached_property
-    def models(self) -> tuple[str, ...]:
-        """The model of each load."""
-        return tuple(e.model for e in self.study.asked.loads) or (self.study.cells[0].model_tag,)
-
-    @cached_property
-    def keys(self) -> tuple[Key, ...]:
-        """Each load on each commit that has one before it."""
-        loads, commits = range(len(self.models)), range(1, self.study.commits)
-        return tuple((load, commit) for load in loads for commit in commits)
-
-    def place(self, load: int, commit: int) -> int:
-        """Return the place of a load on a commit."""
-        return load * self.study.commits + commit
-
-    def first_of(self, load: int, commit: int) -> Trial:
-        """Return the first run of a load on a commit."""
-        return self.study.trial_of(self.study.every_arm[self.place(load, commit)], ONCE)
-
-    def is_broken(self, load: int, commit: int) -> bool:
+    def _is_broken(self, at: int) -> bool:
         """Whether a load cannot run on a commit, for a reason that is not the site's."""
-        found = self.over(self.first_of(load, commit))
-        return found is not None and usable(found) is None and not self.is_excused(found)
+        run = self.over(self.firsts[at])
+        return run is not None and usable(run) is None and not is_excused(run, OF_THE_NODES)
 
-    def before(self, load: int, commit: int) -> int | None:
-        """Return the nearest commit before on which a load ran; None without one."""
-        scored = (at for at in range(commit) if self.value(self.first_of(load, at)) is not None)
-        return max(scored, default=None)
+    def _pairs(self, at: int) -> tuple[Trial, ...]:
+        return self.study.pairs(CONFIRM, self.before[at], at, range(1, PAIRS + 1))
 
     @cached_property
-    def newly_broken(self) -> Mapping[int, tuple[str, ...]]:
-        """Commit -> the models that it broke, where they are so many that it is given up."""
-        found: dict[int, dict[str, None]] = {}
-        for load, commit in self.keys:
-            if self.is_broken(load, commit) and self.before(load, commit) == commit - 1:
-                found.setdefault(commit, {})[self.models[load]] = None
-        return {at: tuple(own) for at, own in found.items() if len(own) >= BROKEN_MODELS}
-
-    @cached_property
-    def screen(self) -> tuple[Trial, ...]:
-        """The first runs that are wanted: every other load has its commits in reverse order."""
-        wanted = []
-        for load in range(len(self.models)):
-            order = range(self.study.commits)
-            # with one commit's runs before the other's in all loads, a drift is a regression of all
-            for commit in reversed(order) if load % 2 else order:
-                trial = self.first_of(load, commit)
-                if self.over(trial) is not None or commit not in self.newly_broken:
-                    wanted.append(trial)
-        return tuple(wanted)
-
-    @cached_property
-    def differences(self) -> Mapping[Key, float]:
-        """Load and commit -> its first run against that of the commit before, log ratio."""
-        found = {}
-        for load, commit in self.keys:
-            before = self.before(load, commit)
-            own = self.value(self.first_of(load, commit))
-            other = None if before is None else self.value(self.first_of(load, before))
-            if own is not None and other is not None:
-                found[load, commit] = own - other
-        return found
-
-    @cached_property
-    def sigma(self) -> float | None:
-        """Standard deviation of a difference, changed loads hardly counted; None with too few."""
-        values = list(self.differences.values())
-        return spread_of(values) if len(values) >= _MIN_DIFFERENCES else None
-
-    @cached_property
-    def unlike(self) -> tuple[Key, ...]:
-        """All that should be run again, the largest loss first; gains come last."""
-        sigma = self.sigma or 0.0
-        low = -max(SUSPECT_SIGMAS * sigma, SUSPECT_AT)
-        high = max(PROMISING_SIGMAS * sigma, PROMISING_AT)
-        found = [key for key, each in self.differences.items() if each < low or each > high]
-        return tuple(sorted(found, key=lambda key: (self.differences[key], key)))
-
-    def pairs(self, key: Key) -> tuple[Trial, ...]:
-        """Return the fresh pairs of a load on a commit and the one before."""
-        before = self.place(key[0], self.before(*key) or 0)
-        return self.study.pairs(CONFIRM, before, self.place(*key), range(1, PAIRS + 1))
-
-    @cached_property
-    def fresh(self) -> Mapping[Key, tuple[float, ...]]:
-        """Load and commit -> the differences of its fresh pairs."""
-        found = {}
-        for key in self.suspects:
-            sides: dict[bool, dict[int, float]] = {True: {}, False: {}}
-            for trial in self.pairs(key):
-                if (value := self.value(trial)) is not None:
-                    sides[self.place_of(trial) == self.place(*key)][trial.block] = value
-            own, beside = sides[True], sides[False]
-            found[key] = tuple(own[block] - beside[block] for block in own if block in beside)
-        return found
+    def fresh(self) -> Mapping[int, Sequence[float]]:
+        """Place -> the differences of its fresh pairs."""
+        fresh = {}
+        for at in self.suspects:
+            values = {(self.place_of(e), e.block): self.value(e) for e in self._pairs(at)}
+            both = [(values[at, n], values[self.before[at], n]) for n in range(1, PAIRS + 1)]
+            fresh[at] = [
+                own - other for own, other in both if own is not None and other is not None
+            ]
+        return fresh
 
     @cached_property
     def pooled(self) -> tuple[float, int]:
         """Standard deviation of a fresh difference, and its degrees of freedom."""
-        enough = [each for each in self.fresh.values() if len(each) >= _MIN_PAIRS]
-        df = sum(len(each) - 1 for each in enough)
-        if not df:
-            return math.nan, 0
-        squares = math.fsum((v - fmean(each)) ** 2 for each in enough for v in each)
-        return max(math.sqrt(squares / df), _LEAST_SIGMA), df
+        enough = [values for values in self.fresh.values() if len(values) >= _MIN_PAIRS]
+        df = sum(len(values) - 1 for values in enough)
+        squares = math.fsum((v - fmean(values)) ** 2 for values in enough for v in values)
+        return (max(math.sqrt(squares / df), _LEAST_SIGMA), df) if df else (math.nan, 0)
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every load on every commit, load by load."""
         verdicts: list[Verdict] = []
-        for load in range(len(self.models)):
-            shown: dict[int, Verdict] = {}
-            for commit in range(self.study.commits):
-                before = self.before(load, commit)
-                verdict = self._verdict((load, commit))
-                shown[commit] = verdict if before is None else beside(verdict, shown[before])
-            verdicts += shown.values()
-        earlier = ((self.before(*key), key) for key in self.keys)
-        losses = self.other_losses(
-            (self.place(key[0], at), self.place(*key)) for at, key in earlier if at is not None
-        )
-        one = self.pooled[0] if self.pooled[1] else self.sigma
+        for at in range(len(self.firsts)):
+            level = verdicts[self.before[at]] if at in self.before else None
+            verdicts.append(beside(self._verdict(at), level))
         told = say(
             "{commits:+commit}: {told}", commits=self.study.commits, told=in_a_sentence(verdicts)
         )
-        record = CommitsRecord(
-            sigma=None if one is None else one / math.sqrt(2), summary=(told, *self._left_out())
-        )
-        alpha, record = ALPHA if self.suspects else 0.0, self.told(record, losses=losses)
-        return self.concluded(verdicts, record, alpha=alpha, notes=self._notes())
+        one = self.pooled[0] if self.pooled[1] else self.sigma
+        sigma = None if one is None else one / math.sqrt(2)
+        record = CommitsRecord(sigma=sigma, summary=(told, *self._left_out()))
+        pairs = ((before, at) for at, before in self.before.items())
+        alpha = ALPHA if self.suspects else 0.0
+        return self.told(verdicts, record, pairs, alpha=alpha, notes=self._notes())
 
     def _left_out(self) -> Iterator[Message]:
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"
         for commit, models in sorted(self.newly_broken.items()):
-            firsts = [self.first_of(load, commit) for load in range(len(self.models))]
-            left = sum(self.over(trial) is None for trial in firsts)
+            left = sum(self.over(run) is None for run in self.firsts[commit :: self.study.commits])
             name = self.study.labels[commit].partition(" ")[0]
             yield say(text, commit=name, models=models, runs=left)
 
-    def _verdict(self, key: Key) -> Verdict:
-        load, commit = key
-        own = self.by_place.get(self.place(*key), ())
-        arm, first = self.study.ids[self.place(*key)], self.over(self.first_of(*key))
-        base = begun(arm, own)
+    def _verdict(self, at: int) -> Verdict:
+        commit, first = at % self.study.commits, self.over(self.firsts[at])
+        base = so_far(self.study.ids[at], self.by_place[at])
         if first is None:
-            if commit in self.newly_broken:
-                return undecided(base, say("not submitted: the commit breaks other models"))
-            return base
-        if usable(first) is not None:
-            return self._of_speed(so_far(arm, own), key)
-        why = first.reason or NO_SCORE
-        if self.is_excused(first):
-            return undecided(base, say(RUN_AGAIN, why=why))
-        is_old = self.is_broken(load, commit - 1) if commit else self.study.commits > 1
-        if is_old:
-            old = say("nor did it run on the commit before")
-            return decided(base, VerdictKind.INVALID, why, old)
-        return dropped(base, why)
-
-    def _of_speed(self, base: Verdict, key: Key) -> Verdict:
-        """Return the verdict on a load whose first run has a score."""
-        if key not in self.differences:
-            why = say("it runs" if key[1] == 0 else "it runs, and did on no commit before")
+            why = say("not submitted: the commit breaks other models")
+            return undecided(base, why) if commit in self.newly_broken else base
+        if usable(first) is None:
+            is_old = self._is_broken(at - 1) if commit else self.study.commits > 1
+            return self.lost(base, first, is_new=not is_old)
+        if at not in self.differences:
+            why = say("it runs" if commit == 0 else "it runs, and did on no commit before")
             return not_accused(base, why)
-        first = self.differences[key]
-        base = replace(changed(base, first), against=say("the commit before"))
+        change = self.differences[at]
+        base = replace(changed(base, change), against=say("the commit before"))
         if not self.is_screened:
             return screened(base, say(ITS_FIRST_RUN))
-        if key in self.suspects:
-            return self._suspect(base, key)
-        if key in self.unlike:
+        if at in self.suspects:
+            again = screened(base, say(ITS_FIRST_RUN_AGAIN))
+            return self._again(base, at) if self.is_over else again
+        if at in self.unlike:
             text = "{change:percent} in its first run; the budget of {budget} jobs is spent"
             return undecided(base, say(text, change=base.delta, budget=self.study.budget))
         if self.sigma is not None:
-            base = within_spread(base, first, sigma=self.sigma, n=len(self.differences))
+            base = within_spread(base, change, sigma=self.sigma, n=len(self.differences))
             base = replace(base, method=say("first runs, noise from the spread of all differences"))
         return not_accused(base, say("no loss in its first run that calls for another"))
 
-    def _suspect(self, base: Verdict, key: Key) -> Verdict:
-        """Return the verdict on what runs again in fresh pairs."""
-        if not self.is_over:
-            return screened(base, say(ITS_FIRST_RUN_AGAIN))
-        values, (sigma, df) = self.fresh[key], self.pooled
+    def _again(self, base: Verdict, at: int) -> Verdict:
+        """Return the verdict on what ran again in fresh pairs."""
+        values, (sigma, df), family = self.fresh[at], self.pooled, len(self.suspects)
         if len(values) < _MIN_PAIRS or not df:
             return undecided(base, say("{pairs:+fresh pair} have scores", pairs=len(values)))
         middle, error = fmean(values), sigma / math.sqrt(len(values))
         reach = t_quantile(0.975, df) * error
         text = "{pairs} fresh pairs with the commit before, Bonferroni over {family}"
-        method = say(text, pairs=len(values), family=len(self.suspects))
         base = changed(base, middle, (middle - reach, middle + reach))
-        base = replace(base, n=len(values), method=method)
-        reach = t_quantile(1 - ALPHA / len(self.suspects), df) * error
-        if middle + reach < 0 and middle < SLOWER_AT:
-            why = say("a loss of more than {loss:size}", loss=-relative(middle + reach))
-            return decided(base, VerdictKind.SLOWER, why)
-        if middle - reach > 0 and middle > FASTER_AT:
-            why = say("a gain of more than {gain:size}", gain=relative(middle - reach))
-            return decided(base, VerdictKind.FASTER, why)
-        if not SLOWER_AT <= middle <= FASTER_AT:
+        base = replace(base, n=len(values), method=say(text, pairs=len(values), family=family))
+        shown = abs(middle) - t_quantile(1 - ALPHA / family, df) * error
+        if SLOWER_AT <= middle <= FASTER_AT:
+            return not_accused(base, say("its first run differed, its fresh pairs do not"))
+        if shown <= 0:
             return undecided(base, say("a change of 2 % is neither shown nor excluded"))
-        return not_accused(base, say("its first run differed, its fresh pairs do not"))
+        if middle < 0:
+            why = say("a loss of more than {loss:size}", loss=-relative(-shown))
+            return decided(base, VerdictKind.SLOWER, why)
+        why = say("a gain of more than {gain:size}", gain=relative(shown))
+        return decided(base, VerdictKind.FASTER, why)
 
     def _notes(self) -> Iterator[Message]:
         if self.is_screened and self.sigma is not None:
             text = "first runs of adjacent commits differ by {sigma:.2%} (one sigma)"
             yield say(text, sigma=self.sigma)
         if self.is_screened and len(self.unlike) > len(self.suspects):
-            text = (
-                "the budget of {budget} allows {allowed} of {suspects:+suspect}, {every} jobs all"
-            )
+            text = "the budget of {budget} allows {allowed} of {suspects:+suspect}, {every} all"
             every = len(self.screen) + 2 * PAIRS * len(self.unlike)
             counts = {"allowed": len(self.suspects), "suspects": len(self.unlike)}
             yield say(text, budget=self.study.budget, every=every, **counts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
@@ -133,6 +132,11 @@ def row(name: str, study: dict[str, Any], run: Run, **expected: Any) -> Any:
         ),
         row("memory that does not grow says nothing", {"start": 8, "compiles": True},
             asking(sizes(ceiling=21), lambda _: 5e9), alone=6, largest="21"),
+        row("compiling that ends for want of memory is an answer", {"start": 8, "compiles": True},
+            lambda trial: compiled(trial, None, is_refused=True)
+            if trial.stage == "compiled" and size_in(trial) > 9
+            else asking(sizes(ceiling=9), lambda size: size * LIMIT / 30)(trial),
+            most=9, notes=["more than there is"]),
         row("where no size compiles none is run", {"start": 8, "compiles": True},
             asking(sizes(ceiling=0.5), lambda size: LIMIT * (1 + size)), jobs=0,
             objection="none fits, says compiled memory"),
@@ -195,15 +199,6 @@ def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
     assert len({frozenset(each) for each in by_block}) == 1, "complete blocks"
     assert 2 <= len(by_block[0]) <= 4
     assert len(set(map(tuple, by_block))) > 1, "each block has an order of its own"
-
-
-@pytest.mark.parametrize("ceiling", [1.5, 2, 3, 5, 8, 13, 21, 31])
-def test_a_larger_size_is_never_tried_after_one_that_did_not_fit(ceiling: float) -> None:
-    sizes_run: list[float] = []
-    for each in drive(batch(start=8), sizes(ceiling=ceiling)).history:
-        gone = [size for size in sizes_run if size > ceiling]
-        assert not gone or size_in(each.trial) < min(gone)
-        sizes_run.append(size_in(each.trial))
 
 
 def test_where_the_noise_is_not_known_the_best_two_are_run_in_blocks() -> None:
@@ -313,33 +308,6 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert "of 80 GiB, by jaxlib 1: " in ended.notes
 
 
-def test_compiling_that_ends_for_want_of_memory_is_an_answer() -> None:
-    steady = sizes(ceiling=9)
-
-    def run(trial: Trial) -> TrialResult:
-        size, is_out = size_in(trial), size_in(trial) > 9
-        if trial.stage != "compiled":
-            return steady(trial)
-        return compiled(trial, None if is_out else size * LIMIT / 30, is_refused=is_out)
-
-    ended = drive(batch(start=8, compiles=True), run)
-    assert max(probed(ended)) == 9
-    assert "more than there is" in ended.notes
-
-
-def test_what_a_job_needs_beside_the_program_costs_one_job_at_most() -> None:
-    """The runtime takes some memory too: the largest size that compiles need not run."""
-    random, most = Random(5), 0
-    for _ in range(150):
-        truth = math.exp(random.uniform(math.log(3), math.log(40)))
-        beside = random.uniform(0.95, 1.0)
-        run = asking(sizes(ceiling=truth * beside), lambda size, at=truth: LIMIT * size / at)  # type: ignore[misc]
-        ended = drive(batch(start=12, sigma=0.004, compiles=True), run)
-        most = max(most, len({each.trial.arm for each in ended.jobs if not each.score}))
-        assert ended.record.value
-    assert most == 1
-
-
 @pytest.mark.parametrize(
     "said", [{"said": "no such target"}, {"limit_bytes": None, "said": "no limit"}]
 )
@@ -388,21 +356,6 @@ def test_pairs_of_the_same_batch_and_length_must_have_the_same_loss() -> None:
     other = [name for name in ended.kinds if "something else" in ended.why(name)]
     assert sorted(other) == ["pdbs-2-remat-policy-none", "pdbs-4-remat-policy-none"]
     assert ended.record.value.endswith("minimal")
-
-
-@settings(max_examples=tried(60), deadline=None)
-@given(order=st.randoms(use_true_random=False), ceiling=st.floats(1, 40), best=st.floats(1, 40))
-def test_any_order_of_results_and_sizes_leads_to_the_same_verdicts(
-    order: Any, ceiling: float, best: float
-) -> None:
-    listed = [2, 4, 6, 8, 12, 16, 24]
-    study, run = batch(sizes=tuple(listed)), sizes(ceiling=ceiling, best=best)
-    ended = drive(study, run)
-    history = [*ended.history]
-    order.shuffle(history)
-    assert study.decide(history).conclusion == ended.conclusion
-    order.shuffle(listed)
-    assert drive(batch(sizes=tuple(listed)), run).conclusion == ended.conclusion
 
 
 @settings(max_examples=tried(60), deadline=None)

@@ -127,7 +127,7 @@ def profiles_for(
         device: e.g. sm_90, gfx942, v5e; "" leaves a vendor's own settings out.
         wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
             attention kernel, quantization, scan), alone and jointly.
-        pgle: the file that `xlatune drill --pgle` wrote from a capture of this cell, as the nodes
+        pgle: the file that `xlatune evidence` wrote from a capture of this cell, as the nodes
             see it. The first profile, `pgle-profile`, lets XLA schedule by it.
 
     Raises:

@@ -8,7 +8,6 @@ from pathlib import Path
 from pytest_xlatune.cli.parsers import (
     AGAINST,
     TRIAL,
-    add_html,
     add_json,
     add_options,
     options_of,
@@ -17,9 +16,8 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.tasks.drill import drill_variants, read_families
-from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json, drill_rows
+from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json
 
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +33,7 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="captures of a further variant, shown in a column of its own; `--` does the same",
     )
-    for name in ("nodes", "gpus-per-node", "steps"):
+    for name in ("gpus", "steps"):
         parser.add_argument(
             f"--{name}",
             type=positive,
@@ -78,26 +76,14 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         metavar="DUMP",
         help="dump of the program, for bytes and bandwidths of collectives; once for each variant",
     )
-    parser.add_argument(
-        "--pgle", type=Path, metavar="FILE", help="write a profile for XLA's scheduler (.pbtxt)"
-    )
     add_json(parser)
-    add_html(parser)
-    parser.add_argument(
-        "--csv", action="store_true", help="print all rows as one CSV, with nothing cut"
-    )
     add_options(parser, only=("workdir", "config"))
     parser.set_defaults(run=_drill)
 
 
 def _drill(arguments: argparse.Namespace) -> Output:
-    if arguments.nodes and not arguments.gpus_per_node:
-        raise ConfigError(
-            "--nodes needs --gpus-per-node: together they say how many GPUs to expect"
-        )
     window = CaptureWindow(
-        nodes=arguments.nodes,
-        gpus_per_node=arguments.gpus_per_node,
+        gpus=arguments.gpus,
         steps=arguments.steps,
         families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
@@ -109,7 +95,6 @@ def _drill(arguments: argparse.Namespace) -> Output:
         workdir=lambda: options_of(arguments).workdir,
         dumps=arguments.program,
         collectives=arguments.collectives,
-        pgle=arguments.pgle,
     )
     width = None if arguments.full_names else NAME
     document = drill_document(found, top=arguments.top, width=width)
@@ -118,7 +103,5 @@ def _drill(arguments: argparse.Namespace) -> Output:
     return Output(
         documents=(document,),
         json=lambda: drill_json(*found.drills) | talking,
-        rows=lambda: drill_rows(*found.drills),
-        source="traces",
         problems=found.problems,
     )

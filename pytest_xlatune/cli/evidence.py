@@ -67,5 +67,5 @@ def _evidence(arguments: argparse.Namespace) -> Output:
 def _left(found: Recorded) -> Iterator[str]:
     yield f"{found.profile}: trial {found.trial_id}"
     yield from (f"  {fact}" for fact in found.facts)
-    for path in filter(None, [found.dump, *found.captures]):
+    for path in filter(None, [found.dump, *found.captures, found.pgle]):
         yield f"  {os.path.relpath(path)}"

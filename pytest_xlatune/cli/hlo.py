@@ -6,7 +6,6 @@ import argparse
 
 from pytest_xlatune.cli.parsers import (
     TRIAL,
-    add_all,
     add_json,
     add_options,
     options_of,
@@ -23,7 +22,6 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
         "other", nargs="?", metavar="DUMP2", help="a second dump: show what changed"
     )
     add_json(parser)
-    add_all(parser)
     add_options(parser, only=("workdir", "config"))
     parser.set_defaults(run=_hlo)
 
@@ -34,7 +32,7 @@ def _hlo(arguments: argparse.Namespace) -> Output:
         [dump_of(each, lambda: options_of(arguments).workdir) for each in named]
     )
     return Output(
-        documents=(program_document(*programs, shows_all=arguments.all),),
+        documents=(program_document(*programs),),
         json=lambda: programs_json(*programs),
         problems=problems,
     )

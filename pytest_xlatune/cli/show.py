@@ -1,8 +1,8 @@
 """What a command says, in the form that is asked for: nothing else of `cli` prints or writes.
 
-A command returns an `Output`: documents for a terminal and a page, values for `--json`, a table
-for `--csv`, files that it leaves. `present` gives out the one that the arguments ask for. Lines
-that a person gets while a command still works go through `show`.
+A command returns an `Output`: documents for a terminal and a page, values for `--json`, files that
+it leaves. `present` gives out the one that the arguments ask for. Lines that a person gets while a
+command still works go through `show`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.report.document import Document, Table
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.page import document_page, html
-from pytest_xlatune.report.render import csv_text, terminal
+from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
 
@@ -34,7 +34,6 @@ class Output(NamedTuple):
         documents: for a terminal; the first is the one of a page. Where a file that is written
             later may fail, an iterator makes them one by one: what was found is shown by then.
         json: makes the value that `--json` prints; None where nothing is to be printed.
-        rows: makes the table that `--csv` prints.
         source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.
         notes: what else a person should know, a line each on stderr.
@@ -45,7 +44,6 @@ class Output(NamedTuple):
 
     documents: Iterable[Document] = ()
     json: Callable[[], Json] | None = None
-    rows: Callable[[], Table] | None = None
     source: str = ""
     files: Mapping[Path, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()
@@ -66,8 +64,6 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     if vars(arguments).get("json", False):
         if output.json is not None:
             show_json(output.json())
-    elif vars(arguments).get("csv", False) and output.rows is not None:
-        show([csv_text(output.rows()).removesuffix("\n")])
     else:
         for each in output.documents:
             show_document(each)

@@ -6,8 +6,6 @@ tabulate. What stands here is which columns fit beside each other.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import re
 import textwrap
@@ -96,15 +94,6 @@ def _markup(text: str) -> str:
     parts = text.split("`")
     parts[::2] = [_MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
-
-
-def csv_text(table: Table) -> str:
-    """Return a table as CSV; a text with a comma, a quote or an end of line is quoted."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.title for column in table.columns])
-    writer.writerows(table.rows)
-    return printable(text.getvalue())
 
 
 def terminal(document: Document, *, width: int = 80) -> list[str]:

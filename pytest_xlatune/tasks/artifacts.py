@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,11 +23,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.evidence import readers
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import (
-    Change,
-    difference,
-    size,
-)
+from pytest_xlatune.evidence.hlo.difference import Change, difference, size
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.pgle import pgle_profile
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
@@ -41,9 +37,10 @@ from pytest_xlatune.evidence.trace.comparison import (
     parts,
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
-from pytest_xlatune.ledger.state import LedgerState, TrialProgress, replay
+from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
@@ -52,6 +49,7 @@ from pytest_xlatune.report.covered import EvidenceFact, Explanation
 from pytest_xlatune.secure_files import write_bytes
 
 _Read = TypeVar("_Read")
+Workdir = Callable[[], Path]
 
 FAMILIES = 5  # of the kernel families that moved most
 # fields that do not make another profile
@@ -69,6 +67,7 @@ class Recorded:
         trial_id: id of the trial.
         dump: the folder of the compiler's dump; None where there is none.
         captures: the profiler's files, one per process.
+        pgle: the file for XLA's scheduler; None where the captures name no operation.
         facts: one sentence for each fact of dump and captures.
         problems: one sentence for each file that could not be read.
         step_s: seconds of a step in the trials of the same profile that ran without profiler;
@@ -79,17 +78,10 @@ class Recorded:
     trial_id: str
     dump: Path | None = None
     captures: tuple[Path, ...] = ()
+    pgle: Path | None = None
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     step_s: float | None = None
-
-
-def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, TrialProgress]]:
-    """Yield the evidence of a ledger in the order it was recorded."""
-    for trial_id, event in state.recorded.items():
-        progress = state.trials.get(trial_id)
-        if progress is not None and progress.trial.protocol.dump:
-            yield event, progress
 
 
 def as_recorded(
@@ -101,103 +93,16 @@ def as_recorded(
         trial_id=event.trial_id,
         dump=folder / event.dump if event.dump else None,
         captures=tuple(folder / capture for capture in event.captures),
+        pgle=Path(event.pgle) if event.pgle else None,
         facts=event.facts,
         problems=event.problems,
         step_s=_step_s(state, trial),
     )
 
 
-def find_recorded(said: str, workdir: Callable[[], Path]) -> Recorded | None:
-    """Return the evidence that a name means; None where it is a path, or no such name.
-
-    `workdir` is asked for only where it is no path: no ledger is read for one.
-
-    Raises:
-        ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
-        LedgerError: a ledger cannot be read.
-    """
-    if "/" in said or Path(said).exists():
-        return None
-    match = _OF_SWEEP.fullmatch(said)
-    sweep, profile_id = match.groups() if match else ("", "")
-    found: list[Recorded] = []
-    known: list[str] = []
-    ledgers = list(find_ledgers(workdir()))
-    for folder in ledgers:
-        if sweep and folder.parent.name != sweep:
-            continue
-        state = replay(Ledger(folder / LEDGER).refresh())
-        here = [as_recorded(event, of.trial, state, folder) for event, of in _evidence(state)]
-        known += [recorded.profile for recorded in here]
-        # the last one: a profile may have been recorded under another protocol before
-        wanted = [
-            recorded
-            for recorded in here
-            if said == recorded.trial_id or profile_id == recorded.profile
-        ]
-        found += wanted[-1:]
-        if not match and said in state.trials and not wanted:
-            raise ConfigError(
-                f"{said}: this trial left no dump and no capture; record its "
-                "profile with `xlatune evidence SWEEP_FILE PROFILE`"
-            )
-    if not match and ".py:" in said:
-        names = sorted({folder.parent.name for folder in ledgers})
-        raise ConfigError(
-            f"{said}: expected the name of a sweep before the colon, not its file; measured below "
-            f"{workdir()} are {', '.join(names) or 'none'}"
-        )
-    if len(found) > 1:
-        raise ConfigError(
-            f"{said}: recorded in {len(found)} cells; name the trial: "
-            f"{', '.join(recorded.trial_id for recorded in found)}"
-        )
-    if match and not found:
-        raise ConfigError(
-            f"{said}: no evidence of it below {workdir()}"
-            + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
-            + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
-        )
-    return found[0] if found else None
-
-
-def _left_none(said: str, found: Recorded, what: str) -> ConfigError:
-    why = f": {'; '.join(found.problems)}" if found.problems else ""
-    return ConfigError(f"{said}: trial {found.trial_id} left no {what}{why}")
-
-
-def dump_of(said: str, workdir: Callable[[], Path]) -> Path:
-    """Return the dump that a path or a name of recorded evidence means.
-
-    Raises:
-        ConfigError: the evidence has no dump; see `find_recorded`.
-    """
-    found = find_recorded(said, workdir)
-    if found is None:
-        return Path(said)
-    if found.dump is None:
-        raise _left_none(said, found, "dump")
-    return found.dump
-
-
-def captures_of(said: str, workdir: Callable[[], Path]) -> tuple[Sequence[Path], float | None]:
-    """Return the captures that a path or a name of recorded evidence means.
-
-    With the seconds of a step without profiler, where they are known.
-
-    Raises:
-        ConfigError: the evidence has no captures; see `find_recorded`.
-    """
-    found = find_recorded(said, workdir)
-    if found is None:
-        return [Path(said)], None
-    if not found.captures:
-        raise _left_none(said, found, "capture")
-    return found.captures, found.step_s
-
-
 def _step_s(state: LedgerState, trial: Trial) -> float | None:
     """Return the median seconds of a step over the measured trials of the same settings."""
+    settings = trial.profile.to_json() | _UNREAD
     steps = sorted(
         progress.ended.score.step_s
         for progress in state.trials.values()
@@ -206,9 +111,91 @@ def _step_s(state: LedgerState, trial: Trial) -> float | None:
         and progress.ended.score is not None
         and progress.ended.score.step_s is not None
         and progress.trial.cell_digest == trial.cell_digest
-        and progress.trial.profile.to_json() | _UNREAD == trial.profile.to_json() | _UNREAD
+        and progress.trial.profile.to_json() | _UNREAD == settings
     )
     return steps[len(steps) // 2] if steps else None
+
+
+def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
+    """Yield the evidence of a ledger in the order it was recorded."""
+    for trial_id, event in state.recorded.items():
+        progress = state.trials.get(trial_id)
+        if progress is not None and progress.trial.protocol.dump:
+            yield event, progress.trial
+
+
+def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
+    """Return the evidence that a name means; None where it is a path, or no such name.
+
+    `workdir` is asked for only where it is no path: no ledger is read for one.
+
+    Raises:
+        ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
+        LedgerError: a ledger cannot be read.
+    """
+    if "/" in name or Path(name).exists():
+        return None
+    match = _OF_SWEEP.fullmatch(name)
+    sweep, profile_id = match.groups() if match else ("", "")
+    found: list[Recorded] = []
+    known: list[str] = []
+    for folder in find_ledgers(workdir()):
+        if sweep and folder.parent.name != sweep:
+            continue
+        state = replay(Ledger(folder / LEDGER).refresh())
+        here = [as_recorded(event, trial, state, folder) for event, trial in _evidence(state)]
+        known += [recorded.profile for recorded in here]
+        wanted = [each for each in here if name == each.trial_id or profile_id == each.profile]
+        # the last one: a profile may have been recorded under another protocol before
+        found += wanted[-1:]
+        if not match and name in state.trials and not wanted:
+            raise ConfigError(
+                f"{name}: this trial left no dump and no capture; record its "
+                "profile with `xlatune evidence SWEEP_FILE PROFILE`"
+            )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{name}: recorded in {len(found)} cells; name the trial: "
+            f"{', '.join(recorded.trial_id for recorded in found)}"
+        )
+    if match and not found:
+        raise ConfigError(
+            f"{name}: no evidence of it below {workdir()}"
+            + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
+            + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
+        )
+    return found[0] if found else None
+
+
+def dump_of(name: str, workdir: Workdir) -> Path:
+    """Return the dump that a path or a name of recorded evidence means.
+
+    Raises:
+        ConfigError: the evidence has no dump; see `find_recorded`.
+    """
+    found = find_recorded(name, workdir)
+    if found is not None and found.dump is None:
+        raise _left_none(name, found, "dump")
+    return Path(name) if found is None or found.dump is None else found.dump
+
+
+def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | None]:
+    """Return the captures that a path or a name of recorded evidence means.
+
+    With the seconds of a step without profiler, where they are known.
+
+    Raises:
+        ConfigError: the evidence has no captures; see `find_recorded`.
+    """
+    found = find_recorded(name, workdir)
+    if found is not None and not found.captures:
+        raise _left_none(name, found, "capture")
+    return ([Path(name)], None) if found is None else (found.captures, found.step_s)
+
+
+def _left_none(name: str, found: Recorded, what: str) -> ConfigError:
+    why = f": {'; '.join(found.problems)}" if found.problems else ""
+    return ConfigError(f"{name}: trial {found.trial_id} left no {what}{why}")
 
 
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
@@ -222,79 +209,59 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
     return tuple(found)
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What is read below a ledger's folder; what cannot be read is a sentence, and no error."""
-
-    folder: Path
-    problems: list[str] = field(default_factory=list)
-
-    def tried(self, read: Callable[[], _Read]) -> _Read | None:
-        """Return what can be read; None, and a sentence, where it cannot."""
-        try:
-            return read()
-        except (XlatuneError, OSError) as error:
-            self.problems.append(str(error))
-            return None
-
-    def stays(self, path: Path, attempt: str) -> bool:
-        """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
-        stays = path.resolve().is_relative_to((self.folder / attempt).resolve())
-        if not stays:
-            self.problems.append(f"{path} leads out of its attempt")
-        return stays
-
-    def told(self) -> tuple[str, ...]:
-        """Return the sentences, with paths relative to the work directory as others read them."""
-        return tuple(
-            problem.replace(f"{self.folder.parent.parent}/", "") for problem in self.problems
-        )
+def _tried(problems: list[str], read: Callable[[], _Read]) -> _Read | None:
+    """Return what can be read; None, and a sentence among the problems, where it cannot."""
+    try:
+        return read()
+    except (XlatuneError, OSError) as error:
+        problems.append(str(error))
+        return None
 
 
 def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
-    reading = _Reading(folder)
-    dump = f"{attempt}/{DUMP_FOLDER}"
-    program = None
-    if reading.stays(folder / dump, attempt):
-        program = reading.tried(lambda: read_program(folder / dump))
-    below = reading.tried(lambda: captures_below(folder / attempt)) or ()
-    captures = tuple(path for path in below if reading.stays(path, attempt))
-    facts = [] if program is None else [program_fact(program)]
-    window = None
+    problems: list[str] = []
+
+    def stays(path: Path) -> bool:
+        """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
+        is_inside = path.resolve().is_relative_to((folder / attempt).resolve())
+        problems.extend([] if is_inside else [f"{path} leads out of its attempt"])
+        return is_inside
+
+    dump, program, window = f"{attempt}/{DUMP_FOLDER}", None, None
+    facts: list[str] = []
+    if stays(folder / dump):
+        program = _tried(problems, lambda: read_program(folder / dump))
+    below = _tried(problems, lambda: captures_below(folder / attempt)) or ()
+    captures = tuple(filter(stays, below))
+    if program is not None:
+        facts.append(program_fact(program))
     if captures:
-        facts += reading.tried(lambda: _facts_by_others(captures)) or ()
-        window = reading.tried(lambda: read_window(captures, CaptureWindow()))
-    drilled = None
-    if window is not None:
-        drilled, left_out = window
+        facts += _tried(problems, lambda: _facts_by_others(captures)) or ()
+        window = _tried(problems, lambda: read_window(captures, CaptureWindow()))
+    drilled, left_out = window or (None, ())
+    pgle = ""
+    if drilled is not None:
         facts.append(drill_fact(drilled))
-        reading.problems += left_out
+        problems += left_out
+        # a trial is known by the path: the file of another run needs another one
+        path = (folder / attempt).absolute() / f"pgle{PGLE_SUFFIX}"
+        if drilled.ops:
+            write_bytes(path, pgle_profile(drilled, program).encode())
+            pgle = str(path)
     return EvidenceRecorded(
         trial_id=trial_id,
         dump="" if program is None else dump,
         captures=tuple(str(path.relative_to(folder)) for path in captures),
         facts=tuple(facts),
-        problems=tuple(problem.replace(f"{folder}/", "") for problem in reading.problems),
+        problems=tuple(problem.replace(f"{folder}/", "") for problem in problems),
         shares=shares_of(drilled, program),
-        pgle=_write_pgle(drilled, program, folder / attempt),
+        pgle=pgle,
     )
 
 
 def _facts_by_others(captures: Sequence[Path]) -> list[str]:
-    return [fact for facts in readers().values() for fact in facts.facts(captures)]
-
-
-def _write_pgle(drilled: Drill | None, program: Program | None, attempt: Path) -> str:
-    """Write what XLA's scheduler reads beside a capture; return its path, "" where it has none.
-
-    A trial is known by the path, so that the file of another run needs another one.
-    """
-    if drilled is None or not drilled.ops:
-        return ""
-    path = attempt.absolute() / f"pgle{PGLE_SUFFIX}"
-    write_bytes(path, pgle_profile(drilled, program).encode())
-    return str(path)
+    return [fact for reader in readers().values() for fact in reader.facts(captures)]
 
 
 def program_fact(program: Program) -> str:
@@ -310,8 +277,8 @@ def program_fact(program: Program) -> str:
 
 def drill_fact(found: Drill) -> str:
     """Divide the time of a step into its parts, in a sentence."""
-    said = ", ".join(f"{name} {milliseconds(each):.3f}" for name, each in parts(found).items())
     span_s = found.seconds(found.total.span_ps)
+    said = ", ".join(f"{name} {milliseconds(spent):.3f}" for name, spent in parts(found).items())
     return (
         f"{counted(len(found.gpus), 'device')}, {counted(found.divided_by, 'step')}: a step spans "
         f"{milliseconds(span_s):.3f} ms: {said}"
@@ -324,64 +291,64 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     Artifacts are relative to the ledger's folder; `winner` is the id of a profile.
     """
     # of each profile the latest that was recorded
-    latest = {progress.trial.profile.id: (event, progress) for event, progress in _evidence(state)}
+    latest = {trial.profile.id: event for event, trial in _evidence(state)}
     if not latest.keys() >= {BASELINE_ID, winner}:
         return Explanation()
-    (before, old), (after, new) = (
-        (event, progress.result) for event, progress in (latest[BASELINE_ID], latest[winner])
-    )
-    jobs = (*old.job_ids[-1:], *new.job_ids[-1:])
-    reading = _Reading(folder)
-    program = traces = None
-    if before.dump and after.dump:
-        program = reading.tried(
-            lambda: difference(
-                read_program(folder / before.dump), read_program(folder / after.dump)
-            )
-        )
-    else:
-        reading.problems.append("the ledger names no HLO dump of both sides")
-    sides = [[folder / each for each in side.captures] for side in (before, after)]
-    if all(sides):
-        steps = old.trial.protocol.profiler_steps or None
-        traces = reading.tried(
-            lambda: compare_windows(*(_window_of(each, steps, reading) for each in sides))
-        )
-    else:
-        reading.problems.append("the ledger names no trace of both sides")
-    of_traces = [] if traces is None else list(_trace_facts(traces))
-    of_traces += reading.tried(lambda: _changes_by_others(*sides)) or ()
+    sides = latest[BASELINE_ID], latest[winner]
+    results = [state.trials[event.trial_id].result for event in sides]
+    jobs = tuple(job for result in results for job in result.job_ids[-1:])
     where = Path(folder.parent.name, folder.name)
-    facts = []
+    problems: list[str] = []
+    program = traces = None
+    facts: list[EvidenceFact] = []
+    if all(event.dump for event in sides):
+        dumps = [folder / event.dump for event in sides]
+        program = _tried(problems, lambda: difference(*map(read_program, dumps)))
+    else:
+        problems.append("the ledger names no HLO dump of both sides")
     if program is not None:
-        dumps = tuple(str(where / recorded.dump) for recorded in (before, after))
-        facts = [
-            EvidenceFact(kind="HLO", text=text, artifacts=dumps, jobs=jobs)
-            for text in program.sentences
+        shown = tuple(str(where / event.dump) for event in sides)
+        facts += [
+            EvidenceFact(kind="HLO", text=sentence(message), artifacts=shown, jobs=jobs)
+            for message in program.messages
         ]
+    captures = [[folder / capture for capture in event.captures] for event in sides]
+    of_traces: list[EvidenceFact] = []
+    if all(captures):
+        steps = results[0].trial.protocol.profiler_steps or None
+
+        def compared() -> TraceComparison:
+            return compare_windows(*(_window_of(side, steps, problems) for side in captures))
+
+        traces = _tried(problems, compared)
+        of_traces += [] if traces is None else _trace_facts(traces)
+    else:
+        problems.append("the ledger names no trace of both sides")
+    of_traces += _tried(problems, lambda: _changes_by_others(*captures)) or ()
     if of_traces:
         # the folder that holds all captures of a side
-        captures = tuple(
-            str(where / os.path.commonpath([Path(capture).parent for capture in recorded.captures]))
-            for recorded in (before, after)
+        shown = tuple(
+            str(where / os.path.commonpath([Path(capture).parent for capture in event.captures]))
+            for event in sides
         )
-        facts += [replace(fact, artifacts=captures, jobs=jobs) for fact in of_traces]
+        facts += [replace(fact, artifacts=shown, jobs=jobs) for fact in of_traces]
     span = traces.span if traces else None
     return Explanation(
         profile=winner if facts else "",
         facts=tuple(facts),
         is_identical=None if program is None else program.change is Change.IDENTICAL,
         moved=span.change_s / span.before_s if span and span.before_s > 0 else None,
-        problems=reading.told(),
+        # paths relative to the work directory, as others read them
+        problems=tuple(problem.replace(f"{folder.parent.parent}/", "") for problem in problems),
     )
 
 
-def _window_of(captures: Sequence[Path], steps: int | None, reading: _Reading) -> Drill:
+def _window_of(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
     try:
         drilled, left_out = read_window(captures, CaptureWindow(steps=steps))
     except ParseError:  # another number of steps than was asked for
         drilled, left_out = read_window(captures, CaptureWindow())
-    reading.problems += left_out
+    problems += left_out
     return drilled
 
 
@@ -389,27 +356,17 @@ def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[Ev
     """Return what moved by the readers of other distributions."""
     return [
         EvidenceFact(kind=name, text=text)
-        for name, facts in readers().items()
-        for text in facts.changes(before, after)
+        for name, reader in readers().items()
+        for text in reader.changes(before, after)
     ]
 
 
 def _trace_facts(found: TraceComparison) -> Iterator[EvidenceFact]:
     yield EvidenceFact(kind="step", text=found.sentence)
-    for part in (found.span, *found.parts):
-        yield _moved("step", part)
-    for part in found.families[:FAMILIES]:
-        if part.change_s:
-            yield _moved("kernel family", part)
-    for part in found.totals:
-        if part.name in ("overlap", "concurrency"):
-            yield _moved("overlap", part)
-
-
-def _moved(kind: str, part: Part) -> EvidenceFact:
-    before, after = milliseconds(part.before_s), milliseconds(part.after_s)
-    change = f"{milliseconds(part.change_s):+.3f} ms"
-    return EvidenceFact(
-        kind=kind,
-        text=f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change})",
-    )
+    rows: list[tuple[str, Part]] = [("step", part) for part in (found.span, *found.parts)]
+    rows += [("kernel family", part) for part in found.families[:FAMILIES] if part.change_s]
+    rows += [("overlap", part) for part in found.totals if part.name in ("overlap", "concurrency")]
+    for kind, part in rows:
+        before, after, change = map(milliseconds, (part.before_s, part.after_s, part.change_s))
+        text = f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
+        yield EvidenceFact(kind=kind, text=text)

@@ -1,7 +1,7 @@
-"""Where the time of a step went, or what made the difference between variants: document and rows.
+"""Where the time of a step went, or what made the difference between variants: document and JSON.
 
-The terminal, the page and the CSV have the figures of the JSON document: nothing is computed here
-but shares and places. Times are milliseconds per device per step unless a line says otherwise.
+The document has the figures of the JSON: nothing is computed here but shares and places. Times are
+milliseconds per device per step unless a line says otherwise.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from pytest_xlatune.report.document import (
     Table,
     Text,
     columns,
-    drawn,
     lines,
     literal,
     plain,
     section,
 )
-from pytest_xlatune.report.page_plots import PARTS, Bar, BarRow, BarsPlot, bars_plot
 from pytest_xlatune.tasks.drill import Drilled
 
 SCHEMA = 1
@@ -73,23 +71,9 @@ def drill_document(found: Drilled, *, top: int = TOP, width: int | None = NAME) 
             )
             for name, communication in zip(names, found.collectives, strict=False)
         ),
-        *([section("Files", lines(*map(plain, found.files)))] if found.files else []),
     ]
-    captures = [
-        f"{f'{name}: ' if name else ''}{counted(len(drill.sources), 'capture')}: "
-        + plain(", ".join(drill.sources))
-        for name, drill in zip(names, drills, strict=True)
-    ]
-    return Document(
-        title="Where the time of a step went"
-        if one
-        else "What made the difference between variants",
-        # on a terminal the command itself tells of files left out: each is said once
-        header=(*captures, *(f"left out: {plain(problem)}" for problem in found.problems)),
-        sections=tuple(sections),
-        drawn=drawn("A step of a device", _spans(drills, names)),
-        brief=True,
-    )
+    title = "Where the time of a step went" if one else "What made the difference between variants"
+    return Document(title=title, sections=tuple(sections), brief=True)
 
 
 def _names(count: int) -> list[str]:
@@ -314,50 +298,6 @@ def drill_json(found: Drill, *others: Drill) -> Json:
     }
 
 
-_CSV = ("variant", "table", "name", "family", "kind", "ms", "calls", "alone_ms", "device", "step")
-
-
-def drill_rows(*drills: Drill) -> Table:
-    """Return all rows of all variants, in ms per device per step.
-
-    The rows of table `step` are the figures of one device in one step; so are their milliseconds.
-    """
-    rows = [
-        (str(variant), *map(str, cells), *[""] * (len(_CSV) - 1 - len(cells)))
-        for variant, found in enumerate(drills, 1)
-        for cells in _rows_of(found)
-    ]
-    return Table(columns=columns(*_CSV), rows=tuple(rows))
-
-
-def _rows_of(found: Drill) -> Iterator[tuple[object, ...]]:
-    span = {"span": found.seconds(found.total.span_ps)}
-    for name, value in (parts(found) | span | totals(found)).items():
-        yield "composition", name, "", "", _exact(value)
-    tables = {"family": found.families, "kernel": found.kernels, "operation": found.ops}
-    for table, rows in tables.items():
-        for row in rows:
-            spent, alone = (_exact(found.seconds(ps)) for ps in (row.sum_ps, row.alone_ps))
-            calls = f"{row.count / max(1, found.gpu_steps):.6g}"
-            yield table, row.name, row.family, row.kind, spent, calls, alone
-    for gpu in found.gpus:
-        for number, step in zip(found.steps, gpu.steps, strict=True):
-            for name, ps in {
-                "span": step.span_ps,
-                "compute": step.compute_ps,
-                "exposed communication": step.exposed_communication_ps,
-                "exposed memory": step.exposed_memory_ps,
-                "idle": step.idle_ps,
-                "total kernel": step.sum_ps,
-            }.items():
-                device = f"{gpu.source} {gpu.name}"
-                yield "step", name, "", "", _exact(ps * 1e-12), "", "", device, number
-
-
-def _exact(value_s: float) -> str:
-    return f"{milliseconds(value_s):.9f}"
-
-
 def _ms(value_s: float) -> str:
     """Write seconds as milliseconds."""
     return f"{milliseconds(value_s):.3f}"
@@ -381,23 +321,3 @@ def _short(name: str, width: int | None = NAME) -> str:
         return name
     kept = width - len(_CUT)
     return name[: -(-kept * 2 // 3)] + _CUT + name[len(name) - kept // 3 :]
-
-
-def _spans(drills: Sequence[Drill], names: Sequence[str]) -> BarsPlot | None:
-    """Return a bar for each variant: the four parts of its span, one behind the other."""
-    bars = []
-    for name, found in zip(names, drills, strict=True):
-        at, shown = 0.0, []
-        for part, value_s in parts(found).items():
-            long = milliseconds(value_s)
-            said = f"{part}: {_ms(value_s)} ms"
-            shown.append(Bar(at=at, width=long, looks=PARTS[part], said=said))
-            at += long
-        span = f"{_ms(found.seconds(found.total.span_ps))} ms"
-        bars.append(BarRow(name="", what=name or "span", bars=tuple(shown), text=span))
-    return bars_plot(
-        bars,
-        caption="Milliseconds per device per step. The four parts sum to the span of a step, from "
-        "the start of its first kernel to the end of its last.",
-        kinds=[(looks, part) for part, looks in PARTS.items()],
-    )

@@ -52,7 +52,7 @@ def seen_in(entry: CatalogEntry) -> str:
         return "run time only"
     if expected.below is Below.MACHINE_CODE:
         return "below HLO: only time shows it"
-    return f"HLO: {expected.fact}{expected.kinds_text}"
+    return f"HLO: {expected}"
 
 
 def entry_line(entry: CatalogEntry) -> str:

@@ -89,17 +89,6 @@ def test_a_dump_of_a_gpu_is_read_with_the_files_beside_it(run: Run, tmp_path: Pa
     assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
 
 
-def test_a_program_may_be_named_itself(run: Run, tmp_path: Path) -> None:
-    folder = gpu_dump(tmp_path / "dump")
-    (program,) = folder.glob("*step*after_optimizations.txt")
-    by_folder, by_name = run("hlo", folder), run("hlo", program)
-    assert by_folder == by_name
-    shutil.copy(program, tmp_path / "as_text.txt")
-    _, out, _ = run("hlo", tmp_path / "as_text.txt")
-    assert "4 x all-gather: 32 MiB" in out
-    assert "option " not in out
-
-
 def test_two_dumps_are_a_difference(run: Run, tmp_path: Path) -> None:
     dumps = [gpu_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
     code, out, _ = run("hlo", *dumps)
@@ -126,31 +115,12 @@ def truncated_dump(folder: Path) -> Path:
     return dump
 
 
-def written(name: str, data: Callable[[], bytes]) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / name).write_bytes(data())
-        return folder / name
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         pytest.param(lambda folder: folder / "gone", "gone: no such file or folder", id="missing"),
         pytest.param(no_dump, "empty: no *_after_optimizations.txt", id="a folder without a dump"),
         pytest.param(truncated_dump, "after_optimizations.txt: no readable HLO", id="truncated"),
-        pytest.param(written("empty.txt", bytes), "empty.txt: no readable HLO", id="empty"),
-        pytest.param(
-            written("photo.png", lambda: bytes(range(256)) * 99),
-            "photo.png: no readable HLO",
-            id="foreign",
-        ),
-        pytest.param(
-            written("long.txt", lambda: b"HloModule " + b"x" * (1 << 25)),
-            "long.txt: no readable HLO: a line of 16777217 characters",
-            id="hostile: a line without end",
-        ),
         pytest.param(lambda _: Path("/dev/zero"), "/dev/zero: no such file", id="a device"),
     ],
 )
@@ -185,27 +155,13 @@ def test_a_trace_reconciles(run: Run, base: Path) -> None:
     reconciles(json.loads(out), [5, 6, 7], 4)
 
 
-def test_a_companion_run_gives_what_kernels_do_not(run: Run, base: Path) -> None:
-    code, out, _ = run("drill", base, "--step-time", 0.5)
-    assert code == 0
-    assert "step - total kernel" in out
-    assert "= span" in out
-
-
-@pytest.mark.parametrize("options_last", [False, True], ids=["options first", "options last"])
 @pytest.mark.parametrize("between", ["--", "--against"], ids=["two dashes", "the option"])
-def test_two_variants_are_compared(
-    run: Run, base: Path, faster: Path, between: str, options_last: bool
-) -> None:
-    options = ["--steps", 3]
-    before, after = base, faster
-    argv = (
-        [before, between, after, *options] if options_last else [*options, before, between, after]
-    )
+def test_two_variants_are_compared(run: Run, base: Path, faster: Path, between: str) -> None:
+    argv = ["--steps", 3, base, between, faster, "--step-time", 0.5, "--step-time", 0.4]
     code, out, err = run("drill", *argv)
     assert (code, err) == (0, "")
     assert out.startswith("before: ")
-    assert "composition" in out
+    assert "step - total kernel" in out
     assert json.loads(run("drill", *argv, "--json")[1])["comparison"]["span"]["before_s"] > 0
 
 
@@ -213,12 +169,11 @@ def test_two_variants_are_compared(
     ("options", "message"),
     [
         (("--steps", 5), "3 steps found (5, 6, 7"),
-        (("--nodes", 2, "--gpus-per-node", 8), "2 x 8 = 16 expected"),
-        (("--nodes", 2), "--nodes needs --gpus-per-node"),
+        (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variants"),
         (("--families", "/nope.json"), "/nope.json: no JSON file of kernel families"),
     ],
-    ids=["other steps", "other devices", "nodes alone", "a time too many", "no families"],
+    ids=["other steps", "other devices", "a time too many", "no families"],
 )
 def test_what_does_not_agree_is_refused(
     run: Run, base: Path, options: tuple[object, ...], message: str
@@ -228,13 +183,6 @@ def test_what_does_not_agree_is_refused(
     assert message in err
 
 
-def test_variants_of_other_windows_are_not_compared(run: Run, base: Path, tmp_path: Path) -> None:
-    shorter = captured(tmp_path / "shorter", node(steps=2, gpus=4, unit=10**6))
-    code, out, err = run("drill", base, "--", shorter)
-    assert (code, out) == (2, "")
-    assert "number of steps is 3 in the first and 2 in the second" in err
-
-
 def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
     own = [{"name": "everything", "kind": "compute", "pattern": "."}]
     (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
@@ -242,20 +190,13 @@ def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
     assert [row["name"] for row in json.loads(out)["drill"]["families"]] == ["everything"]
 
 
-def bomb() -> bytes:
-    return gzip.compress(b'{"traceEvents":[' + b" " * (1 << 27))
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [
         ("n2.xplane.pb", lambda good: good[: len(good) // 2]),
-        ("n2.xplane.pb", lambda _: b""),
-        ("n2.xplane.pb", lambda _: b"\xff" * 4000),
         ("n2.trace.json.gz", lambda _: b"no gzip at all"),
-        ("n2.trace.json.gz", lambda _: bomb()),
     ],
-    ids=["truncated", "empty", "a varint that never ends", "foreign", "a bomb"],
+    ids=["truncated", "foreign"],
 )
 def test_a_bad_capture_is_named_and_the_others_are_still_read(
     run: Run, base: Path, name: str, data: Callable[[bytes], bytes]
@@ -287,7 +228,7 @@ def test_a_folder_without_captures_says_what_is_expected(run: Run, tmp_path: Pat
     (tmp_path / "n1.xplane.riegeli").write_bytes(b"")
     assert "a riegeli capture, which is not read yet" in run("drill", tmp_path)[2]
     with pytest.raises(SystemExit) as ended:
-        main(["drill", str(tmp_path), "--nodes", "0"])
+        main(["drill", str(tmp_path), "--gpus", "0"])
     assert ended.value.code == 2
 
 
@@ -330,7 +271,7 @@ def test_a_real_dump_of_the_cpu(run: Run, trained: Path, unfused: Path) -> None:
     assert [loop["trips"] for loop in program["loops"]] == [2, 2]
     assert program["memory_bytes"] > 0
     code, out, _ = run("hlo", trained / "dump", unfused / "dump")
-    assert "xla_disable_hlo_passes acted: it changed the program" in out
+    assert "xla_disable_hlo_passes acted: the program changed" in out
     assert "identical: the optimised HLO is" in run("hlo", trained / "dump", trained / "dump")[1]
 
 

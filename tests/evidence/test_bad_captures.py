@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.trace import Trace, xplane
 from pytest_xlatune.evidence.trace import _chrome as chrome
+from pytest_xlatune.evidence.trace import xplane
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, node, num, reconciles, trace_json
-from tests.helpers.examples import tried
 
 
 @pytest.mark.parametrize(
@@ -130,62 +125,3 @@ def test_a_zip_bomb_is_told_once_it_unpacks_to_more_than_is_free(
     bomb = gzip.compress(b'{"traceEvents":[' + b" " * (1 << 20))
     with pytest.raises(ParseError, match=rf"^bomb\.gz: .*{says}"):
         read_trace_json(bomb, "bomb.gz")
-
-
-GOOD = node(steps=2, gpus=1).data()
-GOOD_JSON = trace_json(4)
-PLAIN_JSON = gzip.decompress(GOOD_JSON)
-
-
-@settings(max_examples=tried(300))
-@given(
-    cut=st.integers(0, len(GOOD)),
-    changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
-)
-def test_a_mutated_xplane_reads_or_fails_with_one_error(
-    cut: int, changes: list[tuple[int, int]]
-) -> None:
-    data = bytearray(GOOD)
-    for at, byte in changes:
-        data[at] = byte
-    with suppress(ParseError):
-        reconciles(drill([read_xplane(bytes(data[: cut or None]), "x")]))
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-@settings(max_examples=tried(200), deadline=None)
-@given(data=st.data())
-def test_a_mutated_real_capture_reads_or_fails_with_one_error(
-    cpu_capture: Path, data: st.DataObject
-) -> None:
-    real = bytearray(cpu_capture.read_bytes())
-    at = st.integers(0, len(real) - 1)
-    for place, byte in data.draw(st.lists(st.tuples(at, st.integers(0, 255)), max_size=20)):
-        real[place] = byte
-    with suppress(ParseError):
-        reconciles(drill([read_xplane(bytes(real[: data.draw(at) or None]), "x")]))
-
-
-@settings(max_examples=tried(200))
-@given(
-    plain=st.booleans(),
-    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8),
-)
-def test_a_mutated_trace_json_reads_or_fails_with_one_error(
-    plain: bool, changes: list[tuple[int, int]]
-) -> None:
-    data = bytearray(PLAIN_JSON if plain else GOOD_JSON)
-    for at, byte in changes:
-        data[at % len(data)] = byte
-    with suppress(ParseError):
-        reconciles(drill([read_trace_json(bytes(data), "x")]))
-
-
-@pytest.mark.parametrize("read", [read_xplane, read_trace_json])
-@given(data=st.binary(max_size=200))
-def test_noise_reads_or_fails_with_one_error(
-    read: Callable[[bytes, str], Trace], data: bytes
-) -> None:
-    with suppress(ParseError):
-        assert read(data, "x").source == "x"

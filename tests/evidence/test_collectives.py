@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import profiles_for
-from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.pgle import pgle_profile
 from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.collectives import (
-    CollectiveTime,
     Communication,
     communication_of,
     ranks_of,
 )
-from pytest_xlatune.model.profile import PGLE
 from tests.evidence.test_real_captures import REAL, TRACES
-from tests.helpers.captures import Space, node
+from tests.helpers.captures import Space
 from tests.helpers.hlo_programs import body, entry, loop, made
 
 US = 1_000_000  # picoseconds
@@ -159,12 +154,6 @@ def test_ranks_are_read_from_groups_in_every_dialect(groups: str, ranks: int | N
     assert ranks_of(groups, 4) == ranks
 
 
-def test_collectives_go_to_json_and_back() -> None:
-    found = watched(node())
-    assert Communication.from_json(json.loads(json.dumps(found.to_json()))) == found
-    assert all(isinstance(row, CollectiveTime) for row in found.rows)
-
-
 def of_jax(data: bytes) -> dict[str, float]:
     """Convert a capture to a profile by JAX's own converter."""
     profiler = pytest.importorskip("jax._src.lib", reason="needs JAX")._profiler
@@ -194,27 +183,3 @@ def test_the_profile_for_the_scheduler_equals_that_of_jax_on_a_real_capture(
     ours = {json.loads(words[3]): float(words[5]) for words in lines}
     assert ours == pytest.approx(of_jax(path.read_bytes()), abs=1e-5)
     assert len(ours) == 4
-
-
-def test_a_written_profile_is_offered_as_a_candidate_that_a_sweep_file_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "n.xplane.pb").write_bytes(node().data())
-    path = tmp_path / "step.pbtxt"
-    assert main(["drill", str(tmp_path / "n.xplane.pb"), "--pgle", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert f"a candidate setting: --{PGLE}={path}" in lines
-    assert f"in a sweep file: profiles_for(..., pgle={str(path)!r})" in lines
-    first = profiles_for("FSDP", device="sm_90", pgle=str(path))[0]
-    assert [f"--{each.name}={each.value}" for each in first.flags] == [f"--{PGLE}={path}"]
-    assert path.read_text().startswith('costs { name: "')
-
-
-def test_only_one_variant_is_written_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "n.xplane.pb").write_bytes(node().data())
-    asked = ["drill", str(tmp_path), "--", str(tmp_path), "--pgle", str(tmp_path / "p")]
-    assert main(asked) == 2
-    assert "writes one variant" in capsys.readouterr().err
-    assert not (tmp_path / "p").exists()

@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from pytest_xlatune.evidence.trace import Backend, Device, Trace
+from pytest_xlatune.evidence.trace import Backend
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.comparison import compare_windows, totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
@@ -20,7 +20,7 @@ from tests.helpers.captures import Space, msg, node, num, reconciles
 
 
 def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
-    found = drill([node().trace()], CaptureWindow(nodes=1, gpus_per_node=2, steps=3))
+    found = drill([node().trace()], CaptureWindow(gpus=2, steps=3))
     reconciles(found)
     assert found.launcher == "one process per node, 2 GPUs each"
     assert (found.rule, found.steps, found.even) == (StepRule.LAUNCH, (5, 6, 7), True)
@@ -176,7 +176,7 @@ def test_a_device_that_only_copies_is_in_no_figure() -> None:
     space = node(gpus=1)
     for step in range(3):
         space.kernel(1, "Stream #9(MemcpyD2D)", "MemcpyD2D", step * 1000, 700)
-    found = drill([space.trace()], CaptureWindow(nodes=1, gpus_per_node=2))
+    found = drill([space.trace()], CaptureWindow(gpus=2))
     alone = drill([node(gpus=1).trace()])
     assert (found.total, found.families, found.gpu_steps) == (alone.total, alone.families, 3)
     assert found.warnings == (
@@ -184,16 +184,12 @@ def test_a_device_that_only_copies_is_in_no_figure() -> None:
     )
 
 
-def test_only_stream_lines_of_device_planes_are_kernels() -> None:
+def test_what_is_no_kernel_is_in_no_figure() -> None:
+    """Derived lines of a device, events of the host, and aggregates."""
     space = node(gpus=1)
     space.kernel(0, "XLA Ops", "fusion.1", 0, 10_000)
     space.kernel(0, "Steps", "5", 0, 10_000)
     space.host("ncclDevKernel_on_the_host", 0, 10_000, "x", 1)
-    assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
-
-
-def test_aggregated_events_are_no_timeline() -> None:
-    space = node(gpus=1)
     line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
     line.append(msg(4, num(1, 1), num(5, 12), num(3, 10_000)))
     assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
@@ -230,19 +226,14 @@ def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None
 
 
 def test_a_capture_of_the_cpu_is_called_no_gpu() -> None:
-    found = drill([dataclasses.replace(node(gpus=1).trace(), devices=as_cpu(node(gpus=1).trace()))])
-    assert found.launcher == "one process with one CPU device"
-    two = node(gpus=2).trace()
-    found = drill([dataclasses.replace(two, devices=as_cpu(two))])
+    trace = node(gpus=2).trace()
+    devices = tuple(
+        dataclasses.replace(device, backend=Backend.CPU, name=f"/host:CPU:{at}")
+        for at, device in enumerate(trace.devices)
+    )
+    found = drill([dataclasses.replace(trace, devices=devices)])
     assert found.launcher == "one process per node, 2 CPU devices each"
     assert "GPU" not in "\n".join(terminal(drill_document(Drilled(drills=(found,)))))
-
-
-def as_cpu(trace: Trace) -> tuple[Device, ...]:
-    return tuple(
-        dataclasses.replace(each, backend=Backend.CPU, name=f"/host:CPU:{at}")
-        for at, each in enumerate(trace.devices)
-    )
 
 
 def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next() -> None:
@@ -274,20 +265,3 @@ def test_without_two_steps_the_headline_tells_the_span() -> None:
 
     found = compare_windows(one(600), one(300)).sentence
     assert found.startswith("the span of a step is 0.000 ms less (-50.0%)")
-
-
-@pytest.mark.parametrize(
-    ("files", "gpus", "per_node"), [(1, 2, 4), (3, 2, 4), (1, 8, 4), (1, 1, 8), (5, 1, 2)]
-)
-def test_a_number_of_gpus_per_node_that_does_not_fit_is_refused(
-    files: int, gpus: int, per_node: int
-) -> None:
-    traces = [node(gpus=gpus).trace(f"{i}.pb") for i in range(files)]
-    with pytest.raises(ParseError, match=f"this does not fit nodes of {per_node} "):
-        drill(traces, CaptureWindow(gpus_per_node=per_node))
-
-
-@pytest.mark.parametrize(("files", "gpus"), [(1, 8), (2, 4), (8, 1), (16, 1)])
-def test_a_number_of_gpus_per_node_that_fits_is_taken(files: int, gpus: int) -> None:
-    traces = [node(gpus=gpus, unit=2).trace(f"{i}.pb") for i in range(files)]
-    assert len(drill(traces, CaptureWindow(gpus_per_node=8)).gpus) == files * gpus

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.difference import size
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.programs import program_document, programs_json
-from tests.helpers.examples import tried
-from tests.helpers.hlo_programs import GATHER, body, entry, loop, made, program, text
+from tests.helpers.hlo_programs import GATHER, body, entry, loop, made
 
 
 @pytest.mark.parametrize(
@@ -192,19 +188,3 @@ def test_loops_in_loops_come_to_a_number_that_can_be_written() -> None:
     ]
     found = made(*bodies, entry(loop("w", "b299", rounds)))
     json.dumps(programs_json(found))
-
-
-@settings(max_examples=tried(60), deadline=None)
-@given(st.data())
-def test_mutated_hlo_reads_or_fails_with_one_error(data: st.DataObject) -> None:
-    lines = text("0.12.0", "pp-dec").splitlines(keepends=True)
-    for _ in range(data.draw(st.integers(1, 5))):
-        at = data.draw(st.integers(0, len(lines) - 1))
-        line = lines[at]
-        cut = data.draw(st.integers(0, len(line)))
-        lines[at] = line[:cut] + data.draw(
-            st.sampled_from(["", "}", "{", '"', "((", "%", "9" * 30])
-        )
-    with suppress(ParseError):
-        found = read_hlo(lines, "x")
-        json.dumps(programs_json(found, program("0.12.0", "pp")))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_xlatune.evidence.pgle import pgle_profile
-from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind, Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane
-from tests.helpers.captures import msg, num, on_stream
+from tests.helpers.captures import on_stream
 from tests.helpers.hlo_programs import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,63 +60,6 @@ def test_real_amd_capture_equals_its_truth(name: str | None) -> None:
                 kernel = want["kernels"][row.name]
                 assert (row.count, row.sum_ps) == (kernel["count"], kernel["total_ps"])
                 assert row.longest_ps == kernel["max_ps"]
-
-
-LAYOUTS = {
-    "a process for the node": [range(8)],
-    "a process for each GPU, which it calls by its number": [[gpu] for gpu in range(8)],
-    "a process for each GPU, which it calls 0": [[0]] * 8,
-    "two nodes": [range(4), range(4)],
-    "two nodes, the second one's GPUs first": [range(4, 8), range(4)],
-}
-
-
-def planes_of(data: bytes) -> dict[str, bytes]:
-    """Take a capture apart: the name of each plane, and its bytes."""
-    found = {}
-    for number, _, begin, end in fields(data, 0, len(data)):
-        if number == 1:
-            parts = fields(data, begin, end)
-            name = next(text(data, at, to) for part, _, at, to in parts if part == 2)
-            found[name] = data[begin:end]
-    return found
-
-
-def renamed(plane: bytes, name: str) -> bytes:
-    """Return a plane under another name."""
-    out = b""
-    for number, kind, begin, end in fields(plane, 0, len(plane)):
-        if kind == LENGTH:
-            out += msg(number, name.encode() if number == 2 else plane[begin:end])
-        else:
-            out += num(number, begin)
-    return out
-
-
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("name", REAL or [None])
-def test_each_gpu_and_step_of_a_real_capture_is_the_same_in_every_layout(
-    name: str | None, layout: list[Sequence[int]]
-) -> None:
-    """Eight GPUs that each did what the real one did, in one file or in several."""
-    if name is None:
-        pytest.skip("no captures: set XLATUNE_TRACE_DATA to a folder with some")
-    data = (TRACES / f"{name}.xplane.pb").read_bytes()
-    (alone,) = drill([read_xplane(data, "x")]).gpus
-    planes = planes_of(data)
-    of_host = [msg(1, plane) for at, plane in planes.items() if not at.startswith("/device")]
-    traces = []
-    for number, gpus in enumerate(layout):
-        devices = {f"/device:GPU:{gpu}": planes[alone.name] for gpu in gpus}
-        own = [msg(1, renamed(plane, at)) for at, plane in devices.items()]
-        traces.append(read_xplane(b"".join([*of_host, *own]), f"n{number}.xplane.pb"))
-    found = drill(traces)
-    assert len(found.gpus) == 8
-    for gpu in found.gpus:
-        assert (gpu.steps, gpu.outside) == (alone.steps, alone.outside)
-    (want,) = json.loads((TRACES / f"{name}.truth.json").read_text())["devices"].values()
-    assert sum(gpu.total.sum_ps + gpu.outside.sum_ps for gpu in found.gpus) == 8 * want["sum_ps"]
-    assert not found.warnings
 
 
 def test_each_step_of_a_real_capture_is_what_jaxs_own_reader_adds_up() -> None:

@@ -90,18 +90,8 @@ def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
     assert found.of_step == {"all-gather": 0.1, "reduce-scatter": 0.04, **exchanged, **WHOLE}
 
 
-def test_a_dump_alone_tells_the_kinds_and_no_time() -> None:
+def test_a_dump_alone_tells_the_kinds_and_no_time_and_nothing_tells_nothing() -> None:
+    assert shares_of(None, None) is None
     found = shares_of(None, program("send", "recv", "all-reduce", "all-reduce"))
     assert found == Shares(of_step={}, kinds=("all-reduce", "collective-permute"))
     assert shares_of(drilled(span_ps=0), program()) == Shares(of_step={}, kinds=())
-
-
-def test_nothing_tells_nothing() -> None:
-    assert shares_of(None, None) is None
-    assert shares_of(drilled(span_ps=0), None) is None
-
-
-def test_shares_go_to_the_ledger_and_back() -> None:
-    found = shares_of(drilled(kernels=KERNELS), program("all-to-all"))
-    assert found is not None
-    assert Shares.from_json(found.to_json()) == found

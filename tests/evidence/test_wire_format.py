@@ -109,18 +109,18 @@ def test_a_stat_that_is_none_is_refused(stats: bytes, behind: bytes) -> None:
         read_xplane(msg(1, plane), "x")
 
 
-def test_of_two_values_in_a_stat_the_last_one_counts() -> None:
-    odd = msg(4, num(1, 1), num(3, 7), num(4, 9))
-    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1"), msg(4, num(3, 4), odd) * 2)
-    trace = read_xplane(msg(1, plane + named(5, {1: "correlation_id"})), "x")
-    assert on_stream(trace.devices[0]).launch.tolist() == [9, 9]
-
-
-@pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
-def test_a_stat_with_an_unusual_id_is_found(ident: int) -> None:
-    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), num(3, 9)))
-    line = msg(2, b"Stream #1") + event * 3
-    plane = msg(2, b"/device:GPU:0") + msg(3, line) + named(4, {1: "k"})
+@pytest.mark.parametrize(
+    ("ident", "values"),
+    [
+        pytest.param(-3, num(3, 9), id="a negative id"),
+        pytest.param(1 << 20, num(3, 9), id="a large id"),
+        pytest.param(1 << 50, num(3, 9), id="a huge id"),
+        pytest.param(1, num(3, 7) + num(4, 9), id="two values, of which the last one counts"),
+    ],
+)
+def test_an_unusual_stat_is_found(ident: int, values: bytes) -> None:
+    event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), values))
+    plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1") + event * 3)
     trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
     assert on_stream(trace.devices[0]).launch.tolist() == [9, 9, 9]
 

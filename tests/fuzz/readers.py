@@ -23,8 +23,9 @@ from pytest_xlatune.evidence.hlo import (
     read_hlo,
     read_memory_report,
 )
-from pytest_xlatune.evidence.trace import parse_families
+from pytest_xlatune.evidence.trace import Trace, parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
@@ -46,7 +47,7 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table
 from pytest_xlatune.tasks.read_logs import protocol_of, score_with
-from tests.helpers.captures import node, trace_json
+from tests.helpers.captures import node, reconciles, trace_json
 
 DATA = Path(__file__).parents[1] / "data"
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +123,10 @@ def toml(data: bytes) -> None:
 
 def hlo(data: bytes) -> None:
     read_hlo(text(data).splitlines(keepends=True), "fuzz")
+
+
+def drilled(trace: Trace) -> None:
+    reconciles(drill([trace]))
 
 
 def options(data: bytes) -> None:
@@ -268,12 +273,12 @@ def readers() -> tuple[Reader, ...]:
         Reader(
             name="xplane",
             samples=(node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1])),
-            read=lambda data: read_xplane(data, "fuzz"),
+            read=lambda data: drilled(read_xplane(data, "fuzz")),
         ),
         Reader(
             name="trace.json",
             samples=(trace_json(40), gzip.decompress(trace_json(20))),
-            read=lambda data: read_trace_json(data, "fuzz"),
+            read=lambda data: drilled(read_trace_json(data, "fuzz")),
         ),
         Reader(
             name="node list",

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.covered import read_cells
 from pytest_xlatune.report.history import PastStudy, history
@@ -28,10 +27,7 @@ from pytest_xlatune.report.page import (
     html,
     page_of,
 )
-from pytest_xlatune.tasks.drill import Drilled
-from pytest_xlatune.tasks.drill_document import drill_document
 from tests.helpers import of_studies
-from tests.helpers.captures import node
 from tests.helpers.chromium import PROGRAM, Browser, browser
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import FINISHED
@@ -161,8 +157,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "commits": of_studies.commit(),
     }
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
-    before, after = (drill([node(gpus=4, unit=unit).trace()]) for unit in (10**7, 9 * 10**6))
-    drilled = drill_document(Drilled(drills=(before, after)))
     made["course"] = document_page(
         history([past(at) for at in range(3)], is_course=True), source="the ledgers"
     )
@@ -171,7 +165,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
     )
     made["live"] = dataclasses.replace(made["begun"], live=now)
-    made["drill"] = document_page(drilled, source="traces")
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
         paths[name].write_text(html(page), encoding="utf-8")
@@ -195,7 +188,7 @@ def past(day: int) -> PastStudy:
 
 
 NAMES = ("example", "finished", "begun", "nodes", "hostile")
-DRAWN = ("batch", "strip", "far", "matrix", "commits", "course", "drill")
+DRAWN = ("batch", "strip", "far", "matrix", "commits", "course")
 LED = ("live",)
 FORESTS = ("example", "finished")
 ROWS = ("course",)  # of names, below a plot

@@ -147,32 +147,31 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     assert len(table.rows) == len(found.facts)
 
 
-def test_traces_that_do_not_move_explain_nothing(tmp_path: Path) -> None:
-    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 200.0))
-    said = reason(covered(found))
-    assert said.endswith("The evidence does not explain why the profile wins.")
-    slower = explained(tmp_path, waits_us=(200.0, 300.0))
-    assert "do not show the gain" in reason(covered(slower))
+AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
 
 
-def test_a_step_that_is_a_little_shorter_does_not_explain_a_large_gain(tmp_path: Path) -> None:
-    found = explained(tmp_path, waits_us=(200.0, 180.0))  # 2 % of the step
-    assert "do not show the gain" in reason(covered(found, delta=0.11))
-    assert "The traces show the gain" in reason(covered(found, delta=0.02))
-
-
-def test_a_changed_program_alone_is_a_lead_and_no_cause(tmp_path: Path) -> None:
-    found = explained(tmp_path, dumps=("fsdp", "fsdp-ag"))
-    assert "the ledger names no trace of both sides" in found.problems
-    assert "Only traces of both can show whether the change causes the gain" in reason(
-        covered(found)
-    )
-
-
-def test_identical_programs_explain_nothing_that_a_compiler_does(tmp_path: Path) -> None:
-    found = explained(tmp_path, dumps=("fsdp", "fsdp"))
-    assert found.is_identical is True
-    assert "The two programs are identical" in reason(covered(found))
+@pytest.mark.parametrize(
+    ("dumps", "waits_us", "delta", "says"),
+    [
+        pytest.param(AG, (200, 200), 0.11, "does not explain why", id="traces that do not move"),
+        pytest.param(None, (200, 300), 0.11, "do not show the gain", id="a step that is longer"),
+        pytest.param(None, (200, 180), 0.11, "do not show the gain", id="2 % of a gain of 11"),
+        pytest.param(None, (200, 180), 0.02, "The traces show the gain", id="2 % of 2"),
+        pytest.param(AG, None, 0.11, "Only traces of both can show whether", id="no trace"),
+        pytest.param(SAME, None, 0.11, "The two programs are identical", id="one program"),
+    ],
+)
+def test_what_the_evidence_explains(
+    tmp_path: Path,
+    dumps: tuple[str, str] | None,
+    waits_us: tuple[float, float] | None,
+    delta: float,
+    says: str,
+) -> None:
+    found = explained(tmp_path, dumps=dumps, waits_us=waits_us)
+    assert says in reason(covered(found, delta=delta))
+    assert ("the ledger names no trace of both sides" in found.problems) == (waits_us is None)
+    assert found.is_identical is (None if dumps is None else dumps == SAME)
 
 
 def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Two compiled programs to what changed, and whether a flag acted, in the words of a tuner.
 
-The sentences are made of counted facts only: numbers and sizes of collectives in and outside of
+The messages are made of counted facts only: numbers and sizes of collectives in and outside of
 loops, bytes and executions per step, synchronous, pipelined, trip counts, collectives in flight,
 memory. Names, source lines and metadata never make a difference.
 
@@ -17,6 +17,7 @@ profile the baseline, or another profile, under another name.
 from __future__ import annotations
 
 import functools
+import itertools
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +27,9 @@ from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
 from pytest_xlatune.model.failure import CompileClass
+from pytest_xlatune.model.message import Message, Value, say, sentence, verbatim
 from pytest_xlatune.model.profile import Profile, effective_values
 from pytest_xlatune.model.record import Real, Record, digest
-from pytest_xlatune.model.text import counted
 
 
 class Change(StrEnum):
@@ -40,23 +41,54 @@ class Change(StrEnum):
     PROGRAM = "other program"
 
 
+class Acted(StrEnum):
+    """What the program says about a flag."""
+
+    ACTED = "acted"
+    ONE_OF = "one of these"  # that differ together; no compile without each of them was made
+    DID_NOT_ACT = "did not act"
+    UNSEEN = "cannot be seen in HLO"
+
+
+class Proof(Record, frozen=True, kw_only=True):
+    """Whether a flag acted, and the message that says why."""
+
+    flag: str
+    acted: Acted
+    message: Message
+
+
 class ProgramDifference(Record, frozen=True, kw_only=True):
-    """What changed from one program to another, one sentence per fact."""
+    """What changed from one program to another, one message per fact.
+
+    `proofs` are about the options that differ, where both dumps have theirs.
+    """
 
     before: str
     after: str
     change: Change
-    sentences: tuple[str, ...]
+    facts: tuple[Message, ...]
+    proofs: tuple[Proof, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The facts; before them how far the programs are apart, unless they say it."""
+        head = _HEADS.get(self.change)
+        return self.facts if head is None else (head, *self.facts)
 
 
-_SAME = (
-    "identical: the optimised HLO is the same; the effect of a setting, if any, is below HLO or at "
-    "run time"
-)
-_TUNED = (
-    f"{Change.TUNED}: autotuning measured again and chose otherwise, as it may in any run; "
-    "docs/how-to/kernels.md says how to pin its choice"
-)
+_HEADS = {
+    Change.IDENTICAL: say(
+        "identical: the optimised HLO is the same; the effect of a setting, if any, is below HLO "
+        "or at run time"
+    ),
+    Change.TUNED: say(
+        "{change}: autotuning measured again and chose otherwise, as it may in any run; "
+        "docs/how-to/kernels.md says how to pin its choice",
+        change=str(Change.TUNED),
+    ),
+    Change.SCHEDULE: verbatim(Change.SCHEDULE),
+}
 
 
 def change(before: Program, after: Program) -> Change:
@@ -72,117 +104,90 @@ def change(before: Program, after: Program) -> Change:
 def difference(before: Program, after: Program) -> ProgramDifference:
     """Compare two programs."""
     found = change(before, after)
-    facts = list(_facts(before, after))
-    sentences = [_SAME]
-    if found is Change.TUNED:
-        sentences = [_TUNED]
-    elif found is Change.SCHEDULE:
-        unmoved = ["instructions in another order, every collective as before"]
-        sentences = [str(found), *(facts or unmoved)]
-    elif found is Change.PROGRAM:
-        sentences = [*(facts or ["other program, the same collectives"]), *_rest(before, after)]
+    facts: list[Message] = []
+    if found in (Change.SCHEDULE, Change.PROGRAM):
+        facts = [*_of_collectives(before, after), *_of_program(before, after)]
+    if found is Change.SCHEDULE and not facts:
+        facts = [say("instructions in another order, every collective as before")]
+    if found is Change.PROGRAM:
+        facts = facts or [say("other program, the same collectives")]
+        facts.append(_other_instructions(before, after))
     return ProgramDifference(
-        before=before.source, after=after.source, change=found, sentences=tuple(sentences)
+        before=before.source,
+        after=after.source,
+        change=found,
+        facts=tuple(facts),
+        proofs=prove(differing(before, after) or (), before, after),
     )
 
 
-def _facts(before: Program, after: Program) -> Iterator[str]:
-    for kind in KINDS:
-        for in_loop in (True, False):
-            yield from _collectives(kind, in_loop, before, after)
-    yield from _loops(before, after)
-    if before.in_flight != after.in_flight:
-        yield f"{flying(after)} instead of {before.in_flight}"
-    if before.memory_bytes is not None and after.memory_bytes is not None:
-        old, new = size(before.memory_bytes), size(after.memory_bytes)
-        if old != new:
-            yield f"memory {old} -> {new}"
+def differing(before: Program, after: Program) -> list[str] | None:
+    """Return the names of the options that differ; None where one dump does not have them."""
+    old, new = before.options, after.options
+    if old is None or new is None:
+        return None
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
 
 
-def _collectives(kind: str, in_loop: bool, before: Program, after: Program) -> Iterator[str]:  # noqa: FBT001
-    """Say how the collectives of a kind changed in, or outside of, the loops."""
-    old, new = (
-        [collective for collective in program.of(kind) if collective.in_loop == in_loop]
-        for program in (before, after)
-    )
-    if not (old or new):
-        return
-    parts = []
-    if Counter(collective.size_bytes for collective in old) != Counter(
-        collective.size_bytes for collective in new
-    ):
-        moved, now = (_bytes(each) for each in (old, new))
-        parts = [
-            f"{_sizes(old)} -> {_sizes(new)}",
-            f"bytes unchanged ({size(now)} a step)"
-            if moved == now
-            else f"{size(moved)} -> {size(now)} a step",
-        ]
-    runs = tuple(sum(collective.executions for collective in some) for some in (old, new))
-    if parts or runs[0] != runs[1]:
-        parts.append(f"{runs[0]} -> {runs[1]} executions")
-    for word, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        counts = tuple(
-            sum(getattr(collective, attribute) for collective in some) for some in (old, new)
-        )
-        if counts[0] * len(new) != counts[1] * len(old):
-            parts.append(f"{counts[0]} of {len(old)} -> {counts[1]} of {len(new)} {word}")
-    if len(old) == len(new) and _groups(old) != _groups(new):
-        parts.append("between other devices")
-    if parts:
-        where = "in the loop" if in_loop else "outside of loops"
-        yield f"{kind}s {where}: {', '.join(parts)}"
-
-
-def _loops(before: Program, after: Program) -> Iterator[str]:
-    trips = tuple(_trips(program) for program in (before, after))
-    if trips[0] != trips[1]:
-        yield f"loops run {trips[0]} -> {trips[1]} rounds"
-    for word, attribute in (
-        ("double-buffered loops", "is_unrolled"),
-        ("windowed einsum loops", "is_windowed_einsum"),
+def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
+    for kind, (where, in_loop) in itertools.product(
+        KINDS, (("in the loop", True), ("outside of loops", False))
     ):
         old, new = (
-            sum(getattr(loop, attribute) for loop in program.loops) for program in (before, after)
+            [each for each in program.of(kind) if each.in_loop == in_loop]
+            for program in (before, after)
         )
-        if old != new:
-            yield f"{word}: {old} -> {new}"
+        if parts := [*_parts(old, new)]:
+            yield say("{kind}s {where}: {parts}", kind=kind, where=where, parts=parts)
 
 
-def _rest(before: Program, after: Program) -> Iterator[str]:
-    """Name the instructions that are no collectives and changed in number."""
-    changed = {
-        opcode: after.opcodes.get(opcode, 0) - before.opcodes.get(opcode, 0)
-        for opcode in before.opcodes.keys() | after.opcodes.keys()
-        if opcode.removesuffix("-start").removesuffix("-done") not in {*KINDS, "async"}
-    }
-    most = sorted(
-        (item for item in changed.items() if item[1]), key=lambda item: (-abs(item[1]), item[0])
-    )
-    if not most:
-        yield "nothing else changed in number"
-        return
-    shown = ", ".join(f"{opcode} {count:+d}" for opcode, count in most[:4])
-    more = f" and {len(most) - 4} more kinds" if len(most) > 4 else ""  # noqa: PLR2004
-    yield f"other instructions: {shown}{more}"
+def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
+    """Yield how some collectives of a kind became others."""
+    runs = [sum(each.executions for each in some) for some in (old, new)]
+    of_sizes = [Counter(each.size_bytes for each in some) for some in (old, new)]
+    is_resized = of_sizes[0] != of_sizes[1]
+    if is_resized:
+        yield say("{old} -> {new}", old=_sizes(of_sizes[0]), new=_sizes(of_sizes[1]))
+        was, now = (
+            size(sum(each.size_bytes * each.executions for each in some)) for some in (old, new)
+        )
+        yield (
+            say("bytes unchanged ({now} a step)", now=now)
+            if was == now
+            else say("{was} -> {now} a step", was=was, now=now)
+        )
+    if is_resized or runs[0] != runs[1]:
+        yield say("{old} -> {new} executions", old=runs[0], new=runs[1])
+    for trait, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
+        with_it = [sum(getattr(each, attribute) for each in some) for some in (old, new)]
+        if with_it[0] * len(new) != with_it[1] * len(old):
+            yield say(
+                "{was} of {old} -> {now} of {new} {trait}",
+                was=with_it[0],
+                old=len(old),
+                now=with_it[1],
+                new=len(new),
+                trait=trait,
+            )
+    groups = [Counter(each.groups for each in some) for some in (old, new)]
+    if len(old) == len(new) and groups[0] != groups[1]:
+        yield say("between other devices")
 
 
-def _bytes(collectives: Sequence[Collective]) -> int:
-    return sum(collective.size_bytes * collective.executions for collective in collectives)
-
-
-def _groups(collectives: Sequence[Collective]) -> Counter[str]:
-    return Counter(collective.groups for collective in collectives)
-
-
-def _sizes(collectives: Sequence[Collective]) -> str:
+def _sizes(counts: Counter[int]) -> str:
     """Return e.g. `6 of 32 MiB` or `2 of 96 MiB + 1 of 4 B`, the largest first."""
-    counts = sorted(
-        Counter(collective.size_bytes for collective in collectives).items(), reverse=True
-    )
-    shown = " + ".join(f"{count} of {size(each)}" for each, count in counts[:3])
-    rest = sum(count for _, count in counts[3:])
+    largest = sorted(counts.items(), reverse=True)
+    shown = " + ".join(f"{count} of {size(size_bytes)}" for size_bytes, count in largest[:3])
+    rest = sum(count for _, count in largest[3:])
     return (shown + (f" + {rest} smaller" if rest else "")) or "none"
+
+
+def _unrolled(program: Program) -> int:
+    return sum(loop.is_unrolled for loop in program.loops)
+
+
+def _windowed(program: Program) -> int:
+    return sum(loop.is_windowed_einsum for loop in program.loops)
 
 
 def _trips(program: Program) -> str:
@@ -191,11 +196,47 @@ def _trips(program: Program) -> str:
     return ", ".join(trips) or "no"
 
 
-def flying(program: Program) -> str:
-    """Return how many collectives are between start and done at once."""
-    if not program.in_flight:
-        return "no collective in flight"
-    return f"up to {counted(program.in_flight, 'collective')} in flight"
+def _memory(program: Program) -> str | None:
+    return None if program.memory_bytes is None else size(program.memory_bytes)
+
+
+# a fact of a program, and how its change is said
+_OF_PROGRAM: tuple[tuple[str, Callable[[Program], Value]], ...] = (
+    ("loops run {old} -> {new} rounds", _trips),
+    ("double-buffered loops: {old} -> {new}", _unrolled),
+    ("windowed einsum loops: {old} -> {new}", _windowed),
+    ("collectives in flight: {old} -> {new}", lambda program: program.in_flight),
+    ("memory {old} -> {new}", _memory),
+)
+
+
+def _of_program(before: Program, after: Program) -> Iterator[Message]:
+    for text, fact in _OF_PROGRAM:
+        old, new = fact(before), fact(after)
+        if old != new and None not in (old, new):
+            yield say(text, old=old, new=new)
+
+
+def _other_instructions(before: Program, after: Program) -> Message:
+    """Name the instructions that are no collectives and changed in number."""
+    own = {*KINDS, "async"}
+    changed = Counter(after.opcodes)
+    changed.subtract(before.opcodes)
+    most = sorted(
+        (
+            (opcode, count)
+            for opcode, count in changed.items()
+            if count and opcode.removesuffix("-start").removesuffix("-done") not in own
+        ),
+        key=lambda item: (-abs(item[1]), item[0]),
+    )
+    if not most:
+        return say("nothing else changed in number")
+    shown = [f"{opcode} {count:+d}" for opcode, count in most[:4]]
+    if len(most) == len(shown):
+        return say("other instructions: {shown}", shown=shown)
+    more = len(most) - len(shown)
+    return say("other instructions: {shown} and {more} more kinds", shown=shown, more=more)
 
 
 def size(size_bytes: int) -> str:
@@ -206,15 +247,6 @@ def size(size_bytes: int) -> str:
             return f"{value:.4g} {unit}"
         value /= 1024
     return f"{value:.4g} TiB"
-
-
-class Acted(StrEnum):
-    """What the program says about a flag."""
-
-    ACTED = "acted"
-    ONE_OF = "one of these"  # that differ together; no compile without each of them was made
-    DID_NOT_ACT = "did not act"
-    UNSEEN = "cannot be seen in HLO"
 
 
 class ProgramFact(StrEnum):
@@ -256,18 +288,9 @@ class Expectation:
     kinds: tuple[str, ...] = ()
     below: Below | None = None
 
-    @property
-    def kinds_text(self) -> str:
-        """The kinds in brackets, "" for all."""
-        return f" ({', '.join(self.kinds)})" if self.kinds else ""
-
-
-class Proof(Record, frozen=True, kw_only=True):
-    """Whether a flag acted, and the sentence that says so."""
-
-    flag: str
-    acted: Acted
-    sentence: str
+    def __str__(self) -> str:
+        """Name the fact, and the kinds in brackets."""
+        return f"{self.fact} ({', '.join(self.kinds)})" if self.kinds else str(self.fact)
 
 
 @functools.cache
@@ -286,11 +309,8 @@ def expectations() -> dict[str, Expectation]:
 
 
 def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
-    return Counter(
-        (collective.kind, collective.size_bytes)
-        for collective in program.collectives
-        if not kinds or collective.kind in kinds
-    )
+    found = program.of(*kinds) if kinds else program.collectives
+    return Counter((collective.kind, collective.size_bytes) for collective in found)
 
 
 # what of a program stands for a fact: if it differs between two programs, the fact changed
@@ -299,7 +319,7 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
     ProgramFact.SPLIT: _collective_sizes,
     ProgramFact.PIPELINED: lambda program, _: (
         sum(collective.is_pipelined for collective in program.collectives),
-        [loop.trips for loop in program.loops],
+        _trips(program),
     ),
     ProgramFact.UNROLLED: lambda program, _: [loop.unrolled for loop in program.loops],
     ProgramFact.IN_FLIGHT: lambda program, _: program.in_flight,
@@ -310,7 +330,7 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
         len(program.of("collective-permute")),
         len(program.of("send", "recv")),
     ),
-    ProgramFact.WINDOWED: lambda program, _: sum(loop.is_windowed_einsum for loop in program.loops),
+    ProgramFact.WINDOWED: lambda program, _: _windowed(program),
     ProgramFact.MEMORY: lambda program, _: (program.memory_bytes, program.digest),
     ProgramFact.PROGRAM: lambda program, _: program.digest,
 }
@@ -324,47 +344,42 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
     found = change(before, after)
-    # a flag that alone moved the schedule was told as one that did not act
-    is_changed = found in (Change.SCHEDULE, Change.PROGRAM)
     # of two options in one program each "acted", one that was not even compiled in as well
-    together = [each for each in names if each.startswith("xla_")]
-    return tuple(
-        _proof(name, before, after, found, of=together if is_changed else ()) for name in names
-    )
+    together = [name for name in names if name.startswith("xla_")]
+    return tuple(_proof(name, before, after, found, together) for name in names)
+
+
+_PROOFS = {
+    Acted.ACTED: "{flag} acted: {why}",
+    Acted.ONE_OF: "{flag}: one of these acted, or several: {together}; {why}",
+    Acted.DID_NOT_ACT: "{flag} did not act: {why}",
+    Acted.UNSEEN: "{flag} cannot be seen in HLO: {why}",
+}
 
 
 def _proof(
-    name: str, before: Program, after: Program, found: Change, *, of: Sequence[str]
+    flag: str, before: Program, after: Program, found: Change, together: Sequence[str]
 ) -> Proof:
-    """Judge one setting; `of` are the flags of which one at least changed the program."""
-    if not name.startswith("xla_"):
-        return _unseen(name, "an environment variable of the run time")
-    expected = expectations().get(name)
-    below = expected is not None and (expected.below is not None or expected.fact is None)
-    if not of and expected is None:
-        return _unseen(name, "the optimised HLO is the same, and no table says where it acts")
-    if not of and expected is not None and below:
-        return _unseen(name, _WHY[expected.below or Below.RUN_TIME])
-    if not of:
-        said = "the program is identical" if found is Change.IDENTICAL else str(found)
-        return Proof(flag=name, acted=Acted.DID_NOT_ACT, sentence=f"{name} did not act: {said}")
-    changed = str(found)
-    if expected is not None and expected.fact is not None and not below:
-        is_seen = _SEEN[expected.fact](before, expected.kinds) != _SEEN[expected.fact](
-            after, expected.kinds
-        )
-        fact = f"{expected.fact}{expected.kinds_text}"
-        changed = f"it changed {fact}" if is_seen else f"{found}, while {fact} are as before"
-    if len(of) == 1:
-        said = f"{name} acted: {changed}"
-        return Proof(flag=name, acted=Acted.ACTED, sentence=said)
-    changed = changed.replace("it changed ", "changed are ")
-    said = f"{name}: {Acted.ONE_OF} acted, or several: {', '.join(of)}; {changed}"
-    return Proof(flag=name, acted=Acted.ONE_OF, sentence=said)
-
-
-def _unseen(name: str, why: str) -> Proof:
-    return Proof(flag=name, acted=Acted.UNSEEN, sentence=f"{name} cannot be seen in HLO: {why}")
+    """Judge one setting; `together` are the flags of which one at least changed the program."""
+    expected = expectations().get(flag)
+    acted, why = Acted.UNSEEN, verbatim("an environment variable of the run time")
+    # a flag that alone moved the schedule was told as one that did not act
+    if flag in together and found in (Change.SCHEDULE, Change.PROGRAM):
+        acted, why = (Acted.ACTED if len(together) == 1 else Acted.ONE_OF), verbatim(found)
+        if expected is not None and expected.fact is not None:
+            seen = (_SEEN[expected.fact](each, expected.kinds) for each in (before, after))
+            is_same = next(seen) == next(seen)
+            text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
+            why = say(text, change=str(found), fact=str(expected))
+    elif flag in together and expected is None:
+        why = verbatim("the optimised HLO is the same, and no table says where it acts")
+    elif flag in together and expected is not None and expected.below is not None:
+        why = verbatim(_WHY[expected.below])
+    elif flag in together:
+        is_same = found is Change.IDENTICAL
+        acted, why = Acted.DID_NOT_ACT, verbatim("the program is identical" if is_same else found)
+    message = say(_PROOFS[acted], flag=flag, why=why, together=together)
+    return Proof(flag=flag, acted=acted, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +406,9 @@ class CompileFinding(Record, frozen=True, kw_only=True):
     later: tuple[str, ...] = ()  # settings that may act at run time only
 
 
+_CLASSES = {Change.SCHEDULE: CompileClass.SCHEDULE}
+
+
 @dataclass(slots=True, kw_only=True)
 class CompileJudge:
     """Judges profiles, each against the baseline."""
@@ -402,71 +420,60 @@ class CompileJudge:
 
     def judge(self, compiled: Compiled) -> CompileFinding:
         """Say what compiling this profile tells."""
-        found, setting = compiled.program, ""
+        found = compiled.program
+        cls = CompileClass.REFUSED if compiled.refused else CompileClass.FAILED
+        said, setting = compiled.said, ""
         later: dict[str, str | None] = {}
-        if found is None:
-            cls = CompileClass.REFUSED if compiled.refused else CompileClass.FAILED
-            sentence = compiled.said
-        else:
+        if found is not None:
             later = self._run_time(compiled.profile, found)
-            cls, sentence = self._compare(compiled.profile, found, later)
+            cls, said = self._compare(compiled.profile, found, later)
             setting = digest([found.digest, found.tuned, sorted(later.items())])
-            sentence += f"; then: {compiled.said}" if compiled.said else ""
+            said += f"; then: {compiled.said}" if compiled.said else ""
         return CompileFinding(
             profile=compiled.profile.id,
             cls=cls,
-            sentence=sentence,
+            sentence=said,
             took_s=compiled.took_s,
             setting=setting,
             later=tuple(sorted(later)),
         )
 
     def _compare(
-        self, profile: Profile, found: Program, unseen: Mapping[str, str | None]
+        self, profile: Profile, found: Program, later: Mapping[str, str | None]
     ) -> tuple[CompileClass, str]:
         needed, limit = found.memory_bytes, self.memory_limit_bytes
         if needed is not None and limit is not None and needed > limit:
             return CompileClass.MEMORY, f"{size(needed)} of {size(limit)}"
         changed = difference(self.baseline, found)
         if changed.change is not Change.IDENTICAL:
-            if changed.change is not Change.SCHEDULE:
-                return CompileClass.PROGRAM, "; ".join(changed.sentences)
-            # the class says already what the first sentence does
-            return CompileClass.SCHEDULE, "; ".join(changed.sentences[1:])
-        if unseen:
-            may = f"{', '.join(sorted(unseen))} may act below it, or later"
+            # the class says already how far they are apart
+            told = "; ".join(map(sentence, changed.facts or changed.messages))
+            return _CLASSES.get(changed.change, CompileClass.PROGRAM), told
+        if later:
+            may = f"{', '.join(sorted(later))} may act below it, or later"
             return CompileClass.UNSEEN, f"same program; {may}"
-        idle = self.idle(profile.env)
-        if idle:
-            return CompileClass.IDENTICAL, "; ".join(f"{name}: {idle[name]}" for name in idle)
-        if profile.flags and self._differing(found) == set():
+        said = "keep one such profile as an A/A control, or none"
+        if idle := self.idle(profile.env):
+            said = "; ".join(f"{name}: {why}" for name, why in idle.items())
+        elif profile.flags and differing(self.baseline, found) == []:
             said = "every option is as deployed: a default, or silently dropped"
-            return CompileClass.IDENTICAL, said
-        return CompileClass.IDENTICAL, "keep one such profile as an A/A control, or none"
+        return CompileClass.IDENTICAL, said
 
     def _run_time(self, profile: Profile, found: Program) -> dict[str, str | None]:
         """Return the settings that may act without changing the program."""
-        asked = effective_values(profile.flags)
-        idle = self.idle(profile.env)
-        differing = self._differing(found)
-        set_to: dict[str, str | None] = dict(asked)
-        if differing is not None and found.options is not None:
-            set_to = {name: found.options.get(name) for name in differing}
+        set_to: dict[str, str | None] = dict(effective_values(profile.flags))
+        options = differing(self.baseline, found)
+        if options is not None and found.options is not None:
             # XLA prints a list that was emptied as it prints a default: not at all
-            set_to |= {name: value for name, value in asked.items() if not value}
+            emptied = [name for name, value in set_to.items() if not value]
+            set_to = {name: found.options.get(name) for name in options} | dict.fromkeys(
+                emptied, ""
+            )
         # a flag that acts on the program alone runs alike where programs are equal
-        seen = {
-            name for name, expectation in expectations().items() if expectation.fact is not None
-        }
+        seen = {name for name, row in expectations().items() if row.fact is not None}
+        idle = self.idle(profile.env)
         return {
             **{f"--{name}": value for name, value in set_to.items() if name not in seen},
-            **{name: profile.env[name] for name in profile.env if name not in idle},
+            **{name: value for name, value in profile.env.items() if name not in idle},
             **profile.overrides,
         }
-
-    def _differing(self, found: Program) -> set[str] | None:
-        """Return the options that differ from the baseline's; None where XLA printed none."""
-        old, new = self.baseline.options, found.options
-        if old is None or new is None:
-            return None
-        return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.text import counted
 
 Ints = NDArray[np.int64]
 
@@ -173,7 +172,6 @@ class Trace:
     format: str  # xplane | trace.json
     names: tuple[str, ...]
     devices: tuple[Device, ...]
-    has_all: bool  # its format keeps all events, or says that it dropped some
     planes_present: int  # device planes, idle ones included
     annotations: tuple[Annotation, ...]  # by their starts
     launches: Launches
@@ -214,19 +212,14 @@ def without_containers(kernels: Kernels) -> Kernels:
 
 
 # /device:TPU:0      host-3 /device:XPU:1      /device:TPU:0 SparseCore 1
-_OTHER_DEVICE = re.compile(
-    r"/device:(?!GPU:|CPU:|CUSTOM:)(?P<kind>[A-Za-z]\w*):(?P<number>\d{1,9})"
-)
+_OTHER_DEVICE = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)([A-Za-z]\w*):\d{1,9}")
 
 
 def other_device(planes: Iterable[str]) -> str | None:
     """Say which device a capture is of that is not read, by its planes or processes; else None."""
-    devices: dict[str, set[str]] = {}
-    for plane in planes:
-        if (found := _OTHER_DEVICE.search(plane)) is not None:
-            devices.setdefault(found["kind"], set()).add(found.group())
-    told = " and ".join(counted(len(devices[kind]), kind) for kind in sorted(devices))
-    return f"a capture of {told}, which `drill` does not read" if told else None
+    found = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
+    told = " and ".join(sorted(found))
+    return f"a capture of a {told}, which `drill` does not read" if found else None
 
 
 _ROUND, _BINARY = 100_000, 1 << 20

@@ -34,9 +34,6 @@ from pytest_xlatune.evidence.trace import (
 )
 from pytest_xlatune.model.errors import ParseError
 
-# events at which a writer stops: kMaxEvents of jaxlib, by age
-CAPS = frozenset({1_000_000, 5_000_000})
-
 _CHUNK = 1 << 20
 _MAX_EVENT = 1 << 22  # characters of one event; the longest name is some thousand
 _MAX_LINES = 1 << 16
@@ -199,20 +196,14 @@ class _ChromeReader:
         gpus = [name for name in devices if _GPU.fullmatch(name)]
         calls = self._launch_ids["correlation_id" if gpus else "run_id"]
         truncated = None
-        if self._count in CAPS or at_a_cap(self._count, is_round=True):
-            most = (
-                "the most that the profiler writes into a trace.json"
-                if self._count in CAPS
-                else "a number at which a writer was told to stop"
-            )
+        if at_a_cap(self._count, is_round=True):
             truncated = (
-                f"{self._count} events, {most}: the end of the window is missing; read the "
-                "xplane.pb"
+                f"{self._count} events, a number at which a writer stops: the end of the window is "
+                "missing; read the xplane.pb"
             )
         return Trace(
             source=self._source,
             format="trace.json",
-            has_all=False,
             names=tuple(self._names),
             devices=tuple(
                 Device.of(name, Backend.GPU if name in gpus else Backend.CPU, streams)

@@ -17,6 +17,7 @@ neither beside it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -113,61 +114,44 @@ class Timeline(Record, frozen=True, kw_only=True):
         )
 
 
-class TimeSweep:
-    """The starts and ends of kernels of one device in the order of time, and what runs between.
-
-    Attributes:
-        running: of each kind, how many of its kernels run from each of these points to the next.
-        width_ps: the time from each of these points to the next.
-    """
-
-    def __init__(self, start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> None:
-        self._size = size = len(start_ps)
-        points = np.concatenate([start_ps, end_ps])
-        order = np.argsort(points, kind="stable")
-        self.width_ps: Ints = np.diff(points[order], append=points[order[-1:]])
-        change = np.repeat(np.array([1, -1], np.int8), size)[order]
-        kinds = np.tile(kind.astype(np.int8), 2)[order]
-        self.running = [
-            np.cumsum(change * (kinds == each), dtype=np.int32) for each in range(len(KINDS))
-        ]
-        self._place = np.empty(2 * size, np.int64)
-        self._place[order] = np.arange(2 * size)
-
-    def length(self, where: NDArray[np.bool_]) -> int:
-        """Return the time of the stretches that a mask chooses."""
-        return int(np.dot(self.width_ps, where))
-
-    def during(self, spent: NDArray[Any]) -> NDArray[Any]:
-        """Return of each kernel the sum of what stretches hold, from its start to its end."""
-        until = np.concatenate([[0], np.cumsum(spent)[:-1]])
-        found: NDArray[Any] = until[self._place[self._size :]] - until[self._place[: self._size]]
-        return found
-
-
 def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline, Ints]:
     """Sweep over the kernels of one device, each with its start, end and index in `KINDS`.
 
     Return the timeline, and of each kernel how long it ran with nothing beside it.
     """
-    if not len(start_ps):
+    size = len(start_ps)
+    if not size:
         return Timeline(), np.zeros(0, np.int64)
-    sweep = TimeSweep(start_ps, end_ps, kind)
-    depth = np.sum(sweep.running, axis=0)
-    compute, communication, memory = (each > 0 for each in sweep.running)
+    points = np.concatenate([start_ps, end_ps])
+    order = np.argsort(points, kind="stable")
+    # from each point to the next: how long it is, and how many kernels of each kind run
+    width_ps: Ints = np.diff(points[order], append=points[order[-1:]])
+    change = np.repeat(np.array([1, -1], np.int8), size)[order]
+    kinds = np.tile(kind.astype(np.int8), 2)[order]
+    running = [np.cumsum(change * (kinds == each), dtype=np.int32) for each in range(len(KINDS))]
+    depth = np.sum(running, axis=0)
+    compute, communication, memory = (each > 0 for each in running)
+
+    def length(where: NDArray[np.bool_]) -> int:
+        return int(np.dot(width_ps, where))
+
     found = Timeline(
-        kernels=len(start_ps),
+        kernels=size,
         sum_ps=int((end_ps - start_ps).sum()),
-        span_ps=int(sweep.width_ps.sum()),
-        busy_ps=sweep.length(depth > 0),
-        compute_ps=sweep.length(compute),
-        communication_ps=sweep.length(communication),
-        memory_ps=sweep.length(memory),
-        overlap_ps=sweep.length(compute & communication),
-        exposed_communication_ps=sweep.length(communication & ~compute),
-        exposed_memory_ps=sweep.length(memory & ~compute & ~communication),
+        span_ps=int(width_ps.sum()),
+        busy_ps=length(depth > 0),
+        compute_ps=length(compute),
+        communication_ps=length(communication),
+        memory_ps=length(memory),
+        overlap_ps=length(compute & communication),
+        exposed_communication_ps=length(communication & ~compute),
+        exposed_memory_ps=length(memory & ~compute & ~communication),
     )
-    return found, sweep.during(sweep.width_ps * (depth == 1))
+    place = np.empty(2 * size, np.int64)
+    place[order] = np.arange(2 * size)
+    until = np.concatenate([[0], np.cumsum(width_ps * (depth == 1))[:-1]])
+    alone: Ints = until[place[size:]] - until[place[:size]]
+    return found, alone
 
 
 class TimeRow(Record, frozen=True, kw_only=True):
@@ -198,11 +182,6 @@ class Gpu(Record, frozen=True, kw_only=True):
     def total(self) -> Timeline:
         """The sum over the steps."""
         return sum(self.steps, Timeline())
-
-    @property
-    def label(self) -> str:
-        """The capture and the device."""
-        return f"{self.source} {self.name}"
 
 
 class Drill(Record, frozen=True, kw_only=True):
@@ -291,8 +270,7 @@ class Drill(Record, frozen=True, kw_only=True):
 class CaptureWindow:
     """The facts of a profiling window besides its captures; None where one is unknown."""
 
-    nodes: int | None = None
-    gpus_per_node: int | None = None
+    gpus: int | None = None
     steps: int | None = None
     families: tuple[Family, ...] = field(default_factory=shipped_families)
     force: bool = False  # show a capture that lost events, under a warning
@@ -363,20 +341,18 @@ class _WindowSums:
 
     def add(self, trace: Trace) -> None:
         """Reduce one capture to sums."""
+        lost = trace.truncated
         if trace.foreign is not None:
             self.excluded.append(f"{trace.source}: {trace.foreign}")
             return
-        self._warn(trace, *(text for text in trace.warnings if text != trace.truncated))
-        if trace.truncated is not None and not self._window.force:
-            self.excluded.append(
-                f"{trace.source}: {trace.truncated}; --force shows it all the same"
-            )
+        self._warn(trace, *(text for text in trace.warnings if text != lost))
+        if lost is not None and not self._window.force:
+            self.excluded.append(f"{trace.source}: {lost}; --force shows it all the same")
             return
-        if trace.truncated is not None:
-            self._warn(trace, f"{trace.truncated}: shown by --force, its figures are too small")
+        if lost is not None:
+            self._warn(trace, f"{lost}: shown by --force, its figures are too small")
         if not trace.devices:
             self._warn(trace, f"no kernel in it ({trace.planes_present} device planes, all idle)")
-            return
         devices = self._working(trace, classify(trace.names, self._window.families)[1])
         if not devices:
             return
@@ -404,7 +380,7 @@ class _WindowSums:
         # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
         self._copying += len(copying)
         if copying:
-            names = ", ".join(each.name for each in copying)
+            names = ", ".join(device.name for device in copying)
             self._warn(trace, f"{names} only copied data, and no figure counts them")
         return working
 
@@ -415,17 +391,8 @@ class _WindowSums:
         kernels = [device.kernels for device in devices]
         if found.is_weak and like is not None and not like.is_weak:
             found = assign_by_names(trace, kernels, like.steps) or found
-        # a JSON that was cut at a limit of no table was averaged as if it were whole
-        if found.cut is not None and not trace.has_all and not self._window.force:
-            self.excluded.append(
-                f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
-                "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
-                "profile without Python frames"
-            )
-            return
         if trace.started_unix_ns and trace.stopped_unix_ns:
-            window = (trace.started_unix_ns, trace.stopped_unix_ns, trace.source)
-            self._windows.append(window)
+            self._windows.append((trace.started_unix_ns, trace.stopped_unix_ns, trace.source))
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._rules[trace.source] = found
@@ -458,15 +425,15 @@ class _WindowSums:
         columns = [column[inside] for column in sums]
         name, op = kernels.name[inside], kernels.op[inside].astype(np.int64)
         for at, *values in grouped(name, columns).tolist():
-            own = self._families[int(family[at])]
-            _add(self._kernels, (trace.names[at], own.name, own.kind), values)
+            of = self._families[int(family[at])]
+            _add(self._kernels, (trace.names[at], of.name, of.kind), values)
         keys = (op + 1) * len(self._families) + family[name]
         for key, *values in grouped(keys, columns).tolist():
             at, place = divmod(key, len(self._families))
             # 0 is ABSENT + 1
             if at and not _GRAPH.fullmatch(trace.names[at - 1]):
-                own = self._families[place]
-                _add(self._ops, (trace.names[at - 1], own.name, own.kind), values)
+                of = self._families[place]
+                _add(self._ops, (trace.names[at - 1], of.name, of.kind), values)
 
     def _check_whole(self, trace: Trace, devices: Sequence[Kernels]) -> None:
         """Refuse a number of steps that the kernels of a stretch contradict.
@@ -480,13 +447,12 @@ class _WindowSums:
                 f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
                 "check --steps and the profiler's window"
             )
-        rows = [grouped(kernels.name, [kernels.duration_ps]) for kernels in devices]
-        total = sum(int(row[:, 2].sum()) for row in rows)
-        fitting = sum(int(row[row[:, 1] % steps == 0, 2].sum()) for row in rows)
+        rows = np.concatenate([grouped(each.name, [each.duration_ps]) for each in devices])
+        fitting = rows[rows[:, 1] % steps == 0, 2].sum() / rows[:, 2].sum()
         # a wrong --steps was taken as it is, and every figure was the total divided by it
-        if fitting < FITTING * total:
+        if fitting < FITTING:
             raise ParseError(
-                f"{trace.source}: {1 - fitting / total:.0%} of the kernel time belongs to kernels "
+                f"{trace.source}: {1 - fitting:.0%} of the kernel time belongs to kernels "
                 f"whose number is no multiple of the {steps} steps that you expect; check --steps "
                 "and the profiler's window, or leave --steps out to see the whole stretch"
             )
@@ -499,9 +465,7 @@ class _WindowSums:
                 "nothing to drill: "
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
-        self._check_windows()
         first = self._check_steps()
-        self._check_devices()
         families: dict[_Key, list[int]] = {}
         for (_, family, kind), values in self._kernels.items():
             _add(families, (family, family, kind), values)
@@ -526,22 +490,19 @@ class _WindowSums:
             step_s=step_s,
         )
 
-    def _check_windows(self) -> None:
-        """Captures of one window overlap in time; two windows of a job do not."""
-        for start, _, source in self._windows:
-            for _, stop, other in self._windows:
-                if start > stop:
-                    raise ParseError(
-                        f"{source} starts after {other} ends: these are two profiling windows; "
-                        "give the captures of one"
-                    )
-
     def _check_steps(self) -> Assignment:
         """Return the steps of the first capture, which are those of all.
 
         Raises:
-            ParseError: they are not, or not as many as expected.
+            ParseError: they are not, or not as many as expected, or two captures do not overlap in
+                time.
         """
+        for (start, _, source), (_, stop, other) in itertools.product(self._windows, repeat=2):
+            if start > stop:
+                raise ParseError(
+                    f"{source} starts after {other} ends: these are two profiling windows; give "
+                    "the captures of one"
+                )
         (name, first), *others = self._rules.items()
         for source, found in others:
             if found.steps != first.steps:
@@ -563,32 +524,18 @@ class _WindowSums:
             )
         return first
 
-    def _check_devices(self) -> None:
-        """Refuse numbers of nodes and of devices of a node that the captures contradict.
-
-        Raises:
-            ParseError: all have another number, or no multiple of it, or a process has more.
-        """
-        nodes, of_node = self._window.nodes, self._window.gpus_per_node
+    def _launcher(self) -> str:
+        """Return what a process has, after checking that all have as much, and all are there."""
+        counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
         devices = len(self._gpus) + self._copying
-        without = "; left out: " + "; ".join(self.excluded) if self.excluded else ""
-        if nodes and of_node and nodes * of_node != devices:
-            raise ParseError(
-                f"{devices} devices with kernels in {len(self._rules)} captures, "
-                f"{nodes} x {of_node} = {nodes * of_node} expected: a timestamp folder of the "
-                f"window is missing, or captures of another window are among them{without}"
-            )
-        most = max(Counter(gpu.source for gpu in self._gpus).values())
-        if of_node and (devices % of_node or most > of_node):
+        if devices != (self._window.gpus or devices):
+            without = "; left out: " + "; ".join(self.excluded) if self.excluded else ""
             raise ParseError(
                 f"{counted(devices, 'device')} with kernels in "
-                f"{counted(len(self._rules), 'capture')}, {most} in one: this does not fit "
-                f"nodes of {of_node} (--gpus-per-node); a capture is missing, or the number "
-                f"is wrong{without}"
+                f"{counted(len(self._rules), 'capture')}, {self._window.gpus} expected: a "
+                "timestamp folder of the window is missing, or captures of another window are "
+                f"among them{without}"
             )
-
-    def _launcher(self) -> str:
-        counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
         if len(counts) > 1:
             found = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
             raise ParseError(
@@ -597,12 +544,10 @@ class _WindowSums:
             )
         (gpus,) = counts
         # a capture of the CPU backend was told as one of GPUs
-        each = "GPU" if self._backends == {Backend.GPU} else "CPU device"
-        if gpus == 1 and (len(self._rules) > 1 or (self._window.gpus_per_node or 1) > 1):
-            return f"one process per {each}"
-        if gpus == 1:
-            return f"one process with one {each}"
-        return f"one process per node, {gpus} {each}s each"
+        noun = "GPU" if self._backends == {Backend.GPU} else "CPU device"
+        if gpus > 1:
+            return f"one process per node, {gpus} {noun}s each"
+        return f"one process {'with one' if len(self._rules) == 1 else 'per'} {noun}"
 
 
 def _main_stream(device: Device, kernels: Kernels) -> tuple[str, NDArray[np.bool_]]:

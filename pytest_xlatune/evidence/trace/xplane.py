@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -104,31 +104,7 @@ class Plane:
     stats: list[Range]
 
 
-class Loader(Protocol):
-    """Loads the parts of one plane into memory, each at its own position."""
-
-    def reach(self, at: int) -> int:
-        """Load all up to a position and some more; return how far the data can be followed."""
-
-    def skip(self, at: int) -> None:
-        """Continue at a position, because the bytes before it are not needed yet."""
-
-
-class _InMemory:
-    """The loader of a plane that is completely in memory."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end
-
-    def reach(self, at: int) -> int:
-        del at
-        return self._end
-
-    def skip(self, at: int) -> None:
-        pass
-
-
-def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) -> Plane:
+def read_plane(data: Bytes, start: int, end: int, loader: _PlaneLoader | None = None) -> Plane:
     """Find the parts of the XPlane that lies from `start` to `end`.
 
     With a `loader`, its lines are not in memory yet; None means that all of it is.
@@ -136,7 +112,6 @@ def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) 
     Raises:
         WireError: more lines or names than any profiler writes.
     """
-    loader = loader or _InMemory(end)
     name = ""
     lines: list[Range] = []
     stats: list[Range] = []
@@ -144,7 +119,7 @@ def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) 
     tables = {_EVENT_NAME: [none], _STAT_NAME: [none]}
     at, count = start, 0
     while at < end:
-        ready = loader.reach(at)
+        ready = end if loader is None else loader.reach(at)
         number = data[at] >> 3
         tags = none
         if data[at] in TABLES:  # thousands of entries, one behind the other
@@ -154,7 +129,8 @@ def read_plane(data: Bytes, start: int, end: int, loader: Loader | None = None) 
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")
         if not tags.size:
             number, kind, begin, stop = next(fields(data, at, end))
-            (loader.skip if (number, kind) == (_LINE, LENGTH) else loader.reach)(stop)
+            if loader is not None:
+                (loader.skip if (number, kind) == (_LINE, LENGTH) else loader.reach)(stop)
             if kind == LENGTH and number == _NAME:
                 name = text(data, begin, stop)
             elif kind == LENGTH and number in tables:
@@ -221,13 +197,14 @@ class _File:
 
 
 class _PlaneLoader:
-    """Loads the parts of a plane of a file into memory."""
+    """Loads the parts of a plane of a file into memory, each at its own position."""
 
     def __init__(self, file: _File, begin: int, size: int) -> None:
         self._file, self._begin, self._size = file, begin, size
         self._loaded = 0
 
     def reach(self, at: int) -> int:
+        """Load all up to a position and some more; return how far the data can be followed."""
         wanted = min(at + _AHEAD, self._size)
         if min(at + _HEADER, self._size) > self._loaded:
             self.load(self._loaded, wanted)
@@ -235,6 +212,7 @@ class _PlaneLoader:
         return self._size if self._loaded == self._size else self._loaded - _HEADER
 
     def skip(self, at: int) -> None:
+        """Continue at a position, because the bytes before it are not needed yet."""
         self._loaded = max(self._loaded, min(at, self._size))
 
     def load(self, begin: int, end: int) -> None:
@@ -310,7 +288,6 @@ class _XplaneReader:
         return Trace(
             source=self._source,
             format="xplane",
-            has_all=True,
             names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),

@@ -64,7 +64,7 @@ class World:
         losing: share of its runs that a profile loses by index: a hang, tried twice.
         slow_ones: it loses the slowest of them, not any.
         waves: in which the profiles are measured, dealt in turn.
-        settled: how many of the last profiles a compile check finds to be the baseline.
+        settled: how many of the last profiles are known to be the baseline without a job.
         stragglers: share of steps that are 5-30 % slower.
         straggling: share of steps by profile index, where a profile causes them.
         pauses: share of steps that the host delays by half a step; the next one pays it back.

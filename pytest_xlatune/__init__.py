@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_xlatune.launchers.checkout import CheckoutLauncher
     from pytest_xlatune.launchers.command import CommandLauncher
     from pytest_xlatune.launchers.container import ContainerLauncher
-    from pytest_xlatune.launchers.maxtext import MaxTextLauncher, maxtext_bundle
+    from pytest_xlatune.launchers.maxtext import MaxTextLauncher
     from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
     from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
     from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
@@ -57,7 +57,7 @@ _NAMES_IN = {
     "launchers.checkout": ("CheckoutLauncher",),
     "launchers.command": ("CommandLauncher",),
     "launchers.container": ("ContainerLauncher",),
-    "launchers.maxtext": ("MaxTextLauncher", "maxtext_bundle"),
+    "launchers.maxtext": ("MaxTextLauncher",),
     "launchers.maxtext_slurm": ("MaxTextSlurmLauncher",),
     "model.cell": ("Cell", "Parallelism", "Protocol"),
     "model.errors": ("ConfigError", "LedgerError", "SubmissionError", "XlatuneError"),
@@ -136,7 +136,6 @@ __all__ = [
     "doubled",
     "ladders_of",
     "load_sweep",
-    "maxtext_bundle",
     "parse_flags",
     "profile",
     "profiles_for",

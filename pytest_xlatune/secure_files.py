@@ -32,7 +32,6 @@ MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
 _CLOSED = MODES["owner"]
 _ACL = "system.posix_acl_access"
 _TRUST = "trust the members of its group (--xlatune-access group)"
-_LINKS = 40  # on one way, as the kernel has it
 # what the system says of a file that is none, or none of ours
 NO_FILE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
@@ -180,11 +179,8 @@ class Folder:
             found = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise _no_file(path) from None
-            if error.errno == errno.EACCES:
-                _refuse_closed(path, name, self.fd)
-            error.filename = str(path)
-            raise
+                raise _refused("no file", path) from None
+            raise _explained(error, path, name, self.fd) from None
         try:
             _check_file(os.fstat(found), path)
             if flags & os.O_TRUNC:
@@ -268,14 +264,8 @@ def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> 
         )
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
-            raise NotOursError(
-                f"{path} is a link, expected a folder of ours: remove the link, and find out who "
-                "made it"
-            ) from None
-        if error.errno == errno.EACCES:
-            _refuse_closed(path, name, at)
-        error.filename = str(path)
-        raise
+            raise _refused("a link", path) from None
+        raise _explained(error, path, name or str(path), at) from None
     try:
         _check_folder(os.fstat(found), path)
     except BaseException:
@@ -286,49 +276,56 @@ def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> 
 
 def _check_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise _no_file(path)
+        raise _refused("no file", path)
     if not (_shows_only or is_trusted(status.st_uid)):
-        raise _not_ours(path, status.st_uid)
+        raise _refused("another's", path, status.st_uid)
 
 
 def _check_folder(status: os.stat_result, path: Path) -> None:
     if _shows_only:
         return
     if not is_trusted(status.st_uid):
-        raise _not_ours(path, status.st_uid)
+        raise _refused("another's", path, status.st_uid)
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise NotOursError(
-            f"{path} may be written by every user, so that nothing in it is certain to be ours: "
-            f"chmod o-w {path}, or name another folder"
-        )
+        raise _refused("open", path)
 
 
-def _not_ours(path: Path, uid: int) -> NotOursError:
-    return NotOursError(
-        f"{path} belongs to user {_name_of(uid)}, expected {_name_of(os.geteuid())}: nothing in it "
-        "is read. Where members of a group share a work directory say --xlatune-access group; else "
-        "find out who made it"
-    )
-
-
-def _refuse_closed(path: Path, name: str | None, at: int | None) -> None:
-    """Say whose it is that was not let be opened, where it is another user's."""
-    try:
-        uid = os.stat(path if name is None else name, dir_fd=at, follow_symlinks=False).st_uid
-    except OSError:
-        return
-    if uid != os.geteuid():
-        raise NotOursError(
-            f"{path} is closed to you: user {_name_of(uid)} made it, and not for the group; name a "
-            "work directory that is used with --xlatune-access group from its beginning"
-        ) from None
-
-
-def _no_file(path: Path) -> NotOursError:
-    return NotOursError(
-        f"{path} is a link, a pipe, a device or a folder, expected a file of ours: nothing is read "
+_REFUSALS = {
+    "a link": (
+        "{path} is a link, expected a folder of ours: remove the link, and find out who made it"
+    ),
+    "no file": (
+        "{path} is a link, a pipe, a device or a folder, expected a file of ours: nothing is read "
         "from it; find out who made it"
-    )
+    ),
+    "another's": (
+        "{path} belongs to user {user}, expected {own}: nothing in it is read. Where members of a "
+        "group share a work directory say --xlatune-access group; else find out who made it"
+    ),
+    "open": (
+        "{path} may be written by every user, so that nothing in it is certain to be ours: "
+        "chmod o-w {path}, or name another folder"
+    ),
+    "closed": (
+        "{path} is closed to you: user {user} made it, and not for the group; name a work "
+        "directory that is used with --xlatune-access group from its beginning"
+    ),
+}
+
+
+def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
+    own, user = _name_of(os.geteuid()), _name_of(uid)
+    return NotOursError(_REFUSALS[kind].format(path=path, own=own, user=user))
+
+
+def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError:
+    """Return the error of a file or a folder that cannot be opened; it says whose it is."""
+    error.filename = str(path)
+    if error.errno == errno.EACCES:
+        with contextlib.suppress(OSError):
+            uid = os.stat(name, dir_fd=at, follow_symlinks=False).st_uid
+            return error if uid == os.geteuid() else _refused("closed", path, uid)
+    return error
 
 
 # -- by path --------------------------------------------------------------------------------------
@@ -351,23 +348,18 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode("utf-8", "replace")
 
 
-def read_shown(path: Path) -> str:
-    """Return the text of a file of any user, which is shown and not acted on.
+def read_named(path: Path, *, encoding: str = "utf-8") -> str:
+    """Return the text of a plain file that a user named, whoever's it is and behind which link.
 
     Raises:
-        NotOursError: a link, a pipe, a device, or a folder.
+        NotOursError: a pipe, a device, or a folder, none of which is waited for.
         OSError, UnicodeDecodeError: it cannot be opened, or is no text.
     """
-    try:
-        found = os.open(path, _READ | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _no_file(path) from None
-        raise
+    found = os.open(path, _READ | os.O_CLOEXEC)
     with os.fdopen(found, "rb") as file:
         if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise _no_file(path)
-        return file.read().decode("utf-8")
+            raise _refused("no file", path)
+        return file.read().decode(encoding)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -460,31 +452,29 @@ def check_way(folder: Path, *, option: str) -> None:
     Raises:
         NotOursError: names the folder, and what to do.
     """
-    left = list(folder.absolute().parts[1:])[::-1]
-    here, links = Path("/"), 0
-    _check_on_way(here, option)
-    while left:
-        name = left.pop()
-        if name == "..":
-            here = here.parent
-            continue
-        there = here / name
+    for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
-            status = there.lstat()
+            status = place.lstat()
         except (FileNotFoundError, PermissionError):
             return  # what we make is ours, and where we may not look we make nothing
         if stat.S_ISLNK(status.st_mode):
-            links += 1
-            if links > _LINKS:
-                raise NotOursError(f"{option}: {folder}: more than {_LINKS} links; name its target")
             if not is_trusted(status.st_uid):
-                raise _no_way(there, f"is a link of user {_name_of(status.st_uid)}", option, [])
-            target = there.readlink()
-            here = Path("/") if target.is_absolute() else here
-            left += [part for part in target.parts if part != "/"][::-1]
+                raise _no_way(place, f"is a link of user {_name_of(status.st_uid)}", option, [])
+            if _is_endless(place):
+                raise NotOursError(f"{option}: {place}: a link that leads to itself; mend it")
+            check_way(place.parent / place.readlink(), option=option)
             continue
-        _check_on_way(there, option)
-        here = there
+        what, ways_out = _danger(place)
+        if what:
+            raise _no_way(place, what, option, ways_out)
+
+
+def _is_endless(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _may_be_roots(uid: int) -> bool:
@@ -511,12 +501,6 @@ def not_ours(path: Path) -> str:
             if what := _danger(place)[0]:
                 return f"{place} {what}"
     return ""
-
-
-def _check_on_way(folder: Path, option: str) -> None:
-    what, ways_out = _danger(folder)
-    if what:
-        raise _no_way(folder, what, option, ways_out)
 
 
 def _danger(path: Path) -> tuple[str, list[str]]:
@@ -584,19 +568,16 @@ def _no_way(folder: Path, what: str, option: str, ways_out: Sequence[str]) -> No
 def runtime_folder() -> Path:
     """Return this user's folder for what lives as long as the machine runs; it is made.
 
-    XDG_RUNTIME_DIR, else where logind keeps that: sessions that differ in the variable still share
-    the machine. Jobs, `su` and containers have the variable of another session, whose folder is
-    gone or another user's, and it says nothing then. Without both the folder lies below /tmp, and
-    not below TMPDIR for the same reason.
+    Where logind keeps it, else below /tmp. XDG_RUNTIME_DIR and TMPDIR are not asked: jobs, `su` and
+    containers have those of another session, and all sessions share the machine.
 
     Raises:
         NotOursError: another user made it, or others may write in it.
     """
     uid = os.geteuid()
-    places = map(Path, (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"))
-    above = next(filter(_is_for_us_alone, places), None)
-    # below /tmp it is checked as the others are
-    folder = above / "xlatune" if above else Path(f"/tmp/xlatune-{uid}")  # noqa: S108
+    above = Path(f"/run/user/{uid}")
+    is_there = above.is_dir() and above.stat().st_uid == uid and os.access(above, os.W_OK)
+    folder = above / "xlatune" if is_there else Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - checked
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     with Folder(folder) as opened:
@@ -608,17 +589,6 @@ def runtime_folder() -> Path:
             )
         os.fchmod(opened.fd, _CLOSED)  # others have nothing to look for in it
     return folder
-
-
-def _is_for_us_alone(folder: Path) -> bool:
-    """Whether a folder is there, is this user's own, and only this user may write in it."""
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    is_closed = not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder.is_absolute() and is_own and is_closed and os.access(folder, os.W_OK | os.X_OK)
 
 
 def lock_path(path: Path) -> Path:

@@ -81,7 +81,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
 from pytest_xlatune.prepare.preflight import refused_shape
 from pytest_xlatune.report.bubble import config_of
-from pytest_xlatune.studies import Study, as_begun, whole
+from pytest_xlatune.studies import Study, as_begun
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, is_in_use
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -242,7 +242,6 @@ class Campaign:
             self._run, policy=study.policy, reference=study.reference, recover=recover
         )
         self._driver = DriverLock(self.folder)
-        self._compiled: frozenset[str] = frozenset()
         self._packing = Packing(self._run)
         self._scheduler_away_since_s: float | None = None
         self._is_away_told = False
@@ -679,25 +678,15 @@ class Campaign:
                 self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
 
     def _check_by_compiling(self) -> bool:
-        """Take a step of finding out which trials need no run; False once that is known."""
-        step, view = self.compile_step, self.view()
-        asked = frozenset(map(self._compiled_as, view.pending))
-        # waves that follow from earlier ones ask for profiles that were not there before
-        is_done = asked <= self._compiled or view.stopped is not None
-        if step is None or is_done or self._packing.is_full(view.state):
+        """Answer a trial that is to be compiled alone; False where none is proposed."""
+        step, view, stage = self.compile_step, self.view(), self.study.policy.compiled_stage
+        is_asked = any(trial.stage == stage for trial in view.pending)
+        if step is None or not is_asked or view.stopped or self._packing.is_full(view.state):
             return False
         with self._driver.taking_long():
-            every = whole(self.study).decide(view.history).due
-            events = step(view.state, view.pending, every)
-        if not events:
-            self._compiled |= asked
+            events = step(view.state, view.pending)
         self._write(*events)
         return bool(events)
-
-    def _compiled_as(self, trial: Trial) -> str:
-        """Return by which name a trial is compiled: its own where that is all that is asked."""
-        is_alone = trial.stage == self.study.policy.compiled_stage
-        return trial.id if is_alone else trial.profile.id
 
     def _submit(self) -> None:
         """Submit what the nodes have a place for, in the order that the study proposed."""

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from pytest_xlatune.model.cell import Axis, Parallelism
-from pytest_xlatune.model.channels import LIBTPU, PARTS, channel_of, settings_in
+from pytest_xlatune.model.channels import PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
@@ -411,22 +411,6 @@ def nccl_defaults(vendor: str) -> dict[str, str]:
     """Return the known defaults of variables in a vendor's NCCL, by name."""
     found = load().entries
     return {entry.name: entry.defaults[vendor] for entry in found if vendor in entry.defaults}
-
-
-@functools.cache
-def compiled_in() -> frozenset[str]:
-    """Return the variables that act only on the program; if it is equal, they did nothing."""
-    named = (entry.name for entry in load().entries if entry.compile_time)
-    # PGLE compiles again after some steps, which a single compilation does not show
-    return frozenset(each for each in named if not each.startswith("JAX_PGLE_"))
-
-
-@functools.cache
-def tpu_flags() -> frozenset[str]:
-    """Return the flags of libtpu that the catalog knows."""
-    own = (each for each in load().entries if each.channel == LIBTPU)
-    each_profile = (profile for entry in own for profile in entry.profiles)
-    return frozenset(name for profile in each_profile for _, name in settings_in(profile.env, ""))
 
 
 @functools.cache

@@ -151,10 +151,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
             "--model m --parallelism DP=4"
         ),
     ),
-    "plan": (
-        "xlatune plan sweeps/test_mine.py --budget 65",
-        "xlatune plan sweeps/test_mine.py --compile",
-    ),
+    "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
 }
 _WIDTH = 78
 # A flag of XLA or libtpu has an underscore in its name; no option of ours has one.

@@ -17,7 +17,6 @@ from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.prepare.compilers import check_sweep
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.studies.calibration import STARTS
 from pytest_xlatune.sweep.earlier import CALIBRATION
@@ -53,7 +52,7 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
         starts=arguments.starts or STARTS,
         on_slots=on_slots,
     )
-    check_sweep(resolved)
+    resolved.check()
     with trials_of(resolved, options) as (runs, tick):
         campaign = runs.open(resolved, study)
         found = calibrate(campaign, tick)

@@ -16,7 +16,6 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.cli.sweep_file import resolved_sweep
-from pytest_xlatune.prepare.compilers import check_sweep
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.programs import program_document, read_programs
@@ -47,7 +46,7 @@ def _evidence(arguments: argparse.Namespace) -> Output:
     named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
     # all studies are built first, so that a misspelt id is refused before anything runs
     studies = [study_of_profile(resolved, each) for each in named]
-    check_sweep(resolved)
+    resolved.check()
     found: list[Recorded] = []
     with trials_of(resolved, options) as (runs, tick):
         for study in studies:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.cell import Cell, Parallelism
@@ -71,7 +72,7 @@ def _import(arguments: argparse.Namespace) -> Output:
             f"{path} does not say which cell its jobs measured: add {' and '.join(missing)}"
         )
     try:
-        text = path.read_text("utf-8-sig")
+        text = secure_files.read_named(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
     rows = read_table(text, where=str(path))

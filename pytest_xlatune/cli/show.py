@@ -147,7 +147,10 @@ def write_files(texts: Mapping[Path, str]) -> None:
 def _write(path: Path, text: str) -> None:
     """Write a file that a person named, wherever it is."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing takes its place
+        # a pipe or a device: nothing takes its place, and a pipe that no program reads is an error
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8") as file:
+            os.set_blocking(file.fileno(), True)
+            file.write(text)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")

@@ -243,11 +243,6 @@ class Executor(abc.ABC):
         """Say until when trials can run on the nodes that this session is on; "" is no limit."""
         return ""
 
-    def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
-        """Say which slots share a switch; "" is none."""
-        del slots
-        return ""
-
     def look(
         self,
         paths: Sequence[str],

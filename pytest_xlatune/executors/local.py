@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pwd
 import signal
 import subprocess
 import time
@@ -36,6 +35,7 @@ from pytest_xlatune.executors.folder import (
     write_spec,
 )
 from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
@@ -44,7 +44,6 @@ _log = logging.getLogger("pytest_xlatune.executors")
 _NOTES = "submit.txt"  # the output of the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
 _MINUTE_S = 60.0
-_SWEEP = 4  # the part of an attempt's path that names the sweep, counted from its end
 _NEEDED = (
     "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR"
 )  # fmt: skip
@@ -108,6 +107,17 @@ class LocalExecutor(Executor):
             elif claim is not None and (trainer := read_started(folder)) is not None:
                 payload.end_leftovers(trainer.to_json())
 
+    def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
+        """Return that several ranks are asked for, if they are: they once ran as one."""
+        del nodelist
+        if resources.tasks_per_node == 1:
+            return ()
+        fault = (
+            f"tasks_per_node is {resources.tasks_per_node}, and the local executor starts one "
+            "process a trial; let the launcher's command start the ranks, or use Slurm"
+        )
+        return (fault,)
+
     def resume(self, nodes: Sequence[str]) -> Resumed:  # noqa: ARG002
         """Return a fault, because this machine has no scheduler that could resume it."""
         return Resumed(faults=(f"{os.uname().nodename} has no scheduler that could resume it",))
@@ -150,30 +160,14 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
 
 def _waits(lock: Path | None, since_s: float | None) -> str:
     """Say how long a trial has waited for the machine, and who holds it if the lock shows that."""
-    said = f"waits for the machine{_so_long(since_s)}"
-    try:
-        holder = Path(secure_files.read_text(lock or machine_lock()))
-        claim = read_claim(holder)
-        if claim is None:
-            return said
-        uid = (holder / payload.name_of("claimed")).stat().st_uid
-    except (OSError, ValueError, SubmissionError):
-        return said
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = f"user {uid}"
-    # .xlatune/SWEEP/CELL/SESSION/ATTEMPT    any other folder is that of a compilation
-    is_trial = (holder / payload.SPEC).exists() and holder.name.rpartition(".")[2].isdecimal()
-    sweep = f" of sweep {holder.parts[-_SWEEP]}" if is_trial and len(holder.parts) > _SWEEP else ""
-    has = f"{holder.name}{sweep} (process {claim.pid} of {user})"
-    return f"{said}: {has} has it{_so_long(claim.at_s)}"
-
-
-def _so_long(since_s: float | None) -> str:
-    """Say how long ago a time was, in minutes, because every change of a reason is shown."""
     passed_s = time.time() - since_s if since_s is not None else 0.0
-    return f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
+    # in minutes, because every change of a reason is shown
+    so_long = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
+    said = f"waits for the machine{so_long}"
+    with contextlib.suppress(OSError, ValueError, SubmissionError):
+        holder = Path(secure_files.read_text(lock or machine_lock()).strip())
+        return f"{said}: {holder.name} has it" if holder.is_dir() and holder.name else said
+    return said
 
 
 def _lost(folder: Path) -> Outcome:

@@ -57,7 +57,7 @@ STACKS = "stacks"  # the folder of the hook by which a Python process writes its
 _HUNG_POLL_S = 5.0
 TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it marks the processes of one start
 PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder if that is wanted
-PROBE_S = 60.0  # the most time that it may take, within the trial's deadline
+PROBE_S = 60.0  # the most time that it may take before the trainer starts
 _PROBE_MARK = b"xlatune-environment: "  # the beginning of its line of JSON
 # An interpreter runs this text when it starts, and then writes its stacks at each signal 47. The
 # sitecustomize of the trainer's environment runs after it.
@@ -82,9 +82,6 @@ except ImportError as _error:
 finally:
     sys.modules.setdefault(__name__, _own)
 """
-_DEVICES = "devices"  # asks the probe for the devices, which it occupies for a moment
-_HEAD_START_S = 0.1  # how much earlier a trainer starts than a program that runs along with it
-_HUMBLE = 5  # added to the niceness of a program that runs along with a trainer
 HEALTH_S = 30.0  # the most time of a site's command about a node, within the trial's deadline
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
 _HEALTH_BYTES = 1 << 20  # the most that it may write, and that is read
@@ -263,6 +260,10 @@ def _run(
     with _machine(machine_lock, stop, folder) as held:
         if not held or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            _tell_environment(spec, folder, rank, stop, umask)
+        if stop.reason:
+            return _outcome("cancelled", reason=stop.reason)
         return _train(spec, folder, rank, stop, umask)
 
 
@@ -311,21 +312,12 @@ def _train(
         known = {**identity(trainer.pid), "at_s": start_s, "token": token}
         _write(folder, name_of("started", rank), known)
         deadline_s = began_s + spec["deadline_s"]
-        stop.wait(min(_HEAD_START_S, deadline_s - time.monotonic()))
-        asked = _ask_beside(spec, folder, rank, umask) if trainer.poll() is None else None
         _wait_for(trainer, folder, rank, stop, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
             stop.wait(late_s - time.monotonic())
         ended_by_itself, end_s = trainer.poll() is not None, time.time()
-        tell_s = min(deadline_s - time.monotonic(), PROBE_S)
-        tell_by_s = time.monotonic() + tell_s
-        until_s = tell_by_s - tell_s / 2  # the other half is for a second try
-        while asked and trainer.poll() == 0 and asked.poll() is None and not stop.reason:
-            if time.monotonic() > until_s:
-                break
-            stop.wait(until_s - time.monotonic())
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
@@ -344,10 +336,6 @@ def _train(
         left_s = min(HEALTH_S, deadline_s - time.monotonic())
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             _ask_node(spec["node_health"], folder, rank, stop, umask, left_s=left_s)
-    if state == "completed" and _is_asked(folder):
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _tell_environment(spec, folder, rank, stop, umask, until_s=tell_by_s, in_s=tell_s)
-    folder.remove(_early_log(rank))
     return outcome
 
 
@@ -383,79 +371,34 @@ def _stacks_name(rank: int) -> str:
     return f"{STACKS}/{rank}.txt"
 
 
-def _is_asked(folder: Folder) -> bool:
-    """Return whether this rank reports what the trial ran on: the first of each node does."""
-    return os.environ.get("SLURM_LOCALID", "0") == "0" and folder.has(PROBE)
-
-
-def _early_log(rank: int) -> str:
-    return f"{name_of('environment', rank).removesuffix('.json')}.early.txt"
-
-
-def _ask_beside(
-    spec: Mapping[str, Any], folder: Folder, rank: int, umask: int
-) -> subprocess.Popen[bytes] | None:
-    """Start the probe while the trainer starts up, with a lower priority; None if it cannot run.
-
-    So the probe takes hardly any time from a trial, and reports the code that the trainer is
-    reading. It must only read files: it runs here neither if it asks for devices, nor if a shell or
-    a container starts its interpreter.
-    """
-    probe = spec.get("probe") or ()
-    is_plain = [Path(each).name for each in probe[1:2]] == [PROBE] and _DEVICES not in probe
-    if not is_plain or not _is_asked(folder):
-        return None
-    argv = [*probe[:2], "both", *probe[3:], *spec.get("paths", ())]
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        own = {**spec, "argv": argv}
-        return _start(own, folder, rank, umask, log=_early_log(rank), is_humble=True)
-    return None
-
-
-def _said(folder: Folder, log: str, before: int = 0) -> bytes | None:
-    """Return the last complete answer in a log after `before` bytes; None if there is none."""
-    try:
-        lines = folder.read(log)[before:].splitlines(keepends=True)
-    except OSError:
-        return None
-    said = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
-    return said[-1][len(_PROBE_MARK) :] if said else None
-
-
 def _tell_environment(
-    spec: Mapping[str, Any],
-    folder: Folder,
-    rank: int,
-    stop: _Stop,
-    umask: int,
-    *,
-    until_s: float,
-    in_s: float,
+    spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> None:
-    """Record what the trial ran on, once for each node; a failure does not cost the trial.
+    """Record what the trial is about to run on, once for each node.
 
-    The trainer has ended, so this does not disturb a measurement.
+    The trainer has not started, so this disturbs no measurement, and the code is what the trainer
+    will read. A failure does not cost the trial.
     """
+    if os.environ.get("SLURM_LOCALID", "0") != "0" or not folder.has(PROBE):
+        return
     told: dict[str, Any] = {"name": _node(), "problems": []}
     name = name_of("environment", rank)
     log = f"{name.removesuffix('.json')}.txt"
+    until_s = time.monotonic() + PROBE_S
     node = [sys.executable, "-I", "-S", str(folder.path / PROBE), "node", *spec.get("paths", ())]
-    early = _said(folder, _early_log(rank))
-    if early is not None:
-        _write(folder, name, told | json.loads(early))
-        return
     for argv in filter(None, (node, spec.get("probe"))):
         before = len(folder.read(log)) if folder.has(log) else 0
         asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
         was_late = _is_late(asked, stop, until_s)
-        said = _said(folder, log, before)
-        if said is not None:
-            found = json.loads(said)
+        lines = folder.read(log)[before:].splitlines(keepends=True)
+        said = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
+        if said:
+            found = json.loads(said[-1][len(_PROBE_MARK) :])
             told["problems"] += found.pop("problems")
             places = {**told.get("repositories", {}), **found.get("repositories", {})}
             told |= {**found, "repositories": places}
         else:
-            why = f"no answer in {in_s:.0f} s" if was_late else f"exit {asked.returncode}"
+            why = f"no answer in {PROBE_S:.0f} s" if was_late else f"exit {asked.returncode}"
             told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
     _write(folder, name, told)
 
@@ -528,7 +471,6 @@ def _start(
     log: str = "",
     token: str = "",
     most_bytes: int = 0,
-    is_humble: bool = False,
 ) -> subprocess.Popen[bytes]:
     if not folder.is_in_place:  # its path is in the command, and is the working directory
         raise ValueError(f"another folder has taken the place of {folder.path}")
@@ -541,8 +483,6 @@ def _start(
 
     def die_with_parent() -> None:
         os.umask(umask)
-        if is_humble:
-            os.nice(_HUMBLE)
         if most_bytes:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

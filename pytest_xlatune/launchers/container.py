@@ -1,4 +1,4 @@
-"""Any launcher's trainer in a container: docker, podman or apptainer on the node, or pyxis' srun.
+"""Any launcher's trainer in a container: docker or podman on the node, or pyxis' srun.
 
     ContainerLauncher(inner=MaxTextLauncher(...), runtime="podman", mounts=("/data",))
 
@@ -20,10 +20,10 @@ Three files of an attempt's folder, which the container sees under its own name:
 
 docker and podman keep the container apart from the process that asks for it, so that SIGKILL of
 that process leaves it running. Here the container reads from a pipe that only `container.sh` holds:
-when that is gone, however it went, the entry script ends the trainer. apptainer and srun start the
-trainer below themselves and need nothing of the kind.
+when that is gone, however it went, the entry script ends the trainer. srun starts the trainer below
+itself and needs nothing of the kind.
 
-Sources: the manuals of docker run, podman run and apptainer exec; pyxis' README for srun's options.
+Sources: the manuals of docker run and podman run; pyxis' README for srun's options.
 
 `configured` puts a site's settings on top of a sweep file's launcher: those of a container put it
 into one, or change the one that it is in; the runtime `none` takes it out.
@@ -61,61 +61,39 @@ class _Runtime:
     """What one runtime is told in its own words.
 
     Attributes:
-        program: its command, where none is named.
-        is_apart: whether the container is no descendant of the process that asks for it, and its
-            image has a name instead of a file.
         show: the command that shows the digest of an image.
         look: a shell command that shows whether it works, and why it fails.
         run: what makes a container; always: its options in every container.
         gpus: whose -> options for them.
-        mount: option for a mount; folder: for the attempt's folder, in bash; cwd: where it starts.
+        cwd: option for where it starts.
     """
 
-    program: str
-    is_apart: bool = False
-    show: str = "sha256sum FILE"
+    show: str
     look: Check
-    run: tuple[str, ...]
+    run: tuple[str, ...] = ("run", "--rm")
     always: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    mount: str = "--volume="
-    folder: str = '--volume="$folder":"$folder"'
     cwd: str = "--workdir="
 
 
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
 _INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
 _START = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
+_PYXIS = "pyxis"
 _RUNTIMES: Mapping[str, _Runtime] = {
     "docker": _Runtime(
-        program="docker",
-        is_apart=True,
         show="docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
         look=_INFO,
-        run=("run", "--rm"),
         gpus={"nvidia": ("--gpus=all",), "amd": _AMD},
     ),
     "podman": _Runtime(
-        program="podman",
-        is_apart=True,
         show="podman image inspect --format '{{.Digest}}' NAME",
         look=_INFO,
-        run=("run", "--rm"),
         always=("--http-proxy=false",),  # a proxy's password is in its address
         gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
     ),
-    "apptainer": _Runtime(
-        program="apptainer",
-        look=("{program} --version >/dev/null 2>&1", "{program} does not run"),
-        run=("exec",),
-        always=("--cleanenv", "--no-home"),
-        gpus={"nvidia": ("--nv",), "amd": ("--rocm",)},
-        mount="--bind=",
-        folder='--bind="$folder"',
-        cwd="--pwd=",
-    ),
-    "pyxis": _Runtime(
-        program="srun",
+    _PYXIS: _Runtime(
+        show="sha256sum FILE",
         look=(
             "{program} --help | grep -q -e --container-image",
             "{program} has no --container-image: the pyxis plugin of Slurm is not installed",
@@ -126,7 +104,6 @@ _RUNTIMES: Mapping[str, _Runtime] = {
 }
 # whose GPUs -> the device files that a node with them has
 _DEVICES = {"": (), "nvidia": ("/dev/nvidiactl",), "amd": ("/dev/kfd", "/dev/dri")}
-_PYXIS = "pyxis"
 
 
 _HEAD = """\
@@ -238,7 +215,7 @@ class ContainerLauncher(Launcher):
 
     Attributes:
         inner: how the trainer is started inside.
-        runtime: "docker", "podman", "apptainer" or "pyxis".
+        runtime: "docker", "podman" or "pyxis".
         mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always one.
         gpus: "nvidia" or "amd"; "" is no GPU.
         devices: further device files, e.g. /dev/infiniband; docker and podman only.
@@ -276,7 +253,7 @@ class ContainerLauncher(Launcher):
             _mount(mount)
         if isinstance(self.inner, ContainerLauncher):
             raise ConfigError("container: its inner launcher is a container as well; name one")
-        for name in () if self._kind.is_apart else ("devices", "shm_size", "as_me"):
+        for name in () if self._is_apart else ("devices", "shm_size", "as_me"):
             if getattr(self, name):
                 raise ConfigError(
                     f"container: {name} means nothing to {self.runtime}, which shares the node's "
@@ -329,7 +306,7 @@ class ContainerLauncher(Launcher):
             *self._outside(self.inner.files(cell)),
             *_DEVICES[self.gpus],
             *self.devices,
-            *([] if self._kind.is_apart else [image]),
+            *([] if self._is_apart else [image]),
         )
         return tuple(dict.fromkeys(found))
 
@@ -346,7 +323,7 @@ class ContainerLauncher(Launcher):
         image, inside = self._image(cell), self.inner.files(cell)
         program = shlex.join(self._program)
         command, why = (each.format(program=program) for each in self._kind.look)
-        if self.runtime == _PYXIS or (self._kind.is_apart and self.pull):
+        if not self._is_apart or self.pull:
             return ((command, why),)
         has_image = (
             f"{program} image inspect {shlex.quote(image)} >/dev/null 2>&1",
@@ -359,7 +336,7 @@ class ContainerLauncher(Launcher):
             + "".join(f", {path}" for path in inside)
             + ": mount what the image has not",
         )
-        return ((command, why), *([has_image] if self._kind.is_apart else []), started)
+        return ((command, why), has_image, started)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with a container around its command.
@@ -377,7 +354,7 @@ class ContainerLauncher(Launcher):
                 f"container: {name} {lost} lies below no mount, so that what a trial left there "
                 "would be gone with its container; mount the folder above it"
             )
-        is_apart = self._kind.is_apart
+        is_apart = self._is_apart
         form = _HEAD + (_APART if is_apart else _BELOW)
         command = [
             shlex.join([*self._program, *self._kind.run]),
@@ -415,33 +392,39 @@ class ContainerLauncher(Launcher):
         )
 
     @property
+    def _is_apart(self) -> bool:
+        """Whether the container is no descendant of the process that asks for it.
+
+        Its image then has a name instead of a file.
+        """
+        return self.runtime != _PYXIS
+
+    @property
     def _kind(self) -> _Runtime:
         return _RUNTIMES[self.runtime]
 
     @property
     def _program(self) -> list[str]:
-        return shlex.split(self.program) or [self._kind.program]
+        usual = self.runtime if self._is_apart else "srun"
+        return shlex.split(self.program) or [usual]
 
     def _options(self) -> list[str]:
         """Return the options of every container of a site, but pyxis'."""
-        own = [
+        return [
             f"--pull={'missing' if self.pull else 'never'}",
             "--network=host",
             f"--shm-size={self.shm_size}" if self.shm_size else "--ipc=host",
-        ]
-        return [
-            *(own if self._kind.is_apart else []),
             *self._kind.always,
             *self._kind.gpus.get(self.gpus, ()),
             *(f"--device={device}" for device in self.devices),
-            *(f"{self._kind.mount}{_mounted(each)}" for each in self.mounts),
+            *(f"--volume={_mounted(each)}" for each in self.mounts),
             *self.args,
         ]
 
     def _words(self, image: str, cwd: str) -> list[str]:
         """Return the options of a trial's container and its image, quoted for bash."""
         start = shlex.quote(f"{self._kind.cwd}{cwd}") if cwd else f'{self._kind.cwd}"$folder"'
-        if self.runtime == _PYXIS:
+        if not self._is_apart:
             # enroot's own hooks bring NVIDIA's devices in
             amd = [f"{each}:{each}" for each in _DEVICES["amd"]] if self.gpus == "amd" else []
             mounts = "".join(f"{each}," for each in [*map(_mounted, self.mounts), *amd])
@@ -455,10 +438,10 @@ class ContainerLauncher(Launcher):
                 *map(shlex.quote, self.args),
             ]
         return [
-            *(["--interactive", '--name="$name"'] if self._kind.is_apart else []),
+            *("--interactive", '--name="$name"'),
             *map(shlex.quote, self._options()),
             *(['--user="$UID":"$GROUPS"'] if self.as_me else []),
-            self._kind.folder,
+            '--volume="$folder":"$folder"',
             start,
             shlex.quote(image),
         ]
@@ -491,7 +474,7 @@ class ContainerLauncher(Launcher):
             )
         name = match["name"] or ""
         is_named = not name.startswith("/")
-        if is_named != self._kind.is_apart:
+        if is_named != self._is_apart:
             wanted = "the absolute path of an image file" if is_named else "an image by name"
             raise ConfigError(f"container: {self.runtime} needs {wanted}, found {image!r}")
         return image if is_named else name
@@ -521,6 +504,13 @@ _ADDED = "env_files"
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})
 _NO_CONTAINER = "none"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# the kind of a launcher's attribute -> what a setting of it must be, for msgspec and for people
+_KINDS: Mapping[type, tuple[Any, str]] = {
+    tuple: (tuple[str, ...], "a list of text"),
+    dict: (dict[str, str], "a table of text"),
+    bool: (bool, "true or false"),
+    str: (str, "text"),
+}
 
 
 def configured(
@@ -582,27 +572,23 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
 
 def _like(before: object, value: Any, what: str) -> Any:
     """Return a value of the kind that the launcher has; on a command line all are lists of text."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    if is_list and value and not isinstance(before, tuple | Mapping):
-        value = value[-1]  # said twice on a command line: the last wins
-    if isinstance(before, tuple):
-        expected, found = "a list of text", tuple(value) if is_list else (value,)
-        if all(isinstance(each, str) for each in found):
-            return found
-    elif isinstance(before, Mapping):
-        expected = "a table of text"
-        if is_list and all(isinstance(each, str) and "=" in each for each in value):
-            value = dict(each.split("=", 1) for each in value)
-        if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
-            return dict(value)
-    elif isinstance(before, bool):
-        expected = "true or false"
-        if isinstance(value, str):
-            value = _TRUTH.get(value.lower(), value)
-        if isinstance(value, bool):
-            return value
-    else:
-        expected = "text"
-        if isinstance(before, str) and isinstance(value, str):
-            return value
-    raise ConfigError(f"{what}: found {value!r}, expected {expected}")
+    kind, expected = next(
+        (kind for of, kind in _KINDS.items() if isinstance(before, of)), (None, "no such setting")
+    )
+    said = value
+    if isinstance(before, Mapping) and isinstance(said, list | tuple):
+        pairs = [str(each).partition("=") for each in said]
+        said = {name: text for name, equals, text in pairs if equals}
+        said = value if len(said) < len(pairs) else said
+    elif isinstance(before, tuple):
+        said = [said] if isinstance(said, str) else said
+    elif isinstance(said, list | tuple) and said:
+        said = said[-1]  # said twice on a command line: the last wins
+    if isinstance(before, bool) and isinstance(said, str):
+        said = _TRUTH.get(said.lower(), said)
+    try:
+        if kind is not None:
+            return msgspec.convert(said, kind)
+    except msgspec.ValidationError:
+        pass
+    raise ConfigError(f"{what}: found {said!r}, expected {expected}")

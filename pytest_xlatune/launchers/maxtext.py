@@ -4,7 +4,6 @@ Steps, synthetic data, batch, length, profiler and output folder of a trial come
 and the cell and cannot be overridden: it would not be the trial that the study planned. Everything
 else may come from the cell's overrides and then the profile's, last wins; `{model_tag}` in any
 value is the cell's. This module must not know a MaxText release: `prepare` asks which keys it has.
-The flags that MaxText sets together are read where they stand, in its own `xla_flags_library.py`.
 
 Relative outputs land in the attempt's folder. MaxText checkpoints to absolute paths only: a cell
 that turns checkpointing on overrides `base_output_directory` too.
@@ -12,13 +11,10 @@ that turns checkpointing on overrides `base_output_directory` too.
 
 from __future__ import annotations
 
-import ast
-import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlparse
+from pathlib import PurePosixPath
 
 from pytest_xlatune.launchers.program import (
     FOLDER,
@@ -30,7 +26,6 @@ from pytest_xlatune.launchers.program import (
 )
 from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import format_flags, parse_flags
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
@@ -238,115 +233,3 @@ class MaxTextLauncher(ProgramLauncher):
     def _head(self) -> tuple[str, ...]:
         program = (self.module,) if self.module.endswith(".py") else ("-m", self.module)
         return (self.python, *program, self.config)
-
-
-# in a checkout of MaxText; no wheel of the package index has it (0.1.0 to 0.2.5)
-_LIBRARY = Path("benchmarks", "xla_flags_library.py")
-_PACKAGES = ("maxtext", "MaxText")
-
-
-def maxtext_bundle(*names: str, of: str | Path) -> str:
-    """Return flags that MaxText sets together, by the names in its `xla_flags_library.py`.
-
-    For `profile`, which puts each flag into the variable of the library that reads it. The file is
-    parsed and nothing in it is run; of several bundles the flags of the last win.
-
-    Args:
-        names: e.g. "DENSE_VMEM_LIMIT_FLAG", "CF_FOR_ALL_GATHER".
-        of: a checkout of MaxText, an interpreter for which a checkout is installed, or the file.
-
-    Raises:
-        ConfigError: no such file; or none of its bundles is named so: the message says which are.
-    """
-    path = _library(Path(of))
-    found = _bundles(path)
-    if not names:
-        raise ConfigError(f"maxtext_bundle: name a bundle of {path}: {', '.join(sorted(found))}")
-    for name in names:
-        if name not in found:
-            known = ", ".join(sorted(found)) or "none"
-            said = ConfigError.unknown("bundle", name, valid=found, where=str(path))
-            raise ConfigError(f"{str(said).partition(' Known:')[0]} Known: {known}")
-    return format_flags(
-        flag for name in names for flag in parse_flags(found[name], where=f"{name} of {path}")
-    )
-
-
-def _library(of: Path) -> Path:
-    if of.is_dir():
-        tried, what = [of / _LIBRARY], f"no checkout of MaxText: it has no {_LIBRARY}"
-    elif of.suffix == ".py":
-        tried, what = [of], "no such file"
-    else:
-        # the virtual environment's own: a link would lead to the interpreter that it was made of
-        sites = sorted(of.absolute().parents[1].glob("lib*/python3*/site-packages"))
-        here = [site for site in sites if any((site / each).is_dir() for each in _PACKAGES)]
-        sources = [source for site in sites for source in _sources(site)]
-        tried = [folder / _LIBRARY for folder in (*sources, *here)]
-        what = "no interpreter of an environment with MaxText"
-        if here or sources:
-            what = f"its MaxText has no {_LIBRARY}, which no release of the package index brings"
-    for path in tried:
-        if path.is_file():
-            return path
-    raise ConfigError(f"maxtext_bundle: {of}: {what}; name a checkout of MaxText")
-
-
-def _sources(site: Path) -> Iterator[Path]:
-    """Yield the checkouts that an environment's MaxText was installed from, as pip recorded it."""
-    for record in sorted(site.glob("[mM]ax[tT]ext-*.dist-info/direct_url.json")):
-        # {"dir_info": {"editable": true}, "url": "file:///opt/maxtext"}
-        try:
-            url = urlparse(json.loads(record.read_text(encoding="utf-8"))["url"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if url.scheme == "file":
-            yield Path(unquote(url.path))
-
-
-def _bundles(path: Path) -> dict[str, str]:
-    """Return the texts of flags at the top of a file, by name.
-
-    Raises:
-        ConfigError: it cannot be read as Python.
-    """
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"maxtext_bundle: {path} cannot be read: {error}") from None
-    known: dict[str, object] = {}
-    for line in tree.body:
-        if not isinstance(line, ast.Assign | ast.AnnAssign):
-            continue
-        for target in line.targets if isinstance(line, ast.Assign) else (line.target,):
-            if isinstance(target, ast.Name):
-                known.pop(target.id, None)
-                value = _value_of(line.value, known)
-                if value is not None:
-                    known[target.id] = value
-    return {
-        name: value.strip()
-        for name, value in known.items()
-        if isinstance(value, str) and value.lstrip().startswith("--")
-    }
-
-
-def _value_of(node: ast.expr | None, known: Mapping[str, object]) -> object:
-    """Return the number or text of an expression of constants, names and sums; else None."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return known.get(node.id)
-    if isinstance(node, ast.FormattedValue):
-        plain = node.conversion == -1 and node.format_spec is None
-        return _value_of(node.value, known) if plain else None
-    parts: list[object] = []
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        parts = [_value_of(node.left, known), _value_of(node.right, known)]
-        if not all(isinstance(part, str) for part in parts):
-            return None
-    elif isinstance(node, ast.JoinedStr):
-        parts = [_value_of(value, known) for value in node.values]
-    if not parts or any(part is None for part in parts):
-        return None
-    return "".join(map(str, parts))

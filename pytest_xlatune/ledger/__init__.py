@@ -38,7 +38,7 @@ from pytest_xlatune.model.errors import (
     XlatuneError,
     known_secrets,
 )
-from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, verbatim
 from pytest_xlatune.model.record import (
     AnyRelativePath,
@@ -371,7 +371,6 @@ class NoteKind(StrEnum):
     """What a note is about."""
 
     SITE = "site"  # a look at the site before anything was submitted
-    COMPILING = "compile-check"
     WAITING = "waiting"  # for the scheduler, or a place in its queue
     OTHER = "other"
 
@@ -401,28 +400,18 @@ class FilesRead(Event, frozen=True, kw_only=True):
     files: tuple[DeployedFile, ...]
 
 
-class ProfileCompiled(Event, frozen=True, kw_only=True):
-    """What compiling a profile said of it, before any of its trials was queued.
+class CellCompiled(Event, frozen=True, kw_only=True):
+    """What compiling an arm's cell said of memory, before any of its trials was queued.
 
     Attributes:
-        key: digest of all that it rests on: program, settings, compiler, limits.
-        sentence: why it is of this class, in the words of the look at its program.
-        by: what compiled it.
-        setting: digest of its program and of what acts at run time; "" where there is no program.
-        later: settings that may act at run time only.
+        key: digest of all that it rests on: program, settings, compiler, limit.
         took_s: seconds of compiling.
-        memory: what it says of memory, where a study asked for that of an arm: `profile` is its id.
     """
 
-    profile: str
+    arm: str
     key: str
-    cls: CompileClass
-    sentence: str
-    by: str = ""
-    setting: str = ""
-    later: tuple[str, ...] = ()
+    memory: CompiledMemory
     took_s: float = 0.0
-    memory: CompiledMemory | None = None
 
 
 class EvidenceRecorded(Event, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from pytest_xlatune.ledger import (
     AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
+    CellCompiled,
     Decided,
     EnvironmentSeen,
     EpochBegan,
@@ -35,7 +36,6 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
     NodesPinned,
     Noted,
-    ProfileCompiled,
     TrialEnded,
     TrialPlanned,
     word_of,
@@ -228,7 +228,7 @@ class LedgerState:
     files: tuple[DeployedFile, ...] = ()
     environments: dict[str, tuple[NodeEnvironment, ...]] = field(default_factory=dict)
     asked_whole: set[str] = field(default_factory=set)
-    compiled: dict[str, ProfileCompiled] = field(default_factory=dict)
+    compiled: dict[str, CellCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
     changes: int = 0
     flying: dict[_Key, Submission] = field(default_factory=dict)
@@ -383,8 +383,8 @@ def _keep(state: LedgerState, event: Event) -> None:
                 state.asked_whole.add(event.cell_digest)
         case NodesPinned():
             state.pinned[event.cell_digest] = event.nodes
-        case ProfileCompiled():
-            state.compiled[event.profile] = event
+        case CellCompiled():
+            state.compiled[event.arm] = event
         case EpochBegan():
             state.epochs = (*state.epochs, event)
             state.remarks.append(event)

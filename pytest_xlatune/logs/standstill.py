@@ -69,7 +69,6 @@ class SeenProcess(Record, frozen=True, kw_only=True):
             file, pipe or address that the call is about; "running" is in none.
         main_cores, other_cores: CPU in cores, of the main thread and of the busiest other one.
         stacks: Python's, by thread, the main one first, innermost frame first: `FILE:LINE NAME`.
-        by: what told them: py-spy, faulthandler; "" is nothing.
     """
 
     pid: int
@@ -85,7 +84,6 @@ class SeenProcess(Record, frozen=True, kw_only=True):
     main_cores: float
     other_cores: float
     stacks: tuple[tuple[str, ...], ...] = ()
-    by: str = ""
 
 
 class HangLook(Record, frozen=True, kw_only=True):

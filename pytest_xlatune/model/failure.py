@@ -20,36 +20,6 @@ from pytest_xlatune.model.record import Record, Time
 SIGNATURES = Path(__file__).parents[1] / "logs" / "signatures.toml"
 
 
-class CompileClass(StrEnum):
-    """What compiling says of a profile."""
-
-    IDENTICAL = "identical"
-    SCHEDULE = "schedule"
-    PROGRAM = "program"
-    UNSEEN = "unseen"
-    REFUSED = "refused"
-    FAILED = "failed"
-    MEMORY = "memory"
-    FITS = "fits"
-
-    @property
-    def meaning(self) -> str:
-        """What the class says, without a full stop."""
-        return _OF_COMPILING[self]
-
-
-_OF_COMPILING = {
-    CompileClass.IDENTICAL: "identical to the baseline",
-    CompileClass.SCHEDULE: "same program, other schedule",
-    CompileClass.PROGRAM: "other program",
-    CompileClass.UNSEEN: "effect not seen",
-    CompileClass.REFUSED: "flag refused",
-    CompileClass.FAILED: "does not compile",
-    CompileClass.MEMORY: "needs too much memory",
-    CompileClass.FITS: "fits the memory",
-}
-
-
 @functools.cache
 def signatures() -> Mapping[str, Any]:
     """Return the whole of `signatures.toml`; it is read when something of it is asked for."""

@@ -265,6 +265,14 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
             return None
         return self.needed_bytes <= self.limit_bytes
 
+    @property
+    def text(self) -> str:
+        """What it says, for people."""
+        figures = ""
+        if self.needed_bytes is not None and self.limit_bytes is not None:
+            figures = f"{self.needed_bytes / 2**30:.4g} of {self.limit_bytes / 2**30:.4g} GiB"
+        return "; ".join(filter(None, (figures, self.said)))
+
 
 class LaunchSpec(Record, frozen=True, kw_only=True):
     """What the payload on the node does: plain data, written to `spec.json`.

@@ -36,7 +36,6 @@ from pytest_xlatune.plugin.hooks import (
 )
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.plugin.standard import StandardTests
-from pytest_xlatune.prepare.compilers import check_sweep
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.declaration import Sweep
@@ -223,7 +222,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
             "take profiles out, or say --xlatune-yes to get no more than a ranking"
         )
-    check_sweep(resolved)
+    resolved.check()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,363 +1,320 @@
-"""Compile the profiles of a sweep before any trial is queued, and find out which need no run.
+"""The memory that a cell needs of a device, told by compiling it before a job is queued.
 
-Each profile is compiled once, in a process of its own (`compilers`); `evidence.hlo.difference`
-judges the program. The result is in the ledger under a digest of all that it rests on: the
-program's source, the settings of profile and baseline, the versions of the compiler, the memory
-limit. While that is as it was nothing is compiled again. Which profiles need no run follows from
-the events alone, so that the plan, the campaign and every reader of the ledger say the same.
-
-Never left out: a profile with a setting that may act at run time only, whatever its program; and so
-many of those identical to the baseline as serve for A/A controls.
+A study of batch sizes asks for it. The cell is compiled by one step of the sweep's own trainer on
+this machine, for this machine's device, below the payload that trials have and under the machine's
+lock, so that no trial is disturbed. The answer is in the ledger under a digest of all that it rests
+on: the program's source, the cell's settings, the versions of the compiler, the limit. While that
+is as it was, nothing is compiled again.
 
 Nothing here knows pytest.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import Compiled, size
-from pytest_xlatune.ledger import Event, Noted, NoteKind, ProfileCompiled, TrialEnded, TrialPlanned
+import msgspec
+
+from pytest_xlatune import secure_files
+from pytest_xlatune.evidence.hlo.dump import read_program
+from pytest_xlatune.executors import machine_lock
+from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
+from pytest_xlatune.executors.named import class_named
+from pytest_xlatune.ledger import CellCompiled, Event, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import CompileClass, FailureClass
+from pytest_xlatune.model.channels import DUMP_FOLDER
+from pytest_xlatune.model.errors import ConfigError, XlatuneError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import say
-from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.result import Action, Finding, NotRun, TrialResult, TrialStatus
-from pytest_xlatune.model.trial import CompiledMemory, Trial
-from pytest_xlatune.prepare import compilers
-from pytest_xlatune.prepare.compilers import Compiler, compiler_for
+from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    NotRun,
+    Outcome,
+    State,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
 from pytest_xlatune.studies import Study
+from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
-# given the state, the pending trials and those of the whole study: one step's events, () when done
-CompileStep = Callable[[LedgerState, Sequence[Trial], Sequence[Trial]], tuple[Event, ...]]
+# given the state and the pending trials: the events that answer one of them, () when none is left
+CompileStep = Callable[[LedgerState, Sequence[Trial]], tuple[Event, ...]]
+
+_DEADLINE_S = 900
+_MAX_SOURCE = 1 << 20  # bytes of a file that holds a program
+_VERSIONS_TIMEOUT_S = 60.0
+_VERSIONS = """
+from importlib import metadata
+for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "maxtext"):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass
+"""
+_OUT_OF_MEMORY = frozenset({FailureClass.OOM_GPU, FailureClass.OOM_HOST})
+_RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
+_NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could say how it ended")
+# what others do to a process: a person, a scheduler, a machine without memory
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+# in front of a line of XLA's:  F1120 12:35:26.733076   24443 parse_flags_from_env.cc:234] Unknown
+_PREFIX = re.compile(r"^[EFIW]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 
 
 def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep | None:
-    """Return what compiles the profiles or cells of a study; None unless its sweep asks."""
-    check, policy = resolved.compile_check, study.policy
-    if check is None or not (policy.compiles_first or policy.compiled_stage):
+    """Return what compiles the cells of a study; None unless study and sweep both ask for it."""
+    check, stage = resolved.compile_check, study.policy.compiled_stage
+    if check is None or not stage:
         return None
-    if policy.compiled_stage:
-        cells = {cell.digest: cell for cell in study.cells}
-        compiler_of = partial(compiler_for, resolved, check)
-        of_cells = CellStep(compiler_of, cells, stage=policy.compiled_stage)
-        return partial(of_cells.next, folder=folder)
-    compiler = compiler_for(resolved, check, resolved.cell)
-    step = Step(compiler, resolved.sweep.profiles, controls=check.controls)
-    return partial(step.next, folder=folder)
+    cells = {cell.digest: cell for cell in study.cells}
+    compiler = functools.partial(compiler_for, resolved, check)
+    return functools.partial(answer, compiler=compiler, cells=cells, stage=stage, folder=folder)
 
 
-_CANNOT = frozenset({CompileClass.REFUSED, CompileClass.FAILED, CompileClass.MEMORY})
+@functools.cache
+def _versions(python: str) -> str:
+    """Return what an interpreter compiles with.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", _VERSIONS],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSIONS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"compile check: {python} cannot be run ({error}); name an interpreter that has the "
+            "JAX to compile with"
+        ) from None
+    return ", ".join(done.stdout.splitlines())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Whether a profile needs a run, by its program, and why."""
+class Compiler:
+    """How one cell is compiled, and what the answer rests on.
 
-    is_left_out: bool
-    why: str
-    is_needless: bool = False  # it could run, to no purpose
-
-
-class Step:
-    """Compiles the profiles of one sweep, and leaves out those that need no run.
-
-    Args:
-        compiler: how they are compiled.
-        profiles: all declared ones, in declared order.
-        controls: so many that are identical to the baseline are measured all the same.
+    Attributes:
+        spec: one step of the cell's trainer, whose program is dumped.
+        python: the interpreter that compiles; "" is unknown.
+        sources: the files that hold the program.
+        memory_limit_bytes: of one device; None is unknown.
     """
 
-    def __init__(
-        self,
-        compiler: Compiler,
-        profiles: Sequence[Profile],
-        *,
-        controls: int = 1,
-    ) -> None:
-        self._compiler = compiler
-        self._profiles = tuple(profile for profile in profiles if not profile.is_baseline)
-        self._controls = controls
-        self._keys: dict[str, str] = {}
-        self._baseline: Program | ConfigError | None = None
-        self._skipped: set[str] = set()
-
-    def next(
-        self,
-        state: LedgerState,
-        pending: Sequence[Trial],
-        whole: Sequence[Trial],
-        *,
-        folder: Path,
-    ) -> tuple[Event, ...]:
-        """Return the events of one more compiled profile, or of those that all of them leave out.
-
-        Args:
-            state: of the ledger.
-            pending: the trials that this run is about to measure.
-            whole: those of deselected profiles too.
-            folder: of the campaign.
-
-        Returns:
-            () where there is nothing left to compile or to leave out.
-
-        Raises:
-            ConfigError: the cell as deployed gives no program.
-        """
-        wanted = frozenset(each.profile.id for each in pending if each.is_screened)
-        self._profiles += derived(pending, self._profiles)
-        for profile in self._profiles:
-            if profile.id in wanted and not self._is_known(state, profile):
-                return self._compile(profile, folder)
-        needs = self.needs(state, alive=wanted)
-        return tuple(
-            event
-            for trial in whole
-            if trial.is_screened and not _is_begun(state, trial)
-            for need in [needs.get(trial.profile.id)]
-            if need is not None and need.is_left_out
-            for event in (TrialPlanned(trial=trial), TrialEnded(result=_left_out(trial, need)))
-        )
-
-    def needs(self, state: LedgerState, *, alive: frozenset[str]) -> Mapping[str, Need]:
-        """Return what follows for each profile whose program is known.
-
-        `alive` are the profiles that this run is about to measure: only they, and those that were
-        measured, can stand for another one.
-        """
-        known = [
-            state.compiled[profile.id]
-            for profile in self._profiles
-            if profile.id in state.compiled and state.compiled[profile.id].key == self._key(profile)
-        ]
-        standing = alive | {
-            progress.trial.profile.id
-            for progress in state.trials.values()
-            if progress.ended and progress.ended.status is TrialStatus.MEASURED
-        }
-        first: dict[str, str] = {}
-        needs: dict[str, Need] = {}
-        controls = 0
-        for compiled in known:
-            owner = first.get(compiled.setting) if compiled.setting else None
-            if compiled.cls is CompileClass.IDENTICAL:
-                controls += 1
-                needs[compiled.profile] = self._identical(compiled, controls)
-            elif compiled.cls in _CANNOT:
-                needs[compiled.profile] = self._cannot(compiled)
-            elif owner is not None and not compiled.later:
-                why = f"the same program and settings as {owner}, which stands for both"
-                needs[compiled.profile] = Need(is_left_out=True, why=why, is_needless=True)
-            else:
-                needs[compiled.profile] = Need(is_left_out=False, why="measured")
-                if compiled.setting and compiled.profile in standing:
-                    first.setdefault(compiled.setting, compiled.profile)
-        return needs
+    spec: LaunchSpec
+    python: str
+    sources: tuple[Path, ...] = ()
+    memory_limit_bytes: int | None = None
 
     @property
     def by(self) -> str:
-        """What compiles."""
-        return self._compiler.by
+        """The versions that compile.
 
-    def _identical(self, said: ProfileCompiled, number: int) -> Need:
-        if number <= self._controls:
-            return Need(is_left_out=False, why="measured as an A/A control")
-        why = f"{said.cls.meaning}: {said.sentence}"
-        return Need(is_left_out=True, why=why, is_needless=True)
+        Raises:
+            ConfigError: the interpreter cannot be run.
+        """
+        versions = _versions(self.python) if self.python else ""
+        return f"{versions or 'an unknown jaxlib'} on this machine"
 
-    def _cannot(self, said: ProfileCompiled) -> Need:
-        if said.cls is CompileClass.MEMORY and said.later:
-            why = "measured: a run-time setting may give it the memory that it needs"
-            return Need(is_left_out=False, why=why)
-        return Need(is_left_out=True, why=f"{said.cls.meaning}: {said.sentence}")
-
-    def _is_known(self, state: LedgerState, profile: Profile) -> bool:
-        if profile.id in self._skipped:
-            return True
-        said = state.compiled.get(profile.id)
-        return said is not None and said.key == self._key(profile)
-
-    def _compile(self, profile: Profile, folder: Path) -> tuple[Event, ...]:
-        key = self._key(profile)  # says what cannot be compiled with, before anything is
-        with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-            baseline = self._deployed(Path(scratch))
-            judge = compilers.judge_of(
-                baseline, memory_limit_bytes=self._compiler.memory_limit_bytes
-            )
-            spec = self._compiler.way(profile)
-            found = compilers.compiled(profile, spec, Path(scratch))
-        if found.is_interrupted:
-            self._skipped.add(profile.id)
-            text = f"{profile.id}: compiling it was cut short, so it is measured: {found.said}"
-            return (Noted(about=NoteKind.COMPILING, text=text),)
-        said = judge.judge(found)
-        return (
-            ProfileCompiled(
-                profile=profile.id,
-                key=key,
-                cls=said.cls,
-                sentence=said.sentence,
-                by=self.by,
-                setting=said.setting,
-                later=said.later,
-                took_s=round(said.took_s, 3),
-            ),
+    @property
+    def key(self) -> str:
+        """The digest of all that the answer rests on."""
+        return digest(
+            {
+                "spec": self.spec.to_json(),
+                "sources": [digest(path.read_bytes().hex()) for path in self.sources],
+                "memory_limit_bytes": self.memory_limit_bytes,
+                "by": self.by,
+            }
         )
 
-    def _deployed(self, scratch: Path) -> Program:
-        """Return the baseline's program, compiled once by a process that needs it."""
-        if self._baseline is None:
-            try:
-                self._baseline = compilers.compiled_baseline(self._compiler.way, scratch)
-            except ConfigError as error:
-                self._baseline = error
-        if isinstance(self._baseline, ConfigError):
-            raise self._baseline
-        return self._baseline
 
-    def _key(self, profile: Profile) -> str:
-        if profile.id not in self._keys:
-            self._keys[profile.id] = self._compiler.key_of(profile)
-        return self._keys[profile.id]
+def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Compiler:
+    """Return how one cell of a sweep's study is compiled.
+
+    Raises:
+        ConfigError: the trainer runs on another machine.
+    """
+    launcher, executor = resolved.sweep.launcher, resolved.sweep.site.executor
+    if not class_named(executor).is_here:
+        raise ConfigError(
+            f"compile check: these trials run by {executor}, and only a trainer on this machine is "
+            "compiled by running it. Leave the compile check out: the trials find the ceiling"
+        )
+    limit, interpreter = check.memory_limit_gib, launcher.interpreter
+    protocol = msgspec.structs.replace(
+        cell.protocol,
+        steps=1,
+        profiler="",
+        eval_interval=0,
+        deadline_s=_DEADLINE_S,
+        metric="none",
+        dump=True,
+    )
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=protocol,
+        study="compile-check",
+        stage="compile-check",
+    )
+    sources = (path for path in map(Path, launcher.files(cell)) if path.is_file())
+    return Compiler(
+        spec=launcher.launch(trial, cell),
+        # one that is not here is in a container, whose image the spec names
+        python=interpreter if interpreter and shutil.which(interpreter) else "",
+        sources=tuple(path for path in sources if path.stat().st_size <= _MAX_SOURCE),
+        memory_limit_bytes=None if limit is None else int(limit * 2**30),
+    )
 
 
-class CellStep:
-    """Answers the trials of a study that are to be compiled alone: the memory that a cell needs.
+def answer(
+    state: LedgerState,
+    pending: Sequence[Trial],
+    *,
+    compiler: Callable[[Cell], Compiler],
+    cells: Mapping[str, Cell],
+    stage: str,
+    folder: Path,
+) -> tuple[Event, ...]:
+    """Return the events that answer the first trial of a stage; () where none is proposed.
+
+    Nothing is raised for a cell that no compiler can answer: the answer says why.
 
     Args:
+        state: of the ledger.
+        pending: the trials that the study proposes.
         compiler: how a cell is compiled; raises ConfigError where none can.
         cells: by digest.
         stage: of the trials that are answered and never submitted.
+        folder: of the campaign.
     """
-
-    def __init__(
-        self,
-        compiler: Callable[[Cell], Compiler],
-        cells: Mapping[str, Cell],
-        *,
-        stage: str,
-    ) -> None:
-        self._compiler = compiler
-        self._cells = cells
-        self._stage = stage
-
-    def next(
-        self,
-        state: LedgerState,
-        pending: Sequence[Trial],
-        whole: Sequence[Trial],
-        *,
-        folder: Path,
-    ) -> tuple[Event, ...]:
-        """Return the events that answer the first such trial; () where none is proposed.
-
-        Nothing is raised for a cell that no compiler can answer: the answer says why.
-        """
-        del whole
-        trial = next((each for each in pending if each.stage == self._stage), None)
-        if trial is None:
-            return ()
-        try:
-            compiler = self._compiler(self._cells[trial.cell_digest])
-            by, key = compiler.by, compiler.key_of(BASELINE)
-        except ConfigError as error:
-            return _answered(trial, CompiledMemory(said=str(error)))
-        limit = compiler.memory_limit_bytes
-        if limit is None:
-            said = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
-            return _answered(trial, CompiledMemory(said=said, by=by))
-        known = state.compiled.get(trial.arm)
-        if known is not None and known.key == key and known.memory is not None:
-            return _answered(trial, known.memory)
-        with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-            spec = compiler.way(BASELINE)
-            found = compilers.compiled(BASELINE, spec, Path(scratch))
-        memory = _memory_of(found, limit, by)
-        if found.is_interrupted:
-            return _answered(trial, memory)  # another time it may have its answer
-        told = ProfileCompiled(
-            profile=trial.arm,
-            key=key,
-            cls=_MEMORY_CLASSES[memory.fits],
-            sentence=said_of_memory(memory),
-            by=by,
-            took_s=round(found.took_s, 3),
-            memory=memory,
-        )
-        return (told, *_answered(trial, memory))
-
-
-_MEMORY_CLASSES = {
-    True: CompileClass.FITS,
-    False: CompileClass.MEMORY,
-    None: CompileClass.FAILED,
-}
-
-
-def _memory_of(found: Compiled, limit_bytes: int, by: str) -> CompiledMemory:
-    needed = found.program.memory_bytes if found.program is not None else None
+    trial = next((each for each in pending if each.stage == stage), None)
+    if trial is None:
+        return ()
+    try:
+        how = compiler(cells[trial.cell_digest])
+        by, key = how.by, how.key
+    except ConfigError as error:
+        return _answered(trial, CompiledMemory(said=str(error)))
+    limit_bytes = how.memory_limit_bytes
+    if limit_bytes is None:
+        said = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
+        return _answered(trial, CompiledMemory(said=said, by=by))
+    known = state.compiled.get(trial.arm)
+    if known is not None and known.key == key:
+        return _answered(trial, known.memory)
+    with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
+        found = compiled(how.spec, Path(scratch) / trial.arm)
     said = found.said
-    if needed is None and not found.is_out_of_memory:
+    if found.needed_bytes is None and not found.is_out_of_memory:
         said = said or "the dump does not say what the program needs"
-    return CompiledMemory(
-        needed_bytes=needed,
+    memory = CompiledMemory(
+        needed_bytes=found.needed_bytes,
         limit_bytes=limit_bytes,
         is_refused=found.is_out_of_memory,
         said=said,
         by=by,
     )
-
-
-def said_of_memory(memory: CompiledMemory) -> str:
-    """Say what compiling tells of memory, for people."""
-    figures = ""
-    if memory.needed_bytes is not None and memory.limit_bytes is not None:
-        figures = f"{size(memory.needed_bytes)} of {size(memory.limit_bytes)}"
-    return "; ".join(filter(None, (figures, memory.said)))
+    if found.is_interrupted:
+        return _answered(trial, memory)  # another time it may have its answer
+    told = CellCompiled(arm=trial.arm, key=key, memory=memory, took_s=round(found.took_s, 3))
+    return (told, *_answered(trial, memory))
 
 
 def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
-    finding = Finding(
-        cls=FailureClass.COMPILE_CHECK, action=Action.NONE, text=said_of_memory(memory)
-    )
+    cls = FailureClass.COMPILE_CHECK
     result = TrialResult(
         trial=trial,
         status=TrialStatus.DROPPED,
-        reason=say("compiled, not run: {memory}", memory=said_of_memory(memory)),
-        findings=(finding,),
+        reason=say("compiled, not run: {memory}", memory=memory.text),
+        findings=(Finding(cls=cls, action=Action.NONE, text=memory.text),),
         not_run=NotRun.COMPILED,
         memory=memory,
     )
     return (TrialPlanned(trial=trial), TrialEnded(result=result))
 
 
-def derived(pending: Sequence[Trial], known: Sequence[Profile]) -> tuple[Profile, ...]:
-    """Return the profiles to be screened that no sweep file declares: earlier waves made them."""
-    ids = {BASELINE.id, *(profile.id for profile in known)}
-    found = {trial.profile.id: trial.profile for trial in pending if trial.is_screened}
-    return tuple(profile for name, profile in found.items() if name not in ids)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What came out of compiling a cell."""
+
+    needed_bytes: int | None = None  # of the step's program on a device; None is unknown
+    said: str = ""  # its last word where something went wrong
+    is_interrupted: bool = False  # from outside, so that nothing of the cell is known
+    is_out_of_memory: bool = False  # it ended for want of memory
+    took_s: float = 0.0
 
 
-def _is_begun(state: LedgerState, trial: Trial) -> bool:
-    """Whether a trial has an attempt: it is measured to its end."""
-    return trial.id in state.trials and bool(state.trials[trial.id].attempts)
-
-
-def _left_out(trial: Trial, need: Need) -> TrialResult:
-    finding = Finding(cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text=need.why)
-    text = "needs no run: {why}" if need.is_needless else "compiling says: {why}"
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.DROPPED,
-        reason=say(text, why=need.why),
-        findings=(finding,),
-        not_run=NotRun.NEEDLESS if need.is_needless else NotRun.CANNOT,
+def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
+    """Run a spec to its end in a new folder and read what it dumped."""
+    outcome = run_in(folder, spec)
+    said, cause = _last_word(folder, outcome)
+    no_memory, needed_bytes = cause in _OUT_OF_MEMORY, None
+    is_dumped = True
+    try:
+        needed_bytes = read_program(folder / DUMP_FOLDER).memory_bytes
+    except XlatuneError as error:
+        said, is_dumped = said or str(error), False
+    # whether it was ended from outside, which says nothing of the cell
+    is_ended = outcome.signal in _FROM_OUTSIDE or outcome.state not in (
+        State.COMPLETED,
+        State.FAILED,
     )
+    return Compiled(
+        needed_bytes=needed_bytes,
+        said=said,
+        is_interrupted=is_ended and not is_dumped and not no_memory,
+        is_out_of_memory=no_memory,
+        took_s=(outcome.end_s or 0) - (outcome.start_s or 0),
+    )
+
+
+def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
+    """Run a spec to its end in a new folder, below the payload that trials have."""
+    submitted = write_spec(folder, spec)
+    # inside an allocation of Slurm the payload would take itself for one of its ranks
+    own = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
+    subprocess.run(
+        [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],
+        env=own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return read_outcomes(folder).get(0, _NO_OUTCOME)
+
+
+def _last_word(folder: Path, outcome: Outcome) -> tuple[str, str]:
+    """Return the root cause of a process that did not end well, and its class."""
+    if outcome.state is State.COMPLETED:
+        return "", ""
+    report = read_log(secure_files.read_bytes(path) for path in log_files(folder).values())
+    cause = primary(report.findings)
+    if cause is not None:
+        return _PREFIX.sub("", cause.text), cause.cls
+    return outcome.reason or (report.tail or ("nothing",))[-1], ""

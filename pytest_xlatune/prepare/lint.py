@@ -23,8 +23,8 @@ import msgspec
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
-from pytest_xlatune.catalog.entries import history, tpu_flags
-from pytest_xlatune.catalog.rules import check, did_you_mean
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
 from pytest_xlatune.model.channels import LIBTPU, channel_of, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
@@ -41,13 +41,6 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 # command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
 # Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
-
-
-# ERROR: Unknown command line flag 'xla_tpu_dot_fusion'
-# ERROR: Illegal value 'maybe' specified for flag 'xla_tpu_rwb_fusion'
-_TPU_REFUSES = re.compile(
-    r"ERROR: (?:Unknown command line flag '(?P<name>[^']+)'|Illegal value .*)"
-)
 
 
 # what XLA itself says better than a table of releases
@@ -87,17 +80,17 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
             jaxlib=context.jaxlib,
         )
     found = examine(profiles, context.deployed, target, env=context.env)
-    channels, unread = _channels(profiles, context, target)
     known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
     ruled = [objection for objection in check(profiles, known) if objection.rule not in _FROM_XLA]
     order = {profile.id: at for at, profile in enumerate(profiles)}
     return Linted(
         objections=tuple(
             sorted(
-                (*ruled, *found.objections, *channels), key=lambda each: order.get(each.profile, -1)
+                (*ruled, *found.objections, *_channels(profiles)),
+                key=lambda each: order.get(each.profile, -1),
             )
         ),
-        unchecked=(*found.unchecked, *unread),
+        unchecked=found.unchecked,
         jaxlib=target.jaxlib,
     )
 
@@ -117,41 +110,16 @@ def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
             yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {known.when(name)}"
 
 
-def _channels(
-    profiles: Sequence[Profile], context: Context, target: Target
-) -> tuple[list[Objection], tuple[str, ...]]:
-    """Ask libtpu what it makes of the texts in its variable; say what could not be asked."""
-    texts = {
-        name: env[LIBTPU]
-        for name, env in [(BASELINE_ID, context.env), *((each.id, each.env) for each in profiles)]
-        if env.get(LIBTPU)
-    }
-    found = [
-        Objection(
-            rule="not-in-effect",
-            level=Level.FAULT,
-            profile=each.id,
-            text=f"--{name}={value} is not in effect: {name} is {last!r} in the whole text",
-        )
-        for each in profiles
-        for name, value, last in overridden(LIBTPU, each.env.get(LIBTPU, ""))
-    ]
-    if not texts:
-        return [], ()
-    said = target.libtpu(list(texts.values()))
-    if said is None:
-        why = f"{LIBTPU}: libtpu is not installed beside {target.python}; it was not asked"
-        return found, (why,)
-    for profile, words in zip(texts, said, strict=True):
-        for match in _TPU_REFUSES.finditer(words):
-            name: str | None = match["name"]
-            if name is None:
-                rule, text = "bad-value", f"libtpu: {match[0].removeprefix('ERROR: ')}"
-            else:
-                hint = did_you_mean(name, tpu_flags() - {name})
-                rule, text = "unknown-flag", f"unknown to libtpu: --{name}{hint}"
-            found.append(Objection(rule=rule, level=Level.FAULT, profile=profile, text=text))
-    return found, ()
+def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
+    """Yield the flags of libtpu that a later one in their variable puts out of effect."""
+    for profile in profiles:
+        for name, value, last in overridden(LIBTPU, profile.env.get(LIBTPU, "")):
+            yield Objection(
+                rule="not-in-effect",
+                level=Level.FAULT,
+                profile=profile.id,
+                text=f"--{name}={value} is not in effect: {name} is {last!r} in the whole text",
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,16 +147,7 @@ class Target:
         schema = read_schema(base64.b64decode(document["description"]))
         return [_answer(each, schema) for each in document["answers"]]
 
-    def libtpu(self, texts: Sequence[str]) -> list[str] | None:
-        """Return what libtpu prints of each text of its variable; None where it is not installed.
-
-        Raises:
-            ConfigError: there is no such interpreter, or it cannot be asked.
-        """
-        found = self._run({"xla": [], "libtpu": list(texts)})["libtpu"]
-        return None if found is None else [each["said"] for each in found["answers"]]
-
-    def _run(self, texts: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    def _run(self, texts: Sequence[str]) -> dict[str, Any]:
         path = shutil.which(self.python, path=self.environ.get("PATH"))
         if path is None:
             raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
@@ -199,7 +158,7 @@ class Target:
                 done = subprocess.run(
                     [path, "-P", str(_WORKER), str(result)],
                     env=kept,
-                    input=json.dumps(texts if isinstance(texts, Mapping) else list(texts)),
+                    input=json.dumps(list(texts)),
                     capture_output=True,
                     text=True,
                     errors="replace",

@@ -20,13 +20,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Interface
@@ -36,7 +33,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -44,7 +40,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
 from pytest_xlatune.workers.maxtext_keys import BASE_KEY
@@ -141,7 +136,6 @@ class Site:
         folder: the campaign's, need not exist yet.
         is_first: whether no trial of the cell has run yet.
         is_busy: whether trials of the cell may be running now.
-        slots: the nodes of each, where there are several.
         judges_nodes: whether a node that takes no job is an answer, and no fault of the site.
     """
 
@@ -152,7 +146,6 @@ class Site:
     folder: Path
     is_first: bool = True
     is_busy: bool = False
-    slots: tuple[tuple[str, ...], ...] = ()
     judges_nodes: bool = False
 
 
@@ -164,17 +157,14 @@ def look(site: Site) -> Preflight:
     needed = [path for path in needed if path]
     checks = [*_caches(site.cell)]
     checks += site.launcher.checks(site.cell)
-    advised = [*_of_slices(site.cell)]
-    if site.executor.is_here:
-        return Preflight(
-            faults=(*faults, *_absent(needed), *_unfit(checks)), notes=tuple(_unfit(advised))
-        )
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
-    node_faults, notes = _node_faults(site), [*_busy(site), *_shared(site)]
+    if site.executor.is_here:
+        return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
+    node_faults, notes = _node_faults(site), _busy(site)
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and site.cell.nodelist and not faults and not node_faults:
-        seen, unsure = _from_the_nodes(site, needed, checks, advised)
+        seen, unsure = _from_the_nodes(site, needed, checks)
         faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
         # whether the nodes see a file that is not here, only they can say
@@ -233,27 +223,6 @@ def _caches(cell: Cell) -> Iterator[Check]:
             )
 
 
-# ends with 1 where a setting of the host is not as advised; an xlatune that does not start says
-# nothing of the host
-_SLICES_LOOK = """\
-import sys
-from pytest_xlatune.cli import main
-sys.exit(main(["megascale", "--check-env"]) == 1 and 111)"""
-
-
-def _of_slices(cell: Cell) -> Iterator[Check]:
-    """Yield the look at a host's settings that slices of a TPU ask for."""
-    slices = whole(cell.environment.get("MEGASCALE_NUM_SLICES", ""))
-    if slices is not None and slices > 1:
-        yield (
-            f"{shlex.quote(sys.executable)} -c {shlex.quote(_SLICES_LOOK)}; test $? != 111",
-            (
-                f"settings of the host are not those advised for {slices} slices; there "
-                "`xlatune megascale --check-env` says which"
-            ),
-        )
-
-
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
     """Run the checks of a launcher on this machine."""
     for command, wrong in checks:
@@ -287,15 +256,8 @@ def _busy(site: Site) -> list[str]:
     return [note] if note else []
 
 
-def _shared(site: Site) -> list[str]:
-    if not site.slots:
-        return []
-    note = site.executor.shared_note(site.slots)
-    return [f"{note}: `xlatune calibrate --slots` measures it"] if note else []
-
-
 def _from_the_nodes(
-    site: Site, needed: Sequence[str], checks: Sequence[Check], advised: Sequence[Check]
+    site: Site, needed: Sequence[str], checks: Sequence[Check]
 ) -> tuple[list[str], list[str]]:
     """Return faults and notes of what the nodes see and can, the work directory included."""
     marker = site.folder / f"preflight.{os.getpid()}"
@@ -303,7 +265,7 @@ def _from_the_nodes(
     try:
         sight = site.executor.look(
             [str(marker), *needed],
-            checks=[*checks, *advised],
+            checks=checks,
             nodelist=site.cell.nodelist,
             options=site.resources.options,
         )
@@ -319,9 +281,8 @@ def _from_the_nodes(
         + (f"the work directory {site.folder}" if path == str(marker) else path)
         for path, nodes in sight.unseen.items()
     ]
-    unfit = {wrong: f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()}
-    noted = [unfit.pop(wrong) for _, wrong in advised if wrong in unfit]
-    return [*unseen, *unfit.values()], noted
+    unfit = [f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()]
+    return [*unseen, *unfit], []
 
 
 def look_at_shape(
@@ -407,8 +368,7 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: one that is not `Keyed` may name a yml, which need not list all; a key that it
-            does not list is a note.
+        launcher: of one that is not `Keyed` no key is known.
         cell: its overrides, axes and protocol make most keys.
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
@@ -419,8 +379,6 @@ def look_at_keys(
         return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
     if inside is not launcher and isinstance(inside, Keyed) and inside.package:
         return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
-    if isinstance(launcher, CommandLauncher):
-        return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
     found = ask(launcher, cell, environ=environ)
@@ -444,39 +402,6 @@ def look_at_keys(
             if key not in common
         ]
     return Preflight(faults=tuple(faults))
-
-
-# a key of a yml, at whatever depth:   remat_policy: full    - name: adam
-_YML_KEY = re.compile(r"^[ \t-]*([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
-
-
-def _not_in_yml(
-    launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
-) -> Iterator[str]:
-    """Yield each key that the ymls on the trainer's command line do not list."""
-    ymls = [
-        path
-        for word in launcher.argv
-        if word.endswith((".yml", ".yaml"))
-        for path in [Path(launcher.cwd, word.partition("=")[2] or word)]
-        if path.is_absolute() and path.is_file()
-    ]
-    if not ymls:
-        return
-    known: set[str] = set()
-    for path in ymls:
-        with suppress(OSError):
-            known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
-    asked = [(f"cell {cell.label!r}", cell.overrides)]
-    asked += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
-    release = Release(
-        name=", ".join(each.name for each in ymls), base=str(ymls[0]), known=frozenset(known)
-    )
-    for where, keys in asked:
-        for key, value in keys.items():
-            # a field of a nested group is written  lora.rank=8
-            if not known.issuperset(key.split(".")):
-                yield _fault(release, key, f"{where}, {key}={value}")
 
 
 def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:

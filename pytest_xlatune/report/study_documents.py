@@ -35,7 +35,6 @@ from pytest_xlatune.report.document import (
     Block,
     Code,
     Document,
-    Section,
     Table,
     Text,
     bullets,
@@ -196,30 +195,6 @@ def imported(subject: Subject) -> Document:
             ),
             jobs(subject),
         ),
-    )
-
-
-_LIMITS = (
-    "The compiler does not see settings that act at run time only (NCCL variables, stream "
-    "priority, command buffers), nor the choices of a real device's autotuning, nor the speed of a "
-    "program."
-)
-
-
-def compiled(rows: Sequence[tuple[str, str, str, str]], *, needless: int, by: str) -> Section:
-    """Return the section on compiled profiles.
-
-    `rows` have of each its id, its class, the reason for it and the consequence; `needless` of them
-    need no run. `by` names the compiler and its device.
-    """
-    verb = "needs" if needless == 1 else "need"
-    count = f"{needless} of {counted(len(rows), 'profile')} {verb} no run"
-    titles = columns("~Profile", "class", "~compared with the baseline's program", "~consequence")
-    lines = tuple((literal(name), *map(plain, texts)) for name, *texts in rows)
-    return section(
-        "Compile check",
-        Text(text=f"By {plain(by)}: {count}. {_LIMITS}"),
-        Table(columns=titles, rows=lines),
     )
 
 

@@ -48,7 +48,6 @@ class Policy:
     Attributes:
         on_node_failure: what follows when a node cannot take its trial.
         reads_evidence: whether its history holds the evidence trials of other studies too.
-        compiles_first: whether a compile check may say that trials outside blocks need no run.
         compiled_stage: the stage whose trials are compiled alone and never submitted: each is
             answered with the memory that its cell needs; "" where it has none.
         asks_nodes: whether each node is asked what its own log says, where the site can.
@@ -58,7 +57,6 @@ class Policy:
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
     reads_evidence: bool = False
-    compiles_first: bool = False
     compiled_stage: str = ""
     asks_nodes: bool = False
     derives: bool = False

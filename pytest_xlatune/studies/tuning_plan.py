@@ -475,7 +475,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """What it wants of its campaign."""
         return Policy(
             reads_evidence=bool(self.rules),
-            compiles_first=True,
             on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
             derives=any(not isinstance(rule, Singles) for rule in self.rules),
         )

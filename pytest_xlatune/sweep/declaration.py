@@ -87,25 +87,15 @@ _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 @written("compile check")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCheck:
-    """That a sweep's profiles, or batch sizes, are compiled before any trial is queued.
+    """That a study of batch sizes compiles them before any trial is queued.
 
     By one step of the sweep's own trainer on this machine, for this machine's device.
 
     Attributes:
         memory_limit_gib: of one device, in GiB; None is unknown.
-        controls: so many of the profiles that are identical to the baseline are measured all the
-            same, as A/A controls.
-
-    Raises:
-        ConfigError: a negative number of controls.
     """
 
     memory_limit_gib: float | None = None
-    controls: int = 1
-
-    def __post_init__(self) -> None:
-        if self.controls < 0:
-            raise ConfigError(f"controls is {self.controls}, expected 0 or more")
 
 
 class Sweep(SettingsGroup):
@@ -124,7 +114,7 @@ class Sweep(SettingsGroup):
         config_tags: the model's other configurations: tag -> overrides of the launcher for it.
         study: the question, where it is another than which profile is faster: `Gate(...)`.
         gate: the same as `study`, for a regression gate of the profiles.
-        compile_check: that profiles are compiled before any trial is queued; None: they are not.
+        compile_check: that batch sizes are compiled before any trial; None: they are not.
     """
 
     name: str
@@ -450,7 +440,7 @@ class Sweep(SettingsGroup):
             others=others,
             commits=compared,
             settings=said.places,
-            compile_check=self._compiled_first(said.values.get("compile_check")),
+            compile_check=self.compile_check,
         )
 
     def _node_slots(
@@ -502,11 +492,6 @@ class Sweep(SettingsGroup):
                 f"sweep {self.name!r} is missing {'; '.join(missing)}. They define the "
                 "measurement, so none is guessed"
             )
-
-    def _compiled_first(self, asked: str | None) -> CompileCheck | None:
-        if asked == "off":
-            return None
-        return self.compile_check or (CompileCheck() if asked == "on" else None)
 
 
 def _check_formats() -> None:

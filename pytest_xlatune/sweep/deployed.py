@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.launchers import Launcher
@@ -240,7 +241,7 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         return cell  # there is none, or the commit says what they are
     try:
         found = deployed_env(*files, base={**cell.guard_variables, **cell.deployed})
-        text = "\n".join(Path(name).read_text(encoding="utf-8") for name in files)
+        text = "\n".join(secure_files.read_named(Path(name)) for name in files)
     except (ConfigError, OSError, UnicodeDecodeError):
         return cell
     made = {
@@ -284,7 +285,7 @@ def hidden_values(
         for name in launcher.env_files_of(cell):
             # as it is written, too: one that does not run to its end here may do so on a node
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                found |= secrets_in_text(Path(name).read_text(encoding="utf-8"))
+                found |= secrets_in_text(secure_files.read_named(Path(name)))
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -213,7 +212,7 @@ def _document(path: Path) -> Any:
         OSError, ValueError, KeyError, TypeError: it is not there, or no report.
         LedgerError: another version wrote it.
     """
-    document: Any = read_json(secure_files.read_shown(Path(os.path.realpath(path))))
+    document: Any = read_json(secure_files.read_named(path))
     if document["schema"] != REPORT_SCHEMA:
         said = document["schema"]
         raise LedgerError(f"schema {said!r}, this version reads {REPORT_SCHEMA}")
@@ -229,7 +228,7 @@ def read_reference(path: Path, cell: Cell) -> float:
         ConfigError: there is no such file, it is no such report, or of another cell.
     """
     try:
-        document: Any = read_json(secure_files.read_shown(Path(os.path.realpath(path))))
+        document: Any = read_json(secure_files.read_named(path))
         conclusion = document["conclusion"]
         is_whole = conclusion["record"]["kind"] == "nodes" and conclusion["complete"] is True
         tgs = float(conclusion["reference"]["tgs"]) if is_whole else math.nan

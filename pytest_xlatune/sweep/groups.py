@@ -561,10 +561,6 @@ class RunSettings(SettingsGroup):
         Where.ABOVE,
         Metavar("FILE"),
     ] = ""
-    compile_check: Annotated[
-        OnOff | None,
-        "Compile profiles before any trial is queued, and leave out what needs no run: on or off",
-    ] = None
     workdir: Annotated[
         Folder,
         "Where ledgers and trials are kept (default: .xlatune in the root directory)",

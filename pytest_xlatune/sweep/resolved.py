@@ -391,7 +391,6 @@ def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     """Say that a sweep asks for a compile check which its study leaves out; () where it is done."""
     kind = kind_of(study.name)
     policy = study.policy
-    is_done = policy.compiles_first or policy.compiled_stage
-    if resolved.compile_check is None or is_done or study.traits.about_cell:
+    if resolved.compile_check is None or policy.compiled_stage or study.traits.about_cell:
         return ()
     return (f"no compile check: a {kind.file_name} measures all that it compares",)

@@ -254,9 +254,10 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
     """
     place = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content = tomllib.loads(secure_files.read_named(path, encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{place} cannot be read: {error.strerror or error}") from None
+        why = error.strerror or "it is no plain file"
+        raise ConfigError(f"{place} cannot be read: {why}") from None
     except RecursionError:
         raise ConfigError(f"{place} is no TOML of settings: it is nested too deeply") from None
     except ValueError as error:  # of UTF-8 too; tomllib says line and column

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace import Family, parse_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
@@ -109,7 +110,7 @@ def read_families(path: Path) -> tuple[Family, ...]:
         ConfigError: it is no such file.
     """
     try:
-        data = read_json(path.read_text(encoding="utf-8"))
+        data = read_json(secure_files.read_named(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: no JSON file of kernel families: {error}") from None
     return parse_families(data, where=str(path))

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune.catalog.context import TEXT_ID, Context, Level, Objection, text_profile
+from pytest_xlatune.catalog.context import (
+    TEXT_ID,
+    Context,
+    Level,
+    Objection,
+    Shape,
+    closes_ring,
+    text_profile,
+)
+from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.prepare.compilers import shape_of
 from pytest_xlatune.prepare.lint import Linted, Target, lint
 from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -61,3 +69,22 @@ def _linted(
         context = msgspec.structs.replace(context, program=shape_of(read_program(dump)))
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
+
+
+def shape_of(program: Program) -> Shape:
+    """Return the facts of a dumped program that the rules ask for."""
+    groups: dict[str, dict[str, list[int]]] = {}
+    for collective in program.collectives:
+        groups.setdefault(collective.kind, {}).setdefault(collective.computation, []).append(
+            collective.size_bytes
+        )
+    permutes = [collective for collective in program.of("collective-permute") if collective.in_loop]
+    return Shape(
+        groups={
+            kind: tuple(tuple(sizes) for sizes in computations.values())
+            for kind, computations in groups.items()
+        },
+        loops=len(program.loops),
+        loop_permutes=tuple(collective.size_bytes for collective in permutes),
+        has_cycle=any(closes_ring(collective.groups) for collective in permutes),
+    )

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import hide_kept
 
@@ -31,9 +32,9 @@ def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[
     if file is None:
         return tuple(environ.get(VARIABLE, "").split())
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in secure_files.read_named(file).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        kind = (isinstance(error, OSError) and error.strerror) or "it is not text"
+        kind = getattr(error, "strerror", None) or "it is no file of text"
         raise ConfigError(
             f"notification targets cannot be read from {file}: {kind}; expected one Apprise URL "
             "a line"

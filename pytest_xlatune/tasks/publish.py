@@ -50,14 +50,13 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
-from pytest_xlatune.report.document import Document, Section
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.exports import Exported, export_of, exported
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json, thinned
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.page import Live, html, page_of
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import compiled
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies import Aim, Study, whole
 from pytest_xlatune.studies.trials import in_window
@@ -428,12 +427,7 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    document = known.kind.document_of(known.subject)
-    if known.study.traits.compares_settings:
-        shown_too = was_compiled(known.state, known.profiles, known.history)
-        if shown_too is not None:
-            document = dataclasses.replace(document, sections=(*document.sections, shown_too))
-    return document
+    return known.kind.document_of(known.subject)
 
 
 def _patch_of_setting(known: CellReport) -> str:
@@ -442,36 +436,6 @@ def _patch_of_setting(known: CellReport) -> str:
     if not setting or not known.conclusion.complete:
         return ""
     return patch_of_setting(known.files, setting)
-
-
-def was_compiled(
-    state: LedgerState, profiles: Sequence[Profile], history: Sequence[TrialResult]
-) -> Section | None:
-    """Return the section on compiled profiles and their consequences; None without one."""
-    why = {
-        result.trial.profile.id: sentence(finding.said)
-        for result in history
-        for finding in result.findings
-        if finding.cls == FailureClass.COMPILE_CHECK
-    }
-    run = {result.trial.profile.id for result in history if result.job_ids}
-    follows = dict.fromkeys(run, "measured") | {
-        name: f"not run: {text}" for name, text in why.items()
-    }
-    said = [state.compiled[profile.id] for profile in profiles if profile.id in state.compiled]
-    rows = [
-        (
-            each.profile,
-            each.cls.meaning,
-            each.sentence,
-            follows.get(each.profile, "not measured yet"),
-        )
-        for each in said
-    ]
-    needless = sum(each.profile in why for each in said)
-    if not rows:
-        return None
-    return compiled(rows, needless=needless, by=said[-1].by)
 
 
 def _evidence_runs(state: LedgerState) -> tuple[tuple[TrialResult, tuple[str, ...]], ...]:

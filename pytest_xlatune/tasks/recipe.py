@@ -109,7 +109,7 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
 
 def _read(path: Path) -> tuple[MeasuredCell, ...]:
     try:
-        text = secure_files.read_shown(Path(os.path.realpath(path)))
+        text = secure_files.read_named(path)
     except OSError as error:
         why = error.strerror or "it is no plain file"
         raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None

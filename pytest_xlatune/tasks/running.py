@@ -21,6 +21,7 @@ from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.ledger import (
     AttemptSubmitted,
     CampaignOpened,
+    CellCompiled,
     Decided,
     EpochBegan,
     Event,
@@ -28,7 +29,6 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
     NodesPinned,
     Noted,
-    ProfileCompiled,
     TrialEnded,
 )
 from pytest_xlatune.ledger.now import Now, read_now
@@ -294,8 +294,8 @@ def event_lines(event: Event) -> tuple[str, ...]:
             return (f"pinned to {', '.join(nodes)}",)
         case EpochBegan(why=why):
             return (f"a new epoch: {sentence(why)}",)
-        case ProfileCompiled(profile=profile, cls=cls, sentence=said, took_s=took_s):
-            return (f"{profile} compiled: {cls.meaning}: {said} ({took_s:.1f} s)",)
+        case CellCompiled(arm=arm, memory=memory, took_s=took_s):
+            return (f"{arm} compiled: {memory.text} ({took_s:.1f} s)",)
         case Noted(said=said):
             return (f"note: {sentence(said)}",)
         case _:

@@ -71,7 +71,6 @@ def site_of(
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,
-        slots=resolved.slots,
         judges_nodes=judges_nodes or resolved.sweep.traits.cell_nodes > 0,
     )
 

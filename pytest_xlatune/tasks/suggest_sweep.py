@@ -23,7 +23,7 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.model.text import begun, counted, duration, rate, whole
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.prepare.compilers import run_in
+from pytest_xlatune.prepare.compile_check import run_in
 from pytest_xlatune.tasks.files import chunks_of
 from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, read_one
 from pytest_xlatune.tasks.write_sweep import read_command

@@ -2,15 +2,12 @@
 
     python probe_environment.py node PATH...                 by the payload's own Python
     python probe_environment.py trainer PROGRAM [devices]    by the trainer's, in its environment
-    python probe_environment.py both PROGRAM PATH...         by the trainer's, for both
     python probe_environment.py job PROGRAM...               by the trainer's, where no payload runs
 
-The payload runs the third while a trainer starts up, where no shell or container stands in front of
-the interpreter; else, and where JAX is asked, the first two after a trainer that ended well, when
-nothing is measured any more. Only the text of this file goes to the node. A job that others start
-runs the last in front of its trainer, whose devices it leaves alone. It prints one line,
-`xlatune-environment: {...}`, a table of texts under each of: node, packages, devices, code,
-repositories. What it cannot find it leaves out.
+The payload runs the first two before it starts a trainer, when nothing is measured yet. Only the
+text of this file goes to the node. A job that others start runs the last in front of its trainer,
+whose devices it leaves alone. It prints one line, `xlatune-environment: {...}`, a table of texts
+under each of: node, packages, devices, code, repositories. What it cannot find it leaves out.
 With `devices` JAX is imported and asked; without, no module but the standard library's.
 
 PROGRAM is a script or a module's name; of several the first that is there. The Python files that it
@@ -376,15 +373,14 @@ def main(argv: Sequence[str]) -> None:
     kind, *rest = argv
     asked: dict[str, Callable[[], dict[str, str]]]
     asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
-    if kind in ("trainer", "job", "both"):
-        rest, paths = (rest[:1], rest[1:]) if kind == "both" else (rest, [])
+    if kind in ("trainer", "job"):
         program = next((each for each in rest if folder_of(each)), rest[0])
         folder = folder_of(program)
         asked = {
             **({} if kind == "trainer" else {"node": node_facts}),
             "packages": packages,
             "code": lambda: {folder: code_digest(folder, program)} if folder else {},
-            "repositories": lambda: repositories([*paths, *([folder] if folder else [])]),
+            "repositories": lambda: repositories([folder] if folder else []),
         }
         if "devices" in rest[1:]:
             asked["devices"] = devices

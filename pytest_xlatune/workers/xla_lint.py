@@ -2,27 +2,21 @@
 
     python -P xla_lint.py RESULT < TEXTS
 
-TEXTS is a JSON list of strings; or an object of such lists, "xla" and "libtpu", the latter texts of
-LIBTPU_INIT_ARGS. RESULT is the file that is written: JSON with the jaxlib release, the description
-of its options and, for each text, the serialized compile options or what XLA said when it refused;
-and of libtpu, where it is installed, its version and what it said of each text. Both parse once per
-process and may abort, so each text gets a fork of this one, which has parsed nothing. Imports
-jaxlib and nothing of ours.
+TEXTS is a JSON list of strings. RESULT is the file that is written: JSON with the jaxlib release,
+the description of its options and, for each text, the serialized compile options or what XLA said
+when it refused. XLA parses once per process and may abort, so each text gets a fork of this one,
+which has parsed nothing. Imports jaxlib and nothing of ours.
 """
 
 from __future__ import annotations
 
 import base64
-import ctypes
-import importlib.metadata
-import importlib.util
 import json
 import mmap
 import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +24,11 @@ from typing import Any
 _MARK = b"\x0a\x0dxla/xla.proto"  # how the description of that file begins: its name
 _MOST = 1 << 18  # bytes from there; the description of jaxlib 0.12 has about 1 << 15
 _SAID = 1 << 14
-# no machine is asked what it is, no log is written; and the lock that a running trial has of the
-# machine's TPU is left alone: libtpu would end before it read a flag, and so complain of none
-_NO_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_LOG_DIR": "disabled",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 
 def main(result: str) -> None:
     """Answer for every text on standard input."""
-    asked = json.load(sys.stdin)
-    texts, of_libtpu = asked, []
-    if isinstance(asked, dict):
-        texts, of_libtpu = asked["xla"], asked["libtpu"]
+    texts = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # up to jaxlib 0.6 a refusal is an abort
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.pop("XLA_FLAGS", None)
@@ -56,65 +40,20 @@ def main(result: str) -> None:
         "jaxlib": version.__version__,
         "description": _description(Path(jaxlib.__file__).parent),
         "answers": answers,
-        "libtpu": _of_libtpu(of_libtpu),
     }
     Path(result).write_text(json.dumps(document), encoding="utf-8")
 
 
-def _of_libtpu(texts: list[str]) -> dict[str, Any] | None:
-    """Return libtpu's version and what it makes of each text; None where it is not installed."""
-    spec = importlib.util.find_spec("libtpu") if texts else None
-    if spec is None or spec.origin is None:
-        return None
-    library = Path(spec.origin).parent / "libtpu.so"
-    if not library.is_file():
-        return None
-    for name, value in _NO_TPU.items():
-        os.environ.setdefault(name, value)
-
-    def parse(text: str) -> bytes:
-        os.environ["LIBTPU_INIT_ARGS"] = text
-        _start_libtpu(library)
-        return b"parsed"
-
-    answers = [_forked(text, parse) for text in texts]
-    return {"version": importlib.metadata.version("libtpu"), "answers": answers}
-
-
-def _start_libtpu(library: Path) -> None:
-    """Have libtpu parse its flags, which no device is needed for.
-
-    The members of PJRT_Api: two words and three of its version, then PJRT_Error_Destroy, _Message,
-    _GetCode and PJRT_Plugin_Initialize (openxla/xla, xla/pjrt/c/pjrt_c_api.h).
-    """
-    loaded = ctypes.CDLL(str(library))
-    loaded.GetPjrtApi.restype = ctypes.c_void_p
-    member = ctypes.cast(loaded.GetPjrtApi() + 64, ctypes.POINTER(ctypes.c_void_p))[0]
-    initialize = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(member)
-    arguments = (ctypes.c_size_t * 2)(16, 0)  # its size, and no extension
-    initialize(ctypes.addressof(arguments))
-
-
 def _answer(text: str, xla_client: Any) -> dict[str, Any]:
-    """Return what XLA makes of one text."""
-
-    def parse(text: str) -> bytes:
-        os.environ["XLA_FLAGS"] = text
-        data: bytes = xla_client.CompileOptions().SerializeAsString()
-        return data
-
-    return _forked(text, parse)
-
-
-def _forked(text: str, parse: Callable[[str], bytes]) -> dict[str, Any]:
-    """Return what a process of its own makes of one text, and what it said."""
+    """Return what XLA makes of one text in a process of its own, and what it said."""
     read_end, write_end = os.pipe()
     with tempfile.TemporaryFile() as said:
         child = os.fork()
         if child == 0:
             try:
                 os.dup2(said.fileno(), 2)
-                data = parse(text)
+                os.environ["XLA_FLAGS"] = text
+                data: bytes = xla_client.CompileOptions().SerializeAsString()
                 with os.fdopen(write_end, "wb") as pipe:
                     pipe.write(data)
                 os._exit(0)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.ledger import Event
-from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.resolved import again
@@ -71,22 +67,3 @@ def test_a_resumed_campaign_makes_the_same_stack(tmp_path: Path) -> None:
     assert len(executor.submitted) == len(set(executor.submitted))
     screened = {name for name in executor.submitted if "-wave3" in name and "+" in name}
     assert {arm_of(name) for name in screened} == {STACK}
-
-
-def test_what_is_compiled_first_is_asked_again_for_a_new_wave(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(script)
-    asked: list[frozenset[str]] = []
-
-    def settle(
-        state: LedgerState, pending: Sequence[Trial], whole: Sequence[Trial]
-    ) -> tuple[Event, ...]:
-        asked.append(frozenset(trial.profile.id for trial in pending))
-        return ()
-
-    made = deriving(tmp_path, executor)
-    each = again(made, made.study, session="first", executor=executor)
-    each.compile_step = settle
-    each.open()
-    run(each)
-    assert [STACK in one for one in asked[:2]] == [False, True]
-    assert len(asked) < 5  # once for each set of profiles, not at every turn

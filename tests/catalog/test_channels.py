@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.catalog import candidates as candidates_module
 from pytest_xlatune.catalog.candidates import profiles_for
 from pytest_xlatune.catalog.context import Context, vendor_of
-from pytest_xlatune.catalog.entries import CatalogEntry, load, probed_libtpu, tpu_flags
+from pytest_xlatune.catalog.entries import CatalogEntry, load, probed_libtpu
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
@@ -247,16 +247,7 @@ def test_an_entry_says_which_probed_libtpu_accepts_it(entry: object) -> None:
 
 
 class Answers(Target):
-    """What libtpu 0.0.52 said of a text with an unknown flag, and of one with a bad value."""
-
-    def libtpu(self, texts: object) -> list[str] | None:
-        del texts
-        return [
-            "ERROR: Unknown command line flag 'xla_tpu_rwb_fusio'\n",
-            "ERROR: Illegal value 'kBrkga' specified for flag 'xla_memory_scheduler'; Valid ...\n",
-            "",
-            "",
-        ]
+    """An XLA that takes every text."""
 
     def __call__(self, texts: object) -> list[object]:  # type: ignore[override]
         from pytest_xlatune.catalog.effect import ParsedText
@@ -264,20 +255,14 @@ class Answers(Target):
         return [ParsedText(options={}) for _ in texts]  # type: ignore[attr-defined]
 
 
-def test_what_libtpu_refuses_is_named() -> None:
+def test_a_flag_of_libtpu_that_a_later_one_puts_out_of_effect_is_named() -> None:
     twice = "--xla_tpu_rwb_fusion=true --xla_tpu_dot_dot_fusion --noxla_tpu_rwb_fusion"
     profiles = [
-        Profile(id="a", env={TPU: "--xla_tpu_rwb_fusio=false"}),
-        Profile(id="b", env={TPU: "--xla_memory_scheduler=kBrkga"}),
         Profile(id="twice", env={TPU: twice}),
         Profile(id="same", env={TPU: "--xla_tpu_rwb_fusion=false --noxla_tpu_rwb_fusion"}),
     ]
     found = lint(profiles, Context(), Answers(python="python", environ={})).objections
     said = {each.profile: (each.rule, each.text) for each in found if each.rule != "no-op"}
-    hint = "did you mean xla_tpu_rwb_fusion?"
-    assert said["a"] == ("unknown-flag", f"unknown to libtpu: --xla_tpu_rwb_fusio; {hint}")
-    assert said["b"][0] == "bad-value"
     why = "--xla_tpu_rwb_fusion=true is not in effect: xla_tpu_rwb_fusion is 'false' in the"
     assert said["twice"] == ("not-in-effect", f"{why} whole text")
     assert "same" not in said, "the same value again"
-    assert "xla_tpu_rwb_fusion" in tpu_flags()

@@ -13,7 +13,7 @@ import pytest
 from pytest_xlatune.catalog.context import deployed_context, text_profile
 from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
-from pytest_xlatune.prepare.compilers import shape_of
+from pytest_xlatune.tasks.lint_profiles import shape_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"

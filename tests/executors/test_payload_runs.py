@@ -307,19 +307,11 @@ def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(
 
 
 @pytest.mark.parametrize("verb", ["trainer", "devices"])
-def test_what_a_trial_runs_on_is_asked_while_its_trainer_starts_but_for_devices(
+def test_what_a_trial_runs_on_is_asked_before_its_trainer_edits_anything(
     tmp_path: Path, start: Start, verb: str
 ) -> None:
-    # the trainer goes on once the question is answered, or at once where it is not to be asked yet
-    begun = tmp_path / "environment.early.txt"
-    waits = (
-        "import pathlib, time\n"
-        f"while b'xlatune-environment' not in (pathlib.Path({str(begun)!r}).read_bytes() "
-        f"if pathlib.Path({str(begun)!r}).exists() else b''): time.sleep(0.02)\n"
-    )
-    edits = "pathlib.Path('model.py').write_text('x = 2\\n')\n"
     (tmp_path / "train.py").write_text(
-        "import model\n" + (waits if verb == "trainer" else "import pathlib\n") + edits
+        "import pathlib\nimport model\npathlib.Path('model.py').write_text('x = 2\\n')\n"
     )
     (tmp_path / "model.py").write_text("x = 1\n")
     before = code_digest(str(tmp_path), str(tmp_path / "train.py"))
@@ -328,13 +320,10 @@ def test_what_a_trial_runs_on_is_asked_while_its_trainer_starts_but_for_devices(
     spec = LaunchSpec(
         argv=(sys.executable, str(tmp_path / "train.py")), env=PATH, probe=asks, paths=()
     )
-    spec = with_probe(spec, devices=verb == "devices")
-    write_spec(tmp_path, spec)
+    write_spec(tmp_path, with_probe(spec, devices=verb == "devices"))
     start(tmp_path).wait(LIMIT_S)
     assert outcome(tmp_path).state is State.COMPLETED
     told = json.loads((tmp_path / "environment.json").read_text())
     assert told["node"]["kernel"] == platform.release()
-    is_as_begun = told["code"] == {str(tmp_path): before}
-    assert is_as_begun == (verb == "trainer"), told
-    assert not begun.exists()
-    assert (tmp_path / "environment.txt").exists() == (verb == "devices"), "asked once"
+    assert told["code"] == {str(tmp_path): before}, told
+    assert code_digest(str(tmp_path), str(tmp_path / "train.py")) != before

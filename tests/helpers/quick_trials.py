@@ -23,7 +23,7 @@ from typing import Any
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
-from pytest_xlatune.executors.folder import write_spec
+from pytest_xlatune.executors.folder import DEVICES, write_spec
 from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
@@ -206,14 +206,12 @@ def _environment(
 
     JAX is not asked for devices: that costs two seconds a cell in each session.
     """
-    probe = [word for word in spec["probe"] if word != payload._DEVICES]
-    paths = spec.get("paths", ())
-    if Path(probe[1]).name == payload.PROBE:
-        return _told([*probe[:2], "both", *probe[3:], *paths], folder, environment)
-    # a shell or a container stands around the interpreter: one asks outside of it and one inside
-    node = [sys.executable, payload.PROBE, "node", *paths]
+    probe = [word for word in spec["probe"] if word != DEVICES]
+    node = [sys.executable, payload.PROBE, "node", *spec.get("paths", ())]
     found, inside = (_told(argv, folder, environment) for argv in (node, probe))
-    return {**found, **inside, "problems": [*found["problems"], *inside["problems"]]}
+    places = {**found.get("repositories", {}), **inside.get("repositories", {})}
+    problems = [*found["problems"], *inside["problems"]]
+    return {**found, **inside, "repositories": places, "problems": problems}
 
 
 def _told(argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]) -> dict[str, Any]:

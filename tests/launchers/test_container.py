@@ -27,7 +27,7 @@ from tests.helpers.probes import PROBE, make_trial
 GOLDEN = Path(__file__).parents[1] / "data" / "containers"
 SHA = "sha256:" + "0123456789abcdef" * 4
 NAMED = f"rocm/jax-training:maxtext-v26.4@{SHA}"
-SIF, SQSH = f"/shared/images/jax.sif@{SHA}", f"/shared/images/jax.sqsh@{SHA}"
+SQSH = f"/shared/images/jax.sqsh@{SHA}"
 PROFILE = profile("overlap-2", "--xla_a=2 --xla_b=X,Y", env={"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1"})
 NASTY = {
     "COMMAS": "FUSION,CUBLAS",
@@ -78,8 +78,6 @@ SITES: dict[str, tuple[ContainerLauncher, str]] = {
         ),
         SHA,
     ),
-    "apptainer-nvidia": (container(runtime="apptainer", gpus="nvidia"), SIF),
-    "apptainer-amd": (container(runtime="apptainer", gpus="amd", args=("--writable-tmpfs",)), SIF),
     "pyxis-nvidia": (container(runtime="pyxis", gpus="nvidia"), SQSH),
     "pyxis-amd": (container(runtime="pyxis", gpus="amd", mounts=("/shared:/shared:ro",)), SQSH),
 }
@@ -144,11 +142,11 @@ def test_it_is_a_launcher_and_part_of_the_cell() -> None:
     [
         ("rocm/jax:26.4", "docker", "is not pinned.*RepoDigests"),
         ("rocm/jax:26.4@sha256:abc", "podman", "is not pinned"),
-        ("/shared/jax.sif", "apptainer", "sha256sum FILE"),
+        ("/shared/jax.sqsh", "pyxis", "sha256sum FILE"),
         ("", "docker", "names no image"),
-        (SIF, "docker", "docker needs an image by name"),
-        (NAMED, "apptainer", "apptainer needs the absolute path of an image file"),
-        (f"jax.sif@{SHA}", "apptainer", "absolute path"),
+        (SQSH, "docker", "docker needs an image by name"),
+        (NAMED, "pyxis", "pyxis needs the absolute path of an image file"),
+        (f"jax.sqsh@{SHA}", "pyxis", "absolute path"),
     ],
 )
 def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str) -> None:
@@ -183,7 +181,7 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
         ({"args": ("--env=A=1",)}, "args has --env, which is set by the cell's `deployed`"),
         ({"args": ("-d",)}, "a trial is waited for"),
         ({"program": "sudo 'docker"}, "program .* No closing quotation"),
-        ({"runtime": "apptainer", "shm_size": "1g"}, "shm_size means nothing to apptainer"),
+        ({"runtime": "apptainer"}, "unknown runtime 'apptainer'.*Known: docker, podman, pyxis"),
         ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),
         ({"inner": container()}, "is a container as well"),
     ],
@@ -229,7 +227,7 @@ def run_with_stand_in(
     """Do what the payload does on a node whose runtime is the stand-in."""
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("docker", "podman", "apptainer", "srun"):
+    for name in ("docker", "podman", "srun"):
         text = STAND_IN.format(python=sys.executable, record=str(folder / "asked.json"))
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -261,7 +259,7 @@ def run_with_stand_in(
     return env, argv, cwd
 
 
-RUNTIMES = {"docker": NAMED, "podman": NAMED, "apptainer": SIF, "pyxis": SQSH}
+RUNTIMES = {"docker": NAMED, "podman": NAMED, "pyxis": SQSH}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -19,7 +19,7 @@ def process(rank: int, **said: Any) -> SeenProcess:
     usual = {
         "pid": 100 + rank, "parent": 1, "name": "python", "rank": rank, "state": "S",
         "threads": 30, "call": "futex", "channel": "futex_wait", "on": "", "main_cores": 0.0,
-        "other_cores": 0.0, "stacks": (AT,), "by": "faulthandler",
+        "other_cores": 0.0, "stacks": (AT,),
     }  # fmt: skip
     return SeenProcess(**{**usual, **said})
 
@@ -143,7 +143,7 @@ def test_a_rank_that_ended_or_whose_node_is_silent_is_behind() -> None:
 
 
 def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:
-    shell = process(0, pid=90, name="bash", threads=1, call="wait4", stacks=(), by="")
+    shell = process(0, pid=90, name="bash", threads=1, call="wait4", stacks=())
     loop = process(0, call="running", state="R", stacks=ELSEWHERE)
     first = HangLook(node="n0", rank=0, at_s=1.0, quiet_s=99.0, processes=(shell, loop))
     found = standstill([first, look(1), look(2)])

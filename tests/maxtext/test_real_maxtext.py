@@ -20,9 +20,8 @@ import msgspec
 import pytest
 
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.launchers.maxtext import MaxTextLauncher, maxtext_bundle
+from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import Release, ask, look_at_keys
 from pytest_xlatune.sweep.declaration import load_sweep
@@ -84,15 +83,6 @@ def test_the_release_knows_every_key_that_the_catalog_tries() -> None:
     assert len(tried) > 10
     found = look_at_keys(launcher, sweep.resolve().cell, tried, environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
-
-
-def test_a_wheel_has_no_bundles_and_the_error_says_what_has() -> None:
-    """Of a release of the package index; an environment with a checkout has the file."""
-    with pytest.raises(ConfigError) as raised:
-        maxtext_bundle("DENSE_VMEM_LIMIT_FLAG", of=LAUNCHER.removeprefix("python="))
-    said = str(raised.value)
-    assert "its MaxText has no benchmarks/xla_flags_library.py" in said
-    assert said.endswith("name a checkout of MaxText")
 
 
 def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdir: Path) -> None:

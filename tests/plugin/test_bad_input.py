@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,16 @@ MISTAKES = {
         ("--xlatune-workdir=test_sweep.py/below",),
         "*--xlatune-workdir: *below cannot be made, because *test_sweep.py is a file*",
     ),
+    "a pipe as the settings file": (
+        (),
+        ("--xlatune-config=pipe",),
+        "*pipe cannot be read: it is no plain file*",
+    ),
+    "a pipe as the file of notification targets": (
+        (),
+        ("--xlatune-notify-file=pipe",),
+        "*notification targets cannot be read from *pipe: it is no file of text*",
+    ),
     "a wave of -m that does not exist": (
         (),
         ("-m", "wave1 or wave22"),
@@ -92,6 +103,7 @@ def test_a_mistake_is_one_message_and_exit_code_4(
         assert change[0] in text
         text = text.replace(*change)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    os.mkfifo(folder.path / "pipe")
     done = (folder.run_with_workers if has_workers else folder.run)(*options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines([message])

@@ -12,8 +12,6 @@ import msgspec
 import pytest
 
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.guests.megascale import command
-from pytest_xlatune.guests.megascale.environment import Item
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
@@ -66,42 +64,16 @@ class Choosy(CommandLauncher):
         return (("exit 0", "never said"), ("exit 1", "no runtime here"))
 
 
+def test_this_machine_starts_one_rank(tmp_path: Path) -> None:
+    clean = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
+    two = dataclasses.replace(clean, resources=Resources(tasks_per_node=2))
+    (fault,) = {*look(two).faults} - {*look(clean).faults}
+    assert fault.startswith("tasks_per_node is 2, and the local executor starts one process")
+
+
 def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
     choosy = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
     assert look(choosy).faults == ("this machine: no runtime here",)
-
-
-@pytest.mark.parametrize(
-    ("slices", "status", "is_noted"),
-    [("2", 111, True), ("2", 0, False), ("2", 1, False), ("1", 111, False), ("", 111, False)],
-)
-def test_the_settings_of_a_host_are_looked_at_where_there_are_several_slices(
-    slices: str, status: int, is_noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Status 111 is the look's; any other is of an xlatune that does not start there."""
-    begun = site(tmp_path)
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexit {status}\n")
-    python.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(python))
-    cell = msgspec.structs.replace(begun.cell, deployed={"MEGASCALE_NUM_SLICES": slices})
-    launcher = CommandLauncher(argv=("/bin/sh",))
-    found = look(dataclasses.replace(begun, cell=cell, launcher=launcher))
-    said = "this machine: settings of the host are not those advised for 2 slices; "
-    assert not found.faults
-    assert [each.startswith(said) for each in found.notes] == [True] * is_noted
-
-
-def test_the_look_at_a_host_is_the_command_of_the_guest(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for is_good, status in ((False, 111), (True, 0)):
-        item = Item(name="mtu.eth0", value="1460", is_good=is_good, advice="more", source="a test")
-        monkeypatch.setattr(command, "check", lambda _, item=item: [item])
-        with pytest.raises(SystemExit) as end:
-            exec(preflight._SLICES_LOOK, {})  # as a node's Python has it
-        assert int(end.value.code or 0) == status
-    assert "CHANGE mtu.eth0 = 1460" in capsys.readouterr().out
 
 
 def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_the_course_of_a_cell_is_a_page(
 ) -> None:
     path = tmp_path / "pages" / "course.html"
     assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 0
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(pipe)]) == 2
     assert f"written: {path}" in capsys.readouterr().out
     text = path.read_text(encoding="utf-8")
     page = read(text)

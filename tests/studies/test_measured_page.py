@@ -64,7 +64,7 @@ POWERS = {
     "three at +2 %, four waves": 87.5,
     "three at +2 %, noise 0.3 %": 99,
     "three at +2 %, noise 1.0 %": 50,
-    "three at +2 %, 17 of 25 after compile checks": 96,
+    "three at +2 %, 17 of 25 settled without a job": 96,
     "three at +2 %, noise 1.0 %, 80 jobs": 84,
     "three at +2 %, noise 1.0 %, 100 jobs": 90,
     "three at +2 %, noise 1.0 %, 150 jobs": 96,

@@ -202,7 +202,7 @@ def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
 
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
-    texts = {"executor": "local", "compile-check": "on", "negative": "xfail", "log-level": "debug"}
+    texts = {"executor": "local", "negative": "xfail", "log-level": "debug"}
     texts |= {"access": "group"}
     texts["parallelism"] = "PP=3"
     texts |= {

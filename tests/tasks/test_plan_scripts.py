@@ -13,7 +13,7 @@ from pytest_xlatune.model.result import Shares, TrialResult, TrialStatus
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.gate import Gate
-from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.tasks.plan import plan_of
 
@@ -91,8 +91,8 @@ def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
 
 
 def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:
-    asked = UserOptions(values={"nodelist": ("node001",), "compile_check": "on"})
-    gate = replace(DECLARED, gate=Gate(), design=DesignSettings())
+    asked = UserOptions(values={"nodelist": ("node001",)})
+    gate = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=CompileCheck())
     assert "no compile check: a gate measures all that it compares" in planned(
         tmp_path, asked, declared=gate
     )

@@ -27,7 +27,7 @@ def look(rank: int, **said: object) -> dict[str, object]:
     process = {
         "pid": 9 + rank, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
         "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
-        "other_cores": 0.0, "stacks": [["/u/train.py:4 main"]], "by": "faulthandler", **said,
+        "other_cores": 0.0, "stacks": [["/u/train.py:4 main"]], **said,
     }  # fmt: skip
     last = "completed step: 6, ..."
     return {

@@ -7,11 +7,6 @@ memory. Names, source lines and metadata never make a difference.
 Whether a flag acted: `seen_in.toml` has the fact of the program that each must change. A flag that
 was set and changed nothing was measured for nothing; a flag that acts at run time only cannot be
 judged here at all. Which of the three holds is looked up, not guessed.
-
-`CompileJudge` says which profiles need no run, and why; it starts no compiler. Two programs may be
-equal and run differently: what acts at run time only (flags that no table of
-HLO knows, variables, overrides) is kept beside the program, and only where both are equal is a
-profile the baseline, or another profile, under another name.
 """
 
 from __future__ import annotations
@@ -20,16 +15,14 @@ import functools
 import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
-from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.message import Message, Value, say, sentence, verbatim
-from pytest_xlatune.model.profile import Profile, effective_values
-from pytest_xlatune.model.record import Real, Record, digest
+from pytest_xlatune.model.message import Message, Value, say, verbatim
+from pytest_xlatune.model.record import Record
 
 
 class Change(StrEnum):
@@ -380,100 +373,3 @@ def _proof(
         acted, why = Acted.DID_NOT_ACT, verbatim("the program is identical" if is_same else found)
     message = say(_PROOFS[acted], flag=flag, why=why, together=together)
     return Proof(flag=flag, acted=acted, message=message)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """What came out of compiling a profile."""
-
-    profile: Profile
-    program: Program | None  # None: the compiler made none
-    said: str = ""  # its last word where something went wrong
-    refused: bool = False  # a flag was unknown to it, or its value
-    is_interrupted: bool = False  # from outside: no program, and nothing of the profile is known
-    is_out_of_memory: bool = False  # it ended for want of memory
-    took_s: float = 0.0
-
-
-class CompileFinding(Record, frozen=True, kw_only=True):
-    """A profile, judged."""
-
-    profile: str
-    cls: CompileClass
-    sentence: str
-    took_s: Real = 0.0
-    setting: str = ""  # digest of program and run-time settings; "" where there is no program
-    later: tuple[str, ...] = ()  # settings that may act at run time only
-
-
-_CLASSES = {Change.SCHEDULE: CompileClass.SCHEDULE}
-
-
-@dataclass(slots=True, kw_only=True)
-class CompileJudge:
-    """Judges profiles, each against the baseline."""
-
-    baseline: Program  # the cell as deployed
-    memory_limit_bytes: int | None = None  # of one device; None is unknown
-    # which of a profile's variables do nothing where its program is the baseline's, and why
-    idle: Callable[[Mapping[str, str]], Mapping[str, str]] = field(default=lambda _: {})
-
-    def judge(self, compiled: Compiled) -> CompileFinding:
-        """Say what compiling this profile tells."""
-        found = compiled.program
-        cls = CompileClass.REFUSED if compiled.refused else CompileClass.FAILED
-        said, setting = compiled.said, ""
-        later: dict[str, str | None] = {}
-        if found is not None:
-            later = self._run_time(compiled.profile, found)
-            cls, said = self._compare(compiled.profile, found, later)
-            setting = digest([found.digest, found.tuned, sorted(later.items())])
-            said += f"; then: {compiled.said}" if compiled.said else ""
-        return CompileFinding(
-            profile=compiled.profile.id,
-            cls=cls,
-            sentence=said,
-            took_s=compiled.took_s,
-            setting=setting,
-            later=tuple(sorted(later)),
-        )
-
-    def _compare(
-        self, profile: Profile, found: Program, later: Mapping[str, str | None]
-    ) -> tuple[CompileClass, str]:
-        needed, limit = found.memory_bytes, self.memory_limit_bytes
-        if needed is not None and limit is not None and needed > limit:
-            return CompileClass.MEMORY, f"{size(needed)} of {size(limit)}"
-        changed = difference(self.baseline, found)
-        if changed.change is not Change.IDENTICAL:
-            # the class says already how far they are apart
-            told = "; ".join(map(sentence, changed.facts or changed.messages))
-            return _CLASSES.get(changed.change, CompileClass.PROGRAM), told
-        if later:
-            may = f"{', '.join(sorted(later))} may act below it, or later"
-            return CompileClass.UNSEEN, f"same program; {may}"
-        said = "keep one such profile as an A/A control, or none"
-        if idle := self.idle(profile.env):
-            said = "; ".join(f"{name}: {why}" for name, why in idle.items())
-        elif profile.flags and differing(self.baseline, found) == []:
-            said = "every option is as deployed: a default, or silently dropped"
-        return CompileClass.IDENTICAL, said
-
-    def _run_time(self, profile: Profile, found: Program) -> dict[str, str | None]:
-        """Return the settings that may act without changing the program."""
-        set_to: dict[str, str | None] = dict(effective_values(profile.flags))
-        options = differing(self.baseline, found)
-        if options is not None and found.options is not None:
-            # XLA prints a list that was emptied as it prints a default: not at all
-            emptied = [name for name, value in set_to.items() if not value]
-            set_to = {name: found.options.get(name) for name in options} | dict.fromkeys(
-                emptied, ""
-            )
-        # a flag that acts on the program alone runs alike where programs are equal
-        seen = {name for name, row in expectations().items() if row.fact is not None}
-        idle = self.idle(profile.env)
-        return {
-            **{f"--{name}": value for name, value in set_to.items() if name not in seen},
-            **{name: value for name, value in profile.env.items() if name not in idle},
-            **profile.overrides,
-        }

@@ -55,7 +55,6 @@ from pytest_xlatune.executors.slurm.nodes import (
     check_nodes,
     pick_nodes,
     resume_nodes,
-    shared_note,
 )
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
@@ -124,10 +123,6 @@ class OnSlurm(Executor):
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Ask squeue; see `nodes.busy_note`."""
         return busy_note(nodelist, run=self._run)
-
-    def shared_note(self, slots: Sequence[Sequence[str]]) -> str:
-        """Ask Slurm's topology; see `nodes.shared_note`."""
-        return shared_note(slots, run=self._run)
 
     def look(
         self,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import getpass
-import itertools
 import logging
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +15,6 @@ from datetime import UTC, datetime
 from pytest_xlatune.executors import OWN_JOBS, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.hosts import expand, switches
 from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
@@ -268,50 +265,6 @@ def busy_note(names: Sequence[str], *, run: Run = run_command) -> str:
         return ""
     more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
     return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
-
-
-_TOPOLOGY = ("scontrol", "show", "topology")
-
-
-def shared_note(slots: Sequence[Sequence[str]], *, run: Run = run_command) -> str:
-    """Say which slots share a switch, and with that may disturb each other; "" where none does.
-
-    Where Slurm's topology names no switch, that is said.
-    """
-    answer = run(_TOPOLOGY)
-    try:
-        leaves = {name: {*expand(nodes)} for name, nodes in switches(answer.out).items()}
-        known = {*itertools.chain(*leaves.values())}
-        lost = next((node for slot in slots for node in slot if node not in known), "")
-        why = answer.error if answer.code else f"it names no switch of {lost}" if lost else ""
-    except ConfigError as error:
-        why = str(error)
-    if why:
-        return (
-            f"`{shlex.join(_TOPOLOGY)}` does not tell which slots share a switch ({why}). "
-            "Those that do may disturb each other"
-        )
-    under = {
-        name: [number for number, slot in enumerate(slots, start=1) if nodes & {*slot}]
-        for name, nodes in leaves.items()
-    }
-    shared = [f"{_slots(each)} share {name}" for name, each in under.items() if len(each) > 1]
-    wide = sorted(n for n, times in Counter(itertools.chain(*under.values())).items() if times > 1)
-    if shared:
-        more = f", and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else ""
-        return f"{'; '.join(shared[:_SHOWN])}{more}. Their trials may disturb each other"
-    if wide:
-        return (
-            f"no two slots share a leaf switch, but traffic inside {_slots(wide)} goes through "
-            "switches above. Trials may disturb each other there"
-        )
-    return ""
-
-
-def _slots(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"slot {numbers[0]}"
-    return f"slots {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def _clock(seconds: str) -> str:

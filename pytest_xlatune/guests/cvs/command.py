@@ -32,7 +32,6 @@ from pytest_xlatune.guests.cvs.values import CvsFile
 from pytest_xlatune.guests.cvs.written import least_values, with_least_values
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import without_secrets
-from pytest_xlatune.prepare.compilers import check_sweep
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.runs import calibrate
 
@@ -139,7 +138,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
         resolved = sweep.resolve(options.said)
         study = resolved.calibration(arguments.jobs)
-        check_sweep(resolved)
+        resolved.check()
         with trials_of(resolved, options) as (runs, tick):
             campaign = runs.open(resolved, study)
             written = calibrate(campaign, tick).written
@@ -168,7 +167,7 @@ def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
             yield f"    {metric}: {threshold.words}"
         flags = " ".join(f"--{name}={value}" for name, value in cell.xla_flags.items())
         yield from _wrapped(f"    XLA_FLAGS: {flags or 'none'}")
-    for runtime in (found.container.runtime, "apptainer"):
+    for runtime in (found.container.runtime, "pyxis"):
         if dropped := container_settings(found.container, runtime)[1]:
             yield from _wrapped(f"  not taken by {runtime}: {' '.join(dropped)}")
     for title, variables in (("environment", found.env), ("added by CVS", found.added)):

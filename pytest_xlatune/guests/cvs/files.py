@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.guests.cvs.reading import read_cvs
 from pytest_xlatune.guests.cvs.source import Source, is_open, objects_of
 from pytest_xlatune.guests.cvs.values import NO_CONTAINER, CvsFile
@@ -139,6 +140,6 @@ def text_of(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise ConfigError(f"{path} has more than 16 MiB: no CVS file is so large")
-        return path.read_text(encoding="utf-8-sig")
+        return secure_files.read_named(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a JSON file of CVS") from None

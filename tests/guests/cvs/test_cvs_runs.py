@@ -191,7 +191,7 @@ def test_from_cvs_is_a_cell_to_tune(tmp_path: Path) -> None:
             Sweep.from_cvs(path, nodes=4, values=values)
 
 
-@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer", "pyxis"])
+@pytest.mark.parametrize("runtime", ["docker", "podman", "pyxis"])
 def test_a_container_of_each_runtime_takes_what_has_a_place_in_it(
     tmp_path: Path, runtime: str
 ) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 
-from pytest_xlatune.evidence.hlo.difference import Compiled
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.ledger import CampaignOpened, Event, LedgerEntry, ProfileCompiled, TrialEnded
+from pytest_xlatune.ledger import CampaignOpened, CellCompiled, Event, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import CompileClass
-from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import NotRun
 from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
-from pytest_xlatune.prepare import compilers as compiling
-from pytest_xlatune.prepare.compile_check import CellStep
-from pytest_xlatune.prepare.compilers import Compiler, compiler_for
+from pytest_xlatune.prepare import compile_check as compiling
+from pytest_xlatune.prepare.compile_check import (
+    Compiled,
+    Compiler,
+    answer,
+    compiled,
+    compiler_for,
+)
 from pytest_xlatune.sweep.declaration import CompileCheck
-from tests.compile_check.test_step import PROGRAM, compiler
 
 SIZES = (4, 8, 16)
 CELLS = {
@@ -55,26 +58,35 @@ def trial(size: int) -> Trial:
 class Machine:
     """A compiler of cells, and how often it was started."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.said = {"memory_limit_bytes": 10 * GIB, **said}
+        self.limit_bytes: int | None = 10 * GIB
         self.made: list[str] = []
         self.answers: dict[str, Compiled] = {}
+        (folder / "step.py").write_text("def step(): ...\n", encoding="utf-8")
         monkeypatch.setattr(compiling, "compiled", self._compiled)
 
-    def _compiled(self, each: Profile, spec: LaunchSpec, root: Path) -> Compiled:
+    def _compiled(self, spec: LaunchSpec, folder: Path) -> Compiled:
         (size,) = spec.argv
         self.made.append(size)
-        program = msgspec.structs.replace(PROGRAM, memory_bytes=int(float(size) * GIB))
-        return self.answers.get(size, Compiled(profile=each, program=program, took_s=1.5))
+        needed = int(float(size) * GIB)
+        return self.answers.get(size, Compiled(needed_bytes=needed, took_s=1.5))
 
     def of(self, cell: Cell) -> Compiler:
-        size = f"{cell.per_device_batch_size:g}"
-        return compiler(self.folder, way=lambda _: LaunchSpec(argv=(size,)), **self.said)
+        return Compiler(
+            spec=LaunchSpec(argv=(f"{cell.per_device_batch_size:g}",)),
+            python=sys.executable,
+            sources=(self.folder / "step.py",),
+            memory_limit_bytes=self.limit_bytes,
+        )
+
+    def answered(self, state: LedgerState, pending: Sequence[Trial]) -> tuple[Event, ...]:
+        return answer(
+            state, pending, compiler=self.of, cells=CELLS, stage="compiled", folder=self.folder
+        )
 
     def asked(self, state: LedgerState, size: int) -> tuple[LedgerState, tuple[Event, ...]]:
-        step = CellStep(self.of, CELLS, stage="compiled")
-        events = step.next(state, (trial(size),), (), folder=self.folder)
+        events = self.answered(state, (trial(size),))
         entries = [LedgerEntry(number=n, at_s=0.0, event=e) for n, e in enumerate(events)]
         return replay(entries, onto=state), events
 
@@ -106,11 +118,12 @@ def test_each_cell_is_answered_with_what_it_needs(machine: Machine) -> None:
     assert (memory.needed_bytes, memory.limit_bytes, memory.fits) == (8 * GIB, 10 * GIB, True)
     assert memory.by.endswith("on this machine")
     told = state.compiled["pdbs-8"]
-    assert (told.cls, told.sentence, told.took_s) == (CompileClass.FITS, "8 GiB of 10 GiB", 1.5)
+    assert (told.memory.text, told.took_s) == ("8 of 10 GiB", 1.5)
     _, events = machine.asked(state, 16)
     assert memory_in(events).fits is False
     assert machine.made == ["8", "16"]
     assert not list(machine.folder.glob("compiling-*")), "no dump is left lying about"
+    assert machine.answered(state, (msgspec.structs.replace(trial(8), stage="probe"),)) == ()
 
 
 def test_a_resumed_session_compiles_nothing_again(machine: Machine) -> None:
@@ -120,45 +133,40 @@ def test_a_resumed_session_compiles_nothing_again(machine: Machine) -> None:
     state, events = machine.asked(state, 8)
     assert machine.made == ["8"]
     assert memory_in(events) == memory_in(first)
-    assert not [each for each in events if isinstance(each, ProfileCompiled)]
+    assert not [each for each in events if isinstance(each, CellCompiled)]
     (machine.folder / "step.py").write_text("def step(): another\n", encoding="utf-8")
     machine.asked(again(state), 8)
     assert machine.made == ["8", "8"], "another program is compiled anew"
-
-
-def test_another_limit_is_another_answer(machine: Machine) -> None:
-    state, _ = machine.asked(LedgerState(), 8)
-    machine.said["memory_limit_bytes"] = 7 * GIB
+    machine.limit_bytes = 7 * GIB
     _, events = machine.asked(again(state), 8)
-    assert memory_in(events).fits is False
+    assert memory_in(events).fits is False, "another limit is another answer"
 
 
-def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(machine: Machine) -> None:
-    for program in (None, PROGRAM):
-        machine.answers["8"] = Compiled(
-            profile=BASELINE, program=program, said="RESOURCE_EXHAUSTED", is_out_of_memory=True
-        )
-        _, events = machine.asked(LedgerState(), 8)
-        assert memory_in(events).fits is False
-        assert memory_in(events).said == "RESOURCE_EXHAUSTED"
+@pytest.mark.parametrize("needed", [None, 1])
+def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(
+    machine: Machine, needed: int | None
+) -> None:
+    machine.answers["8"] = Compiled(
+        needed_bytes=needed, said="RESOURCE_EXHAUSTED", is_out_of_memory=True
+    )
+    memory = memory_in(machine.asked(LedgerState(), 8)[1])
+    assert (memory.fits, memory.said) == (False, "RESOURCE_EXHAUSTED")
 
 
 def test_where_none_can_answer_it_says_why_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(tmp_path, monkeypatch, memory_limit_bytes=None)
+    machine.limit_bytes = None
     _, events = machine.asked(LedgerState(), 8)
     assert "CompileCheck(memory_limit_gib=...)" in memory_in(events).said
 
     def refused(_: Cell) -> Compiler:
         raise ConfigError("only a trainer of this machine compiles by running")
 
-    step = CellStep(refused, CELLS, stage="compiled")
-    events = step.next(LedgerState(), (trial(8),), (), folder=tmp_path)
+    monkeypatch.setattr(machine, "of", refused)
+    _, events = machine.asked(LedgerState(), 8)
     assert memory_in(events).said == "only a trainer of this machine compiles by running"
     assert machine.made == []
-    other = msgspec.structs.replace(trial(8), stage="probe")
-    assert step.next(LedgerState(), (other,), (), folder=tmp_path) == ()
 
 
 @pytest.mark.parametrize(("limit_gib", "limit"), [(None, None), (60.0, 60 * GIB)])
@@ -170,5 +178,34 @@ def test_the_limit_is_what_the_sweep_says(limit_gib: float | None, limit: int | 
     found = compiler_for(SimpleNamespace(sweep=sweep), check, cell)  # type: ignore[arg-type]
     assert found.memory_limit_bytes == limit
     sweep.site.executor = "slurm"
-    with pytest.raises(ConfigError, match="a rotation's first job tells what its compiler refuses"):
+    with pytest.raises(ConfigError, match="the trials find the ceiling"):
         compiler_for(SimpleNamespace(sweep=sweep), check, cell)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        pytest.param(
+            "print('E0112 07:08:09.1 77 a.cc:234] RESOURCE_EXHAUSTED: Out of memory while trying "
+            "to allocate 9 bytes'); raise SystemExit(1)",
+            ("RESOURCE_EXHAUSTED", True, False), id="it ended for want of memory",
+        ),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)", ("nothing", False, True), id="it was killed"
+        ),
+        pytest.param(
+            "print('no luck'); raise SystemExit(3)", ("no luck", False, False), id="it failed"
+        ),
+        pytest.param("print('done')", ("xla_dump", False, False), id="it dumped no program"),
+    ],
+)  # fmt: skip
+def test_what_a_step_of_the_trainer_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: tuple[str, bool, bool]
+) -> None:
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+    spec = LaunchSpec(argv=(sys.executable, "-c", program), inherit=("PATH",), deadline_s=60)
+    found = compiled(spec, tmp_path / "step")
+    said, *flags = told
+    assert [found.is_out_of_memory, found.is_interrupted] == flags
+    assert found.needed_bytes is None
+    assert said in found.said

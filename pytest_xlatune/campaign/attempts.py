@@ -107,19 +107,6 @@ _REVIVALS = 2  # of nodes without a measured trial in between
 
 
 _TELL_S = 90.0  # a node sees a file of another one late, and looks for some seconds
-_LONGER = 2.0  # the patience with an arm that stood still while it compiled
-
-
-def _hung_before(state: LedgerState, trial: Trial) -> bool:
-    """Whether an earlier trial of an arm stood still between Memstats and its first step."""
-    return any(
-        finding.cls == FailureClass.HANG_SILENT_OOM
-        for progress in state.trials.values()
-        if progress.trial.arm == trial.arm
-        and progress.trial.study == trial.study
-        and progress.ended
-        for finding in progress.ended.findings
-    )
 
 
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
@@ -177,7 +164,7 @@ class Attempts:
         self._asked_to_tell_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before
         self._full_since_s: float | None = None
-        self._told_full: set[bool] = set()  # whether by our own jobs
+        self._told_full: set[str] = set()  # whose jobs fill the queue
         # each by the nodes that it is about
         self._revivals: dict[tuple[str, ...], int] = {}
         self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
@@ -257,22 +244,16 @@ class Attempts:
 
     def _waits(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
         """Tell that a limit on submitted jobs is reached, once a session for whose jobs count."""
-        is_ours = bool(state.in_flight())
-        if is_ours in self._told_full:
+        whose = "one of ours has" if state.in_flight() else "others of yours have"
+        if whose in self._told_full:
             return ()
-        self._told_full.add(is_ours)
-        text = (
-            (
-                "a limit on submitted jobs is reached; the next trial waits until one of ours "
-                "has ended: {error}"
-            )
-            if is_ours
-            else (
-                "a limit on submitted jobs is reached; the next trial waits until others of "
-                "yours have ended: {error}"
-            )
+        self._told_full.add(whose)
+        why = say(
+            "a limit on submitted jobs is reached; the next trial waits until {whose} ended: "
+            "{error}",
+            whose=whose,
+            error=str(error),
         )
-        why = say(text, error=str(error))
         _LOG.warning("%s", sentence(why))
         return (Noted(about=NoteKind.WAITING, why=why),)
 
@@ -366,7 +347,6 @@ class Attempts:
             read_by,
             ticks_s=ticks_s,
             is_suspended=is_suspended,
-            compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
             rotates=progress.trial.rotation is not None,
         )
         if why is None:

@@ -26,8 +26,6 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol as Interface
-from typing import runtime_checkable
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
@@ -322,29 +320,6 @@ def refused_shape(
     return shape.reason if isinstance(shape, NoPipeline) and shape.is_refused else ""
 
 
-@runtime_checkable
-class Keyed(Interface):
-    """A launcher whose trainer takes `key=value` and refuses a key that it does not know."""
-
-    @property
-    def interpreter(self) -> str:
-        """The trainer's Python."""
-
-    @property
-    def package(self) -> str:
-        """The package that ships `configs/base.yml`; "" where none does."""
-
-    @property
-    def cwd(self) -> str:
-        """The directory the trainer runs in; "" is the attempt's folder."""
-
-    def config_of(self, cell: Cell) -> str:
-        """Return the absolute path of a cell's config."""
-
-    def keys(self, trial: Trial, cell: Cell) -> Mapping[str, str]:
-        """Return every key of a trial."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """What an installation says of itself.
@@ -368,7 +343,7 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: of one that is not `Keyed` no key is known.
+        launcher: of one that starts no MaxText no key is known.
         cell: its overrides, axes and protocol make most keys.
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
@@ -376,10 +351,12 @@ def look_at_keys(
     inside = launcher.inside
     if isinstance(launcher, CheckoutLauncher):
         why = (f"{_UNCHECKED}: each commit has its own",)
-        return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
-    if inside is not launcher and isinstance(inside, Keyed) and inside.package:
+        return Preflight(
+            notes=why if isinstance(inside, MaxTextLauncher) and inside.package else ()
+        )
+    if inside is not launcher and isinstance(inside, MaxTextLauncher) and inside.package:
         return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
-    if not isinstance(launcher, Keyed) or not launcher.package:
+    if not isinstance(launcher, MaxTextLauncher) or not launcher.package:
         return Preflight()
     found = ask(launcher, cell, environ=environ)
     if isinstance(found, str):
@@ -404,7 +381,7 @@ def look_at_keys(
     return Preflight(faults=tuple(faults))
 
 
-def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
+def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
     """Return what the trainer's installation says of its keys, or why it could not be asked."""
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:

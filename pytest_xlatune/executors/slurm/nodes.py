@@ -62,27 +62,28 @@ def check_nodes(
     A node that runs something is as good as idle: Slurm queues. Each must belong to `partition`, if
     one is named.
     """
-    faults = _faults(names, run, sleep, partition=partition)
+    _, faults = _look(names, run, sleep, partition=partition)
     return tuple(text for _, text in faults)
 
 
-def _faults(
+def _look(
     names: Sequence[str],
     run: Run,
     sleep: Callable[[float], None],
     *,
     partition: str = "",
-) -> tuple[_Fault, ...]:
+) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
+    """Return all nodes that sinfo names, and what is wrong with these."""
     waits_s = iter(_SILENT_WAITS_S)
     while True:
         answer = run(_SINFO)
         if answer.code:
-            return (("", f"sinfo does not answer: {answer.error}"),)
+            return {}, (("", f"sinfo does not answer: {answer.error}"),)
         nodes = parse_sinfo(answer.out)
-        known = [nodes[name] for name in names if name in nodes]
-        wait_s = next(waits_s, None) if any(node.is_silent for node in known) else None
+        is_silent = any(nodes[name].is_silent for name in names if name in nodes)
+        wait_s = next(waits_s, None) if is_silent else None
         if wait_s is None:
-            return node_faults(names, nodes, partition=partition)
+            return nodes, node_faults(names, nodes, partition=partition)
         sleep(wait_s)
 
 
@@ -129,7 +130,8 @@ def resume_nodes(
     """
     resumed: list[str] = []
     refused = ""
-    if stands := _taken_out_by_people(names, run):
+    nodes, faults = _look(names, run, sleep)
+    if stands := [nodes[name] for name in names if name in nodes and _is_persons(nodes[name])]:
         return Resumed(
             faults=tuple(
                 _fault(node, _STANDS.format(node.state, node.reason))[1] for node in stands
@@ -137,25 +139,35 @@ def resume_nodes(
             unfit=tuple(node.name for node in stands),
         )
     for wait_s in _RESUME_WAITS_S:
-        faults = _without_silent(_faults(names, run, sleep), {*names} - {*resumed}, run)
-        bad = dict(faults)
-        unfit = [name for name in names if name in bad]
+        bad = _unfit(faults, nodes, resumed)
+        unfit = [name for name in names if name in dict(bad)]
         if not unfit:
             break
-        _log.warning("nodes are resumed: %s", "; ".join(text for _, text in faults))
+        _log.warning("nodes are resumed: %s", "; ".join(text for _, text in bad))
         for name in unfit:
             answer = run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
             refused = f"{name}: {answer.error}" if answer.code else refused
         resumed += [name for name in unfit if name not in resumed]
         sleep(wait_s)
-    left = _without_silent(_faults(names, run, sleep), {*names} - {*resumed}, run)
-    bad = dict(left)
+        nodes, faults = _look(names, run, sleep)
+    left = _unfit(faults, nodes, resumed)
     return Resumed(
         nodes=tuple(resumed),
         tried=tuple(resumed) if left else (),
         faults=(*(text for _, text in left), *([refused] if left and refused else [])),
-        unfit=tuple(name for name in names if name in bad),
+        unfit=tuple(name for name in names if name in dict(left)),
     )
+
+
+def _unfit(
+    faults: Iterable[_Fault], nodes: Mapping[str, Node], resumed: Sequence[str]
+) -> list[_Fault]:
+    """Return the faults, but of nodes that only do not answer yet: Slurm waits for them."""
+    return [
+        (name, text)
+        for name, text in faults
+        if name in resumed or name not in nodes or not nodes[name].is_silent
+    ]
 
 
 # RESUME once put a node back to work whose drain said "ADMIN: hardware swap"
@@ -169,27 +181,10 @@ _SLURMS_REASON = re.compile(
 _STANDS = "is {}: {!r}. A person said so, and it stands; resume the node, then run again"
 
 
-def _taken_out_by_people(names: Sequence[str], run: Run) -> list[Node]:
-    answer = run(_SINFO)
-    nodes = parse_sinfo(answer.out) if not answer.code else {}
-    known = [nodes[name] for name in names if name in nodes]
-    return [
-        node
-        for node in known
-        if node.state not in _USABLE and node.reason and not _SLURMS_REASON.match(node.reason)
-    ]
-
-
-def _without_silent(
-    faults: tuple[_Fault, ...], names: Iterable[str], run: Run
-) -> tuple[_Fault, ...]:
-    """Leave out those of the nodes that only do not answer yet: Slurm waits till they do."""
-    if not faults:
-        return ()
-    answer = run(_SINFO)
-    nodes = parse_sinfo(answer.out) if not answer.code else {}
-    silent = {name for name in names if name in nodes and nodes[name].is_silent}
-    return tuple(fault for fault in faults if fault[0] not in silent)
+def _is_persons(node: Node) -> bool:
+    """Whether a person took a node out."""
+    is_out = node.state not in _USABLE and bool(node.reason)
+    return is_out and not _SLURMS_REASON.match(node.reason)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:

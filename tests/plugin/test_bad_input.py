@@ -57,16 +57,6 @@ MISTAKES = {
         ("--xlatune-workdir=test_sweep.py/below",),
         "*--xlatune-workdir: *below cannot be made, because *test_sweep.py is a file*",
     ),
-    "a pipe as the settings file": (
-        (),
-        ("--xlatune-config=pipe",),
-        "*pipe cannot be read: it is no plain file*",
-    ),
-    "a pipe as the file of notification targets": (
-        (),
-        ("--xlatune-notify-file=pipe",),
-        "*notification targets cannot be read from *pipe: it is no file of text*",
-    ),
     "a wave of -m that does not exist": (
         (),
         ("-m", "wave1 or wave22"),
@@ -103,7 +93,6 @@ def test_a_mistake_is_one_message_and_exit_code_4(
         assert change[0] in text
         text = text.replace(*change)
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    os.mkfifo(folder.path / "pipe")
     done = (folder.run_with_workers if has_workers else folder.run)(*options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines([message])
@@ -115,16 +104,25 @@ def test_a_mistake_is_one_message_and_exit_code_4(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--xlatune-budget=many", "found 'many', expected a whole number above 0*"),
-        ("--xlatune-parallelism=FDSP=4", "unknown axis 'FDSP' *did you mean 'FSDP'*"),
+        (
+            "--xlatune-budget=many",
+            "*found 'many', expected a whole number above 0*",
+        ),
+        (
+            "--xlatune-parallelism=FDSP=4",
+            "*unknown axis 'FDSP' *did you mean 'FSDP'*",
+        ),
+        ("--xlatune-config=pipe", "pipe cannot be read: it is no plain file*"),
+        ("--xlatune-notify-file=pipe", "notification targets cannot be read from pipe: *"),
     ],
 )
 def test_a_wrong_option_ends_the_run_before_collection(
     folder: Any, option: str, message: str
 ) -> None:
+    os.mkfifo(folder.path / "pipe")
     done = folder.run(option)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: {option.partition('=')[0]}: {message}"])
+    done.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
 MINE = """\

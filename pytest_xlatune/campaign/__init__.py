@@ -698,19 +698,15 @@ class Campaign:
         alone = self.study.policy.compiled_stage
         wanted = [each for each in view.pending if not alone or each.stage != alone]
         digests = dict.fromkeys(each.cell_digest for each in wanted)
-        found = {each: spending.exhausted(limits, cell_digest=each, now=True) for each in digests}
+        found = {each: spending.exhausted(limits, cell_digest=each) for each in digests}
         spent = {digest: each for digest, each in found.items() if each is not None}
         fitting = [each for each in wanted if each.cell_digest not in spent]
         if spent:
             self._refuse_spent(view, spent, is_over=not fitting)
-        held: set[str] = set()  # nodes whose next trial waits for the cost of those that have begun
         one_each = spending.is_unknown(limits)
         for trial in self._packing.ready(view.state, fitting, one_each=one_each):
-            nodes = self._nodes_for(trial)
-            is_dear = spending.exhausted(limits, cell_digest=trial.cell_digest) is not None
-            if is_dear or not held.isdisjoint(nodes):
-                held |= nodes
-                continue
+            if spending.exhausted(limits, cell_digest=trial.cell_digest) is not None:
+                return  # it waits for the cost of those that have begun
             self._plan(view)
             self._write(self._attempts.intend(self._state, trial))
             self._hand_over()
@@ -740,12 +736,6 @@ class Campaign:
         if is_over and not self._state.in_flight():
             self._plan(view)
             self._write(told)
-
-    def _nodes_for(self, trial: Trial) -> frozenset[str]:
-        """Return what a trial occupies; its cell, while the scheduler has still to pick nodes."""
-        cell = self._run.cell_of(trial, self._state)
-        here = cell.digest if self._run.picks_nodes(cell) else ""
-        return frozenset(self._state.nodes_of(cell) or (here,))
 
     def _write(self, *events: Event) -> None:
         if events:

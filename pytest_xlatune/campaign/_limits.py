@@ -190,14 +190,11 @@ class Spending:
         """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
         return not self.ended and limits.node_hours is not None
 
-    def exhausted(
-        self, limits: Limits, *, cell_digest: str = "", now: bool = False
-    ) -> Spent | None:
+    def exhausted(self, limits: Limits, *, cell_digest: str = "") -> Spent | None:
         """Return the limit that another trial of this cell would break, None where it may run.
 
         It costs what trials cost on average, its own nodes considered, and so does each that has
-        begun and not ended, but where `now` is asked for; before the first has ended, nothing is
-        known and it may.
+        begun and not ended; before the first has ended, nothing is known and it may.
         """
         limit = limits.node_hours
         if not self.ended or limit is None:
@@ -205,7 +202,7 @@ class Spending:
         used = self.node_s / _HOUR_S
         of_one_node = used / self.ended_nodes
         each = of_one_node * self.nodes_for(cell_digest)
-        begun = [] if now else [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
+        begun = [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
         if used + of_one_node * sum(map(self.nodes_for, begun)) + each <= limit:
             return None
         return Spent(limit="node-hours", used=used, of=limit, each=each)

@@ -274,10 +274,8 @@ class Campaign:
             LedgerError: it cannot be read or written, or is to be moved aside while another session
                 is at it.
         """
-        # another process may be reading a trace, or compiling a profile, in the turn before ours;
-        # a study beside a sweep, such as an evidence run, compiles nothing itself
-        is_compiling = self.compile_step is not None or self._driver.is_long
-        wait_s = _COMPILE_S if is_compiling else _OPEN_S
+        # another process may be reading a trace, or compiling a cell, in the turn before ours
+        wait_s = _COMPILE_S if self.compile_step is not None else _OPEN_S
         self._keep_secrets(())
         with lines_about(self.folder), self._driver.mine(wait_s=wait_s):
             left = self._start_over() if fresh and self._is_of_another_session() else ()
@@ -683,8 +681,7 @@ class Campaign:
         is_asked = any(trial.stage == stage for trial in view.pending)
         if step is None or not is_asked or view.stopped or self._packing.is_full(view.state):
             return False
-        with self._driver.taking_long():
-            events = step(view.state, view.pending)
+        events = step(view.state, view.pending)
         self._write(*events)
         return bool(events)
 

@@ -35,7 +35,6 @@ class DriverLock:
         self._folder = folder
         self._lock: FileLock | None = None
         self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
-        self._long = folder / "turn.long"  # there while a turn takes long
         self._told = _NONE  # which process was logged as the one that drives
         self._attends = False  # whether this process is registered as one that waits
         self._drove = False  # whether it has had a turn since then
@@ -94,22 +93,6 @@ class DriverLock:
             mode = secure_files.mode_in(self._folder)
             self._lock = FileLock(path, mode=mode, fallback_to_soft=False)
         return self._lock
-
-    @contextlib.contextmanager
-    def taking_long(self) -> Iterator[None]:
-        """Tell, in a turn of ours, that it takes minutes: a process that joins then waits."""
-        with self._explained():
-            secure_files.write_bytes(self._long, b"")
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # a process that joins waits longer than it had to
-                self._long.unlink()
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the turn that is being taken takes minutes, as far as its holder said so."""
-        return self._long.exists()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,16 +189,12 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
         waits.append(wait_s)
         yield  # the turn is the first one's, and it is not over
 
-    def come() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(DriverLock, "mine", watched)
-            campaign(tmp_path, ScriptedExecutor())
-
-    with DriverLock(first.folder).taking_long() if compiles else nullcontext():
-        come()
+    monkeypatch.setattr(DriverLock, "mine", watched)
+    joining = again(first, first.study, session="first", executor=ScriptedExecutor())
+    joining.compile_step = (lambda *_: ()) if compiles else None
+    joining.open()
     (wait_s,) = waits
     assert at_least_s <= wait_s < 3 * at_least_s
-    assert not DriverLock(first.folder).is_long
 
 
 class Shared(Cluster):

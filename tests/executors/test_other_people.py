@@ -450,7 +450,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
 
     def takes_a_turn() -> None:
         turns = DriverLock(cell)
-        with turns.attending(), turns.mine(wait_s=1.0), turns.taking_long():
+        with turns.attending(), turns.mine(wait_s=1.0):
             write_now(cell, Now(at_s=1.0))
         with turns.next() as is_mine:
             assert is_mine

@@ -20,7 +20,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, cast
 
 import msgspec
@@ -46,7 +45,6 @@ class CheckoutLauncher(Launcher):
         repository: absolute path of the git repository, here.
         folder: where checkouts lie, absolute, seen by the nodes; "" is inside the repository's
             `.git`, where neither git nor its user sees them.
-        on_nodes: the repository's path on the nodes, where it is another one.
         keep: paths in the repository that no commit holds and that are used where they are.
 
     Raises:
@@ -56,11 +54,10 @@ class CheckoutLauncher(Launcher):
     inner: Launcher
     repository: str
     folder: str = ""
-    on_nodes: str = ""
     keep: tuple[str, ...] = (".venv", "venv")
 
     def __post_init__(self) -> None:
-        for kind in ("repository", "folder", "on_nodes"):
+        for kind in ("repository", "folder"):
             path = getattr(self, kind)
             if not path and kind != "repository":
                 continue
@@ -133,19 +130,8 @@ class CheckoutLauncher(Launcher):
         )
 
     def _mover(self, cell: Cell) -> Callable[[str], str]:
-        checkout = self._on_nodes(self.checkout_of(cell))
-        kept = self._on_nodes(self.repository)
-
-        def move(text: str) -> str:
-            moved = _swapped(text, self.repository, checkout, keep=self.keep)
-            return _swapped(moved, self.repository, kept) if kept != self.repository else moved
-
-        return move
-
-    def _on_nodes(self, path: str) -> str:
-        if not self.on_nodes or not PurePosixPath(path).is_relative_to(self.repository):
-            return path
-        return self.on_nodes + path.removeprefix(self.repository)
+        checkout = self.checkout_of(cell)
+        return lambda text: _swapped(text, self.repository, checkout, keep=self.keep)
 
 
 def _swapped(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> str:

@@ -55,16 +55,6 @@ def test_paths_of_the_repository_become_the_commits() -> None:
     assert LAUNCHER.env_files_of(CELL) == (f"{CHECKOUT}/env.sh",)
 
 
-def test_the_repository_may_lie_elsewhere_on_the_nodes() -> None:
-    launcher = dataclasses.replace(LAUNCHER, on_nodes="/nfs/trainer")
-    spec = launcher.launch(TRIAL, CELL)
-    assert spec.argv[-3:-1] == (
-        "/nfs/trainer/.venv/bin/python",
-        f"/nfs/trainer/.git/xlatune/{CODE}/train.py",
-    )
-    assert launcher.checkout_of(CELL) == CHECKOUT
-
-
 def test_clones_at_other_paths_are_one_cell_and_commits_are_not() -> None:
     other = CheckoutLauncher(
         repository="/builds/7/trainer",

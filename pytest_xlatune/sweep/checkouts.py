@@ -52,8 +52,6 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
         ConfigError: its repository is none.
     """
     repository = launcher.repository
-    if not Path(repository).is_dir():
-        raise ConfigError(f"repository {repository} does not exist; name a git repository")
     inside = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
     top, common = _git(repository, *inside).splitlines()
     if Path(top).resolve() != Path(repository).resolve():
@@ -128,7 +126,7 @@ def commits_of(
     if len(set(codes)) < len(codes):
         raise ConfigError(f"{where}: {text!r} names one commit twice; name each once")
     subjects = _git(launcher.repository, "log", "--no-walk=unsorted", "--format=%s", *codes)
-    labels = zip(codes, subjects.splitlines(), strict=True)
+    labels = zip(codes, subjects.split("\n"), strict=False)
     return launcher, {f"{code[:_SHORT]} {subject[:60]}".strip(): code for code, subject in labels}
 
 
@@ -140,16 +138,11 @@ def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
     base = _run(repository, "merge-base", begin, end).stdout.strip()
     listed = ("rev-list", "--first-parent", "--reverse", f"{base or begin}..{end}")
     after = _git(repository, *listed).split()
-    if not 0 < len(after) < _MOST_COMMITS:
+    is_line = bool(after) and _run(repository, "rev-parse", f"{after[0]}^1").stdout.strip() == base
+    if not is_line or len(after) >= _MOST_COMMITS:
         raise ConfigError(
-            f"{where}: {text} holds {len(after) or 'no'} commit{'s' if after else ''}, expected 1 "
-            f"to {_MOST_COMMITS - 1}; name a first commit that lies before {last or 'HEAD'}, e.g. "
-            "the release that was still fast"
-        )
-    if not base or _git(repository, "rev-parse", f"{after[0]}^1").strip() != base:
-        raise ConfigError(
-            f"{where}: {first} is not on the first-parent line to {last or 'HEAD'}; name the last "
-            "commit of that line before it was merged"
+            f"{where}: {text} is no range of 1 to {_MOST_COMMITS - 1} commits by first parents; "
+            f"name a first commit on that line before {last or 'HEAD'}, e.g. a release"
         )
     return [base, *after]
 

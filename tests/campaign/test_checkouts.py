@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, log, run
+from tests.helpers.scripted import OK, STEPS, FakeExecutor, log, run
 
 
 class Repository:
@@ -53,7 +53,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def searching(
-    repository: Repository, hashes: list[str], executor: ScriptedExecutor, folder: Path
+    repository: Repository, hashes: list[str], executor: FakeExecutor, folder: Path
 ) -> Campaign:
     launcher = CheckoutLauncher(
         repository=str(repository.path),
@@ -102,7 +102,7 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
         speed = 1000.0 if at < 6 else 950.0
         return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
 
-    executor = ScriptedExecutor(script)
+    executor = FakeExecutor(script)
     campaign = searching(repository, hashes, executor, tmp_path)
     run(campaign, turns=2000)
     conclusion = campaign.conclude()
@@ -127,7 +127,7 @@ def test_a_checkout_that_can_be_made_the_second_time_is_measured(
 ) -> None:
     hashes = [repository.commit(f"# {at}\n") for at in range(3)]
     lost = repository.lose(hashes[2])
-    executor = ScriptedExecutor(lambda *_: (log(), OK))
+    executor = FakeExecutor(lambda *_: (log(), OK))
     campaign = searching(repository, hashes, executor, tmp_path)
     (tmp_path / "trainer" / "train.py").write_text("# 2\n", encoding="utf-8")
     for _ in range(40):
@@ -156,7 +156,7 @@ def test_a_full_disk_is_no_commit_s_fault(
         return done
 
     monkeypatch.setattr(checkouts, "_run", full)
-    campaign = searching(repository, hashes, ScriptedExecutor(), tmp_path)
+    campaign = searching(repository, hashes, FakeExecutor(), tmp_path)
     run(campaign)
     assert "No space left on device" in sentence(campaign.view().stopped)
     assert all(each.can_run for each in campaign.conclude().verdicts)

@@ -11,7 +11,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
 from tests.helpers.resolved import again
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def without_an_intention(content: bytes) -> bytes:
@@ -24,7 +24,7 @@ def without_an_intention(content: bytes) -> bytes:
 @pytest.fixture
 def whole(tmp_path: Path) -> Campaign:
     """A campaign that came to its end."""
-    made = campaign(tmp_path, ScriptedExecutor())
+    made = campaign(tmp_path, FakeExecutor())
     run(made)
     return made
 
@@ -32,7 +32,7 @@ def whole(tmp_path: Path) -> Campaign:
 def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) -> None:
     path = whole.ledger.path
     path.write_bytes(without_an_intention(path.read_bytes()))
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     more = again(whole, whole.study, session="second", executor=executor)
     for ask in (more.open, more.open, more.view, more.turn, more.conclude):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
@@ -57,7 +57,7 @@ def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str
     path, work_dir = whole.ledger.path, whole.folder.parent.parent
     content = DAMAGES[damage](path.read_bytes())
     path.write_bytes(content)
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     with pytest.raises(LedgerError, match=rf"^{path}[: ]") as error:
         campaign(work_dir, executor, session="second")
     assert str(error.value).endswith(

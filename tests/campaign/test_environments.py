@@ -39,7 +39,7 @@ def swept(
         text, outcome = scripted.ordinary(trial_id, attempt)
         return head(len(ran)) + text, replace(outcome, nodes=nodes)
 
-    executor = scripted.ScriptedExecutor(script)
+    executor = scripted.FakeExecutor(script)
     executor.tells = lambda trial_id: tells(len(ran), trial_id)
     made = scripted.campaign(folder, executor, profiles=profiles)
     scripted.run(made)

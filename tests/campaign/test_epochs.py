@@ -40,7 +40,7 @@ class Machine:
 
 
 def swept(folder: Path, machine: Machine) -> Campaign:
-    executor = scripted.ScriptedExecutor(machine)
+    executor = scripted.FakeExecutor(machine)
     executor.revival = Resumed(nodes=("node002",))
     each: Campaign = scripted.campaign(folder, executor)
     scripted.run(each)
@@ -99,7 +99,7 @@ def test_the_same_nodes_in_another_order_are_the_same(tmp_path: Path) -> None:
         text, outcome = machine(trial_id, attempt)
         return text, replace(outcome, nodes=OLD if machine.count % 2 else OLD[::-1])
 
-    each = scripted.campaign(tmp_path, scripted.ScriptedExecutor(turning))
+    each = scripted.campaign(tmp_path, scripted.FakeExecutor(turning))
     scripted.run(each)
     assert {result.epoch for result in each.view().history} == {0}
     assert each.conclude().complete

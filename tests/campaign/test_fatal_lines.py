@@ -12,7 +12,7 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import Outcome, State
-from tests.helpers.scripted import CELL, OK, UNKNOWN_FLAG, ScriptedExecutor, campaign, log
+from tests.helpers.scripted import CELL, OK, UNKNOWN_FLAG, FakeExecutor, campaign, log
 
 HUSH = "hush-hush-9"
 SECRETIVE = msgspec.structs.replace(CELL, deployed={**CELL.deployed, "HF_TOKEN": HUSH})
@@ -22,7 +22,7 @@ def test_the_line_that_an_attempt_is_ended_for_is_written_without_the_secret(
     tmp_path: Path,
 ) -> None:
     text = log(steps=2, last=f"{UNKNOWN_FLAG} {HUSH}")
-    executor = ScriptedExecutor(lambda *_: (text, OK))
+    executor = FakeExecutor(lambda *_: (text, OK))
     executor.holds = True
     ticks = [0.0]
     made = campaign(tmp_path, executor, cell=SECRETIVE, clocks={"ticks": lambda: ticks[0]})
@@ -42,7 +42,7 @@ def test_the_line_that_an_attempt_is_ended_for_is_written_without_the_secret(
 
 
 def test_neither_a_schedulers_refusal_nor_its_word_of_a_job_shows_one(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     waits = Outcome(state=State.PENDING, reason=f"held: comment {HUSH}")
     executor.poll = lambda these, **_: {each.job_id: waits for each in these}  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.publish import read_known
-from tests.helpers.scripted import ScriptedExecutor, campaign, ordinary, run
+from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
 
 HOUR_S = 3600.0
 
@@ -117,7 +117,7 @@ def one_hour(trial_id: str, attempt: int) -> tuple[str, Outcome]:
 
 
 def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(one_hour)
+    executor = FakeExecutor(one_hour)
     first = campaign(tmp_path, executor, session="first", limits=Limits(node_hours=3.5))
     run(first)
     assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"

@@ -17,13 +17,13 @@ from pytest_xlatune.report.lines import in_columns
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import RunningJobs
-from tests.helpers.scripted import OK, STEPS, ScriptedExecutor, campaign, log
+from tests.helpers.scripted import OK, STEPS, FakeExecutor, campaign, log
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
 ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)
 
 
-class Staged(ScriptedExecutor):
+class Staged(FakeExecutor):
     """Says of every job what the test says, and leaves its log to the test."""
 
     said: Outcome = QUEUED

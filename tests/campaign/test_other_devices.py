@@ -32,7 +32,7 @@ GPU, CPU = "sm_9.0a_gpu", "cpu"
 SMALL = "module_0000.jit_convert_element_type.{}_after_optimizations.txt"
 
 
-class Somewhere(scripted.ScriptedExecutor):
+class Somewhere(scripted.FakeExecutor):
     """Writes the files that XLA would write on the device of each attempt; "" is none."""
 
     def __init__(self, where: Callable[[str, int], str]) -> None:
@@ -50,7 +50,7 @@ class Somewhere(scripted.ScriptedExecutor):
         return job_id
 
 
-def swept(folder: Path, executor: scripted.ScriptedExecutor) -> tuple[Campaign, LedgerState]:
+def swept(folder: Path, executor: scripted.FakeExecutor) -> tuple[Campaign, LedgerState]:
     made = scripted.campaign(folder, executor)
     scripted.run(made)
     return made, made.view().state

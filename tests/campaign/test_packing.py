@@ -25,7 +25,7 @@ BACK_OFF = RetryPolicy(rules={"killed": RetryRule(retries=2, backoff_s=500.0)})
 
 
 def nodes_of(cluster: Cluster) -> list[tuple[str, ...]]:
-    return [nodes for _, nodes in cluster.submitted]
+    return [nodes for _, nodes in cluster.ran]
 
 
 def failing_first(study: CellsStudy, cell_at: int) -> scripted.Script:
@@ -59,7 +59,7 @@ def test_two_cells_on_one_node_run_one_after_the_other_in_order(tmp_path: Path) 
     study = CellsStudy(cells=cells, repeats=3)
     each = campaign(tmp_path, cluster, study)
     took_s = run(each, cluster)
-    assert [name for name, _ in cluster.submitted] == [trial.id for trial in study.decide(()).due]
+    assert cluster.submitted == [trial.id for trial in study.decide(()).due]
     assert took_s >= 6 * cluster.took_s
 
 
@@ -105,7 +105,7 @@ def test_a_trial_that_backs_off_delays_its_own_nodes_only(tmp_path: Path) -> Non
     run(each, cluster)
     assert measured(0) == 4
     first = study.trial(study.cells[0], 0).id
-    own = [name for name, nodes in cluster.submitted if nodes == ("node001",)]
+    own = [name for name, nodes in cluster.ran if nodes == ("node001",)]
     assert own == [first, *(study.trial(study.cells[0], n).id for n in (1, 2)), first, own[-1]]
 
 
@@ -227,7 +227,7 @@ def test_the_folder_of_a_family_is_that_of_its_cell_where_it_has_one() -> None:
 
 
 def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) -> None:
-    executor = scripted.ScriptedExecutor(
+    executor = scripted.FakeExecutor(
         scripted.failing(
             "same-wave", scripted.log(steps=2), Outcome(state=State.NODE_FAIL), times=1
         )

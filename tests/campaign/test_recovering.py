@@ -22,7 +22,7 @@ from tests.helpers.scripted import (
     OK,
     PROFILES,
     UNKNOWN_FLAG,
-    ScriptedExecutor,
+    FakeExecutor,
     Ticking,
     campaign,
     failing,
@@ -33,7 +33,7 @@ from tests.helpers.scripted import (
 
 
 def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(failing("same-wave", log(steps=3), KILLED, times=1))
+    executor = FakeExecutor(failing("same-wave", log(steps=3), KILLED, times=1))
     each = campaign(tmp_path, executor)
     run(each)
     (result,) = (r for r in each.view().history if r.trial.id.startswith("same-wave"))
@@ -58,7 +58,7 @@ def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
 def test_a_profile_that_cannot_run_is_dropped_once(
     tmp_path: Path, text: str, outcome: Outcome, reason: str
 ) -> None:
-    executor = ScriptedExecutor(failing("fast", text, outcome))
+    executor = FakeExecutor(failing("fast", text, outcome))
     each = campaign(tmp_path, executor)
     run(each)
     verdict = each.conclude().verdict("fast")
@@ -74,7 +74,7 @@ def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
     tmp_path: Path,
 ) -> None:
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
-    executor = ScriptedExecutor(failing("same", log(steps=2), limit))
+    executor = FakeExecutor(failing("same", log(steps=2), limit))
     each = campaign(tmp_path, executor)
     run(each)
     verdict = each.conclude().verdict("same")
@@ -94,7 +94,7 @@ def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
 def test_a_misspelt_flag_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
     line = UNKNOWN_FLAG.replace("--x", "--xla_cpu_enable_fast_mth=1 --xla_nope=1")
     assert line != UNKNOWN_FLAG
-    each = campaign(tmp_path, ScriptedExecutor(failing("fast", line + "\n", FAILED)))
+    each = campaign(tmp_path, FakeExecutor(failing("fast", line + "\n", FAILED)))
     run(each)
     verdict = each.conclude().verdict("fast")
     assert verdict is not None
@@ -106,7 +106,7 @@ def test_a_misspelt_flag_is_told_with_the_one_that_was_meant(tmp_path: Path) -> 
 def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(
     tmp_path: Path,
 ) -> None:
-    each = campaign(tmp_path, ScriptedExecutor(failing("fast", UNKNOWN_FLAG + "\n", FAILED)))
+    each = campaign(tmp_path, FakeExecutor(failing("fast", UNKNOWN_FLAG + "\n", FAILED)))
     run(each)
     own = {one.trial.arm: one for one in each.view().history if one.own_settings}
     said = []
@@ -118,7 +118,7 @@ def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(
 
 
 def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(failing(BASELINE_ID, UNKNOWN_FLAG + "\n", FAILED))
+    executor = FakeExecutor(failing(BASELINE_ID, UNKNOWN_FLAG + "\n", FAILED))
     each = campaign(tmp_path, executor)
     run(each)
     assert sentence(each.view().stopped).startswith("the cell as deployed cannot run: unknown-flag")
@@ -194,7 +194,7 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
 def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt(
     tmp_path: Path, text: str, outcome: Outcome, why: str
 ) -> None:
-    executor = ScriptedExecutor(failing(BASELINE_ID, text, outcome))
+    executor = FakeExecutor(failing(BASELINE_ID, text, outcome))
     each = campaign(tmp_path, executor, clocks={"ticks": Ticking()})
     run(each, turns=2000)
     assert re.match(f"the cell as deployed cannot {why}", sentence(each.view().stopped))
@@ -222,7 +222,7 @@ def test_a_baseline_that_ran_before_and_then_fails_stops_nothing(tmp_path: Path)
                 return "no luck\n", Outcome(state=State.FAILED, exit_code=2)
         return ordinary(trial_id, attempt)
 
-    each = campaign(tmp_path, ScriptedExecutor(once))
+    each = campaign(tmp_path, FakeExecutor(once))
     run(each)
     assert len({*baselines}) > 1
     assert not each.view().stopped
@@ -231,14 +231,14 @@ def test_a_baseline_that_ran_before_and_then_fails_stops_nothing(tmp_path: Path)
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
 def test_a_retry_that_needs_the_site_waits_for_it(tmp_path: Path, *, is_done: bool) -> None:
     nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129\n"
-    executor = ScriptedExecutor(failing("same-wave", nic, FAILED, times=1))
+    executor = FakeExecutor(failing("same-wave", nic, FAILED, times=1))
     each = campaign(tmp_path, executor, recover=is_done)
     run(each)
     assert (each.view().stopped is None) is is_done
 
 
 def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.refusal = "Invalid account"
     each = campaign(tmp_path, executor)
     run(each)
@@ -259,7 +259,7 @@ def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
     def once(trial_id: str, attempt: int) -> tuple[str, Outcome]:
         return (log(steps=0, last=outage), FAILED) if attempt == 1 else ordinary(trial_id, attempt)
 
-    executor = ScriptedExecutor(once)
+    executor = FakeExecutor(once)
     clocks = {"now": lambda: shown["now"], "ticks": lambda: shown["ticks"]}
     each = campaign(tmp_path, executor, clocks=clocks)
     for _ in range(3):

@@ -153,7 +153,7 @@ class Limited(Cluster):
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         self.asked += 1
-        standing = [self._standing(job_id).state for job_id in self._jobs]
+        standing = [self.standing(job_id).state for job_id in self._jobs]
         if self.others + sum(not each.is_final for each in standing) >= self.at_most:
             raise QueueFull("Job violates accounting/QOS policy (job submit limit)")
         return super().submit(spec, request)

@@ -32,7 +32,7 @@ CELL, PROFILES = scripted.CELL, scripted.PROFILES
 def campaign(
     folder: Path, study: Study, *, session: str = "first", executor: Any = None
 ) -> Campaign:
-    executor = executor or scripted.ScriptedExecutor()
+    executor = executor or scripted.FakeExecutor()
     made = campaign_of(folder / "pretend" / "cell", executor, study, session=session)
     made.open()
     return made
@@ -41,7 +41,7 @@ def campaign(
 @pytest.fixture
 def swept(tmp_path: Path) -> Path:
     """Run a whole pretend sweep; the folder of its ledger."""
-    each = scripted.campaign(tmp_path, scripted.ScriptedExecutor())
+    each = scripted.campaign(tmp_path, scripted.FakeExecutor())
     scripted.run(each)
     return tmp_path / "pretend" / "cell"
 
@@ -105,7 +105,7 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     swept: Path, tmp_path: Path
 ) -> None:
     before = read_known(swept)
-    executor = scripted.ScriptedExecutor()
+    executor = scripted.FakeExecutor()
     each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=6), session="later",
                     executor=executor)  # fmt: skip
     scripted.run(each)
@@ -128,7 +128,7 @@ def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
     script = scripted.failing("baseline", scripted.log(steps=2), limit)
     each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=4),
-                    executor=scripted.ScriptedExecutor(script))  # fmt: skip
+                    executor=scripted.FakeExecutor(script))  # fmt: skip
     scripted.run(each)
     with pytest.raises(NotCalibrated, match="0 jobs of the calibration have a score, 4 are needed"):
         calibrate(each, lambda: None)

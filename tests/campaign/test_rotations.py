@@ -28,7 +28,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers import scripted, turned
-from tests.helpers.scripted import CELL, KILLED, OK, ScriptedExecutor
+from tests.helpers.scripted import CELL, KILLED, OK, FakeExecutor
 from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
 
 SPEC = spec_of(
@@ -44,7 +44,7 @@ Told = tuple[str, Outcome, tuple[str, ...]]
 Play = Callable[[RotationSpec, int], Told]
 
 
-class Rotating(ScriptedExecutor):
+class Rotating(FakeExecutor):
     """Writes the journals beside the log, by the spec that it was handed."""
 
     def __init__(self, play: Play) -> None:

@@ -20,7 +20,7 @@ from pytest_xlatune.model.result import Outcome, State, VerdictKind
 from pytest_xlatune.tasks.publish import publish, read_known
 from tests.helpers.scripted import (
     CELL,
-    ScriptedExecutor,
+    FakeExecutor,
     campaign,
     failing,
     ordinary,
@@ -29,7 +29,7 @@ from tests.helpers.scripted import (
 
 
 def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     first = campaign(tmp_path, executor)
     run(first)
     conclusion = first.conclude()
@@ -47,14 +47,14 @@ def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) ->
 
 
 def test_the_order_is_the_same_however_many_are_in_flight(tmp_path: Path) -> None:
-    one, four = ScriptedExecutor(), ScriptedExecutor(max_in_flight=4)
+    one, four = FakeExecutor(), FakeExecutor(max_in_flight=4)
     run(campaign(tmp_path / "one", one))
     run(campaign(tmp_path / "four", four))
     assert one.submitted == four.submitted
 
 
 def test_an_attempt_is_in_the_ledger_before_it_is_submitted(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.die_after_submit = True
     with pytest.raises(KeyboardInterrupt):
         campaign(tmp_path, executor).turn()
@@ -66,7 +66,7 @@ def test_an_attempt_is_in_the_ledger_before_it_is_submitted(tmp_path: Path) -> N
 
 
 def test_a_running_job_is_adopted_by_the_next_session(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     campaign(tmp_path, executor).turn()
     assert len(executor.submitted) == 1
@@ -82,7 +82,7 @@ def test_a_full_disk_of_an_earlier_session_does_not_stop_the_next_one(
     """It had filled the ledger's disk as well, so that nobody read how the job ended."""
     full = "OSError: [Errno 28] No space left on device: '/scratch/run7'\n"
     ended = Outcome(state=State.FAILED, exit_code=1, end_s=ended_s)
-    executor = ScriptedExecutor(failing("baseline", full, ended, times=1))
+    executor = FakeExecutor(failing("baseline", full, ended, times=1))
     executor.holds = True
     first = campaign(tmp_path, executor, clocks={"now": lambda: 10.0})
     first.turn()
@@ -101,7 +101,7 @@ def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_on
         text, outcome = ordinary(trial_id, attempt)
         return text.replace("completed step:", "my iteration"), outcome
 
-    executor = ScriptedExecutor(own)
+    executor = FakeExecutor(own)
     first = campaign(tmp_path, executor)
     run(first)
     assert "step_pattern=" in sentence(first.view().stopped)
@@ -120,7 +120,7 @@ def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_on
 
 
 def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     run(campaign(tmp_path, executor))
     count = len(executor.submitted)
     moved = Cell.from_json(CELL.to_json() | {"nodelist": ["node002"]})
@@ -142,7 +142,7 @@ class Stopped(BaseException):
 def test_killed_between_our_cancel_and_writing_it_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     campaign(tmp_path, executor).turn()
     (folder,) = find_ledgers(tmp_path)
@@ -167,7 +167,7 @@ def test_killed_between_our_cancel_and_writing_it_down(
 
 
 def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     each = campaign(tmp_path, executor)
     each.turn()
@@ -196,7 +196,7 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
 
 
 def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     run(campaign(tmp_path, executor))
     (folder,) = find_ledgers(tmp_path)
     ledger = folder / LEDGER
@@ -224,7 +224,7 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert campaign(tmp_path, executor, session="second", fresh=True).view().pending == ()
 
 
-class Foreign(ScriptedExecutor):
+class Foreign(FakeExecutor):
     """An executor of another distribution, with a job that runs."""
 
     name = "pool"
@@ -237,7 +237,7 @@ class Foreign(ScriptedExecutor):
 def test_each_executor_is_asked_for_its_own_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign, ours = Foreign(), ScriptedExecutor(max_in_flight=3)
+    foreign, ours = Foreign(), FakeExecutor(max_in_flight=3)
     campaign(tmp_path, foreign).turn()
     (folder,) = find_ledgers(tmp_path)
     monkeypatch.setattr(
@@ -258,7 +258,7 @@ def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: 
         "install what brings it, or end them yourself"
     )
     with pytest.raises(LedgerError, match=said):
-        campaign(tmp_path, ScriptedExecutor(), session="second").turn()
+        campaign(tmp_path, FakeExecutor(), session="second").turn()
     with pytest.raises(LedgerError, match=said):
         cancel_unwaited(folder)
     state = replay(Ledger(folder / LEDGER).refresh())

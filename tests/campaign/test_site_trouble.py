@@ -16,7 +16,7 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.resources import Next, RetryPolicy
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
 from tests.campaign.test_assessed import assessed
-from tests.helpers.scripted import FAILED, ScriptedExecutor, campaign, failing, run
+from tests.helpers.scripted import FAILED, FakeExecutor, campaign, failing, run
 
 LINES = {
     "ConnectionResetError: [Errno 104] Connection reset by peer": "network",
@@ -131,7 +131,7 @@ def test_a_broken_sweep_is_told_by_the_reference() -> None:
 def test_a_profile_that_raises_the_same_twice_is_dropped_while_the_reference_runs(
     tmp_path: Path,
 ) -> None:
-    executor = ScriptedExecutor(failing("fast", "ValueError: a shape\n", FAILED))
+    executor = FakeExecutor(failing("fast", "ValueError: a shape\n", FAILED))
     made = campaign(tmp_path, executor)
     run(made)
     results = [each.result for each in made.view().state.trials.values()]

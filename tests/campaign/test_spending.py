@@ -38,7 +38,7 @@ def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None
     limits = Limits(node_hours=0.6)  # 36 minutes of a node; a trial of the big cell takes 16
     each = campaign(tmp_path, cluster, CellsStudy(cells=cells, repeats=6), limits=limits)
     run(each, cluster)
-    ran = Counter(nodes for _, nodes in cluster.submitted)
+    ran = Counter(nodes for _, nodes in cluster.ran)
     assert ran[TWENTY[0].nodelist] == ran[TWENTY[19].nodelist] == 6
     assert ran[big.nodelist] == 1
     assert sentence(each.view().stopped).startswith("budget: ")

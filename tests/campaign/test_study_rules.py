@@ -18,7 +18,7 @@ from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from tests.helpers.benchmarks import load
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import CELL, FAILED, KILLED, ScriptedExecutor, Ticking, failing, run
+from tests.helpers.scripted import CELL, FAILED, KILLED, FakeExecutor, Ticking, failing, run
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
@@ -26,7 +26,7 @@ MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found
 
 def campaign(
     folder: Path,
-    executor: ScriptedExecutor,
+    executor: FakeExecutor,
     study: Study,
     *,
     ticks: Callable[[], float] = time.monotonic,
@@ -42,7 +42,7 @@ def batch() -> Study:
     return BatchSize(sizes=(4, 6, 8)).study(load("batch_rates").asked_of(cell, 30))
 
 
-def attempts_of(executor: ScriptedExecutor, arm: str) -> int:
+def attempts_of(executor: FakeExecutor, arm: str) -> int:
     return sum(each.startswith(arm) for each in executor.submitted)
 
 
@@ -64,14 +64,14 @@ def verdict(made: Campaign, arm: str) -> Verdict:
 def test_a_size_that_the_kernel_refuses_does_not_fit(
     tmp_path: Path, outcome: Outcome, tries: int
 ) -> None:
-    executor = ScriptedExecutor(failing("pdbs-8", "", outcome))
+    executor = FakeExecutor(failing("pdbs-8", "", outcome))
     made = campaign(tmp_path, executor, batch())
     assert not verdict(made, "pdbs-8").can_run
     assert attempts_of(executor, "pdbs-8") == tries
 
 
 def test_a_size_that_is_killed_once_is_measured(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(failing("pdbs-8", "", KILLED, times=1))
+    executor = FakeExecutor(failing("pdbs-8", "", KILLED, times=1))
     made = campaign(tmp_path, executor, batch())
     assert verdict(made, "pdbs-8").n >= 1
 
@@ -80,7 +80,7 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
     tmp_path: Path,
 ) -> None:
     text = "Memstats: After params initialized:\n"
-    executor = ScriptedExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
+    executor = FakeExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
     made = campaign(tmp_path, executor, batch(), ticks=Ticking())
     assert not verdict(made, "pdbs-8").can_run
     assert attempts_of(executor, "pdbs-8") == 2
@@ -102,7 +102,7 @@ def test_a_missing_image_breaks_its_commit_and_the_others_go_on(tmp_path: Path) 
         budget=60,
     )
     middle = study.ids[1]
-    executor = ScriptedExecutor(failing(middle, MISSING, FAILED))
+    executor = FakeExecutor(failing(middle, MISSING, FAILED))
     made = campaign(tmp_path, executor, study)
     assert not verdict(made, middle).can_run
     assert attempts_of(executor, middle) == 1

@@ -28,7 +28,7 @@ from tests.helpers.cluster import campaign as on_cluster
 from tests.helpers.resolved import again
 from tests.helpers.scripted import (
     KILLED,
-    ScriptedExecutor,
+    FakeExecutor,
     campaign,
     failing,
     log,
@@ -38,7 +38,7 @@ from tests.helpers.scripted import (
 from tests.helpers.second_looks import BESIDE_THE_LAB
 
 
-class Quicker(ScriptedExecutor):
+class Quicker(FakeExecutor):
     """Its jobs are over when a process asks for their end."""
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -71,7 +71,7 @@ def test_no_process_ends_a_job_between_two_waits_of_another_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_impatient(monkeypatch)
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)
     first.turn()
@@ -87,7 +87,7 @@ def test_a_ledger_in_use_is_not_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_impatient(monkeypatch)
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)
     first.turn()
@@ -101,7 +101,7 @@ def test_a_ledger_in_use_is_not_moved_aside(
 
 
 def test_what_still_runs_of_a_ledger_that_is_moved_aside_is_ended(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     executor.holds = True
     first = campaign(tmp_path, executor)
     first.turn()
@@ -117,7 +117,7 @@ def test_a_decision_that_is_written_twice_counts_once(
 ) -> None:
     def attempts(folder: Path, *, is_cut: bool) -> int:
         """Count the attempts of a trial that never comes to its end."""
-        executor = ScriptedExecutor(failing("same-wave", log(steps=3), KILLED))
+        executor = FakeExecutor(failing("same-wave", log(steps=3), KILLED))
         first = campaign(folder, executor)
         whole = Ledger.append
 
@@ -141,7 +141,7 @@ def test_a_decision_that_is_written_twice_counts_once(
 
 
 def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: Path) -> None:
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     first = campaign(tmp_path, executor)
     study = first.study
     assert isinstance(study, TuningStudy)
@@ -156,7 +156,7 @@ def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: 
 
 
 def test_a_lost_job_that_was_let_go_is_run_again(tmp_path: Path) -> None:
-    class Lost(ScriptedExecutor):
+    class Lost(FakeExecutor):
         def poll(self, submissions: Sequence[Submission], *, root: Path) -> Any:
             said = super().poll(submissions, root=root)
             return {
@@ -182,7 +182,7 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool, at_least_s: float
 ) -> None:
     waits: list[float] = []
-    first = campaign(tmp_path, ScriptedExecutor())
+    first = campaign(tmp_path, FakeExecutor())
 
     @contextmanager
     def watched(self: DriverLock, *, wait_s: float) -> Iterator[None]:
@@ -190,7 +190,7 @@ def test_a_process_that_comes_while_another_compiles_waits_for_both_programs(
         yield  # the turn is the first one's, and it is not over
 
     monkeypatch.setattr(DriverLock, "mine", watched)
-    joining = again(first, first.study, session="first", executor=ScriptedExecutor())
+    joining = again(first, first.study, session="first", executor=FakeExecutor())
     joining.compile_step = (lambda *_: ()) if compiles else None
     joining.open()
     (wait_s,) = waits
@@ -255,9 +255,9 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
 
     assert not cluster.kills
     trials = [trial.id for trial in study.decide(()).due]
-    assert sorted(name for name, _ in cluster.submitted) == sorted(trials), "each once"
+    assert sorted(cluster.submitted) == sorted(trials), "each once"
     for node in nodes:
-        own = [name for name, used in cluster.submitted if node in used]
+        own = [name for name, used in cluster.ran if node in used]
         assert own == [name for name in trials if name in own], "in the order of the study"
     history = every[0].view().history
     assert {each.status for each in history} == {TrialStatus.MEASURED}

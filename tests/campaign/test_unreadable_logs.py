@@ -19,8 +19,8 @@ from pytest_xlatune.stats.validity import Shown, judged
 from tests.helpers.scripted import (
     FAILED,
     OK,
+    FakeExecutor,
     Script,
-    ScriptedExecutor,
     campaign,
     log,
     ordinary,
@@ -54,7 +54,7 @@ def writing(which: str, text: str, outcome: Outcome = OK) -> Script:
     ],
 )  # fmt: skip
 def test_no_line_of_a_log_stops_a_sweep(tmp_path: Path, text: str, outcome: Outcome) -> None:
-    made = campaign(tmp_path, ScriptedExecutor(writing("fast", text, outcome)))
+    made = campaign(tmp_path, FakeExecutor(writing("fast", text, outcome)))
     run(made)
     assert not made.view().stopped
     assert all(each.status.is_final for each in results(made))
@@ -69,7 +69,7 @@ def test_no_line_of_a_log_stops_a_sweep(tmp_path: Path, text: str, outcome: Outc
     ids=["nested", "a step of 400 digits", "a loss of 5000 digits"],
 )  # fmt: skip
 def test_no_metrics_file_stops_a_sweep(tmp_path: Path, text: str) -> None:
-    class Writing(ScriptedExecutor):
+    class Writing(FakeExecutor):
         def submit(self, spec: LaunchSpec, request: Request) -> str:
             job_id = super().submit(spec, request)
             (request.folder / METRICS_FILE).write_text(text, encoding="utf-8")
@@ -91,7 +91,7 @@ def test_an_attempt_whose_log_breaks_the_reader_ends_with_reason_and_path(
         real(reader, chunk)
 
     monkeypatch.setattr(LogReader, "feed", feed)
-    made = campaign(tmp_path, ScriptedExecutor(writing("fast", log() + "POISON\n")))
+    made = campaign(tmp_path, FakeExecutor(writing("fast", log() + "POISON\n")))
     run(made)
     assert not made.view().stopped
     lost = [each for each in results(made) if each.trial.arm == "fast"]
@@ -114,7 +114,7 @@ def test_a_log_that_cannot_be_assessed_is_that_attempts_trouble(
         return real(asked, shown, **said)
 
     monkeypatch.setattr("pytest_xlatune.campaign.assess.judged", breaking)
-    made = campaign(tmp_path, ScriptedExecutor(writing("fast", "NCCL_DEBUG=INFO\n" + log())))
+    made = campaign(tmp_path, FakeExecutor(writing("fast", "NCCL_DEBUG=INFO\n" + log())))
     run(made)
     assert not made.view().stopped
     lost = {each.reason for each in results(made) if each.trial.arm == "fast"}
@@ -126,7 +126,7 @@ def test_a_log_that_cannot_be_assessed_is_that_attempts_trouble(
 def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
     tmp_path: Path,
 ) -> None:
-    made = campaign(tmp_path, ScriptedExecutor(lambda *_: ("epoch 1 done\nbye\n", OK)))
+    made = campaign(tmp_path, FakeExecutor(lambda *_: ("epoch 1 done\nbye\n", OK)))
     run(made)
     said = sentence(made.view().stopped)
     assert said.startswith("the cell as deployed cannot be scored: it ran but printed no step line")

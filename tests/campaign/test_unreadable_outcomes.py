@@ -13,10 +13,10 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, Submission, TrialStatus
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
-class Damaging(ScriptedExecutor):
+class Damaging(FakeExecutor):
     """Tells the outcome that stands in the folder of an attempt, where one stands there."""
 
     def __init__(self, content: str, *, times: int) -> None:

@@ -14,7 +14,7 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.resolved import again
-from tests.helpers.scripted import ScriptedExecutor, campaign, log, run
+from tests.helpers.scripted import FakeExecutor, campaign, log, run
 
 SINGLES = (
     profile("fast", "--xla_fast=1"),
@@ -36,7 +36,7 @@ def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
     return log(1000 * (1 + gain + (sum(trial_id.encode()) % 7 - 3) / 10000)), OK
 
 
-def deriving(folder: Path, executor: ScriptedExecutor, *, session: str = "first") -> Campaign:
+def deriving(folder: Path, executor: FakeExecutor, *, session: str = "first") -> Campaign:
     made = campaign(folder, executor, session=session, profiles=SINGLES)
     study = made.study
     assert isinstance(study, TuningStudy)
@@ -48,7 +48,7 @@ def deriving(folder: Path, executor: ScriptedExecutor, *, session: str = "first"
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_derived_wave_runs_after_what_it_reads(tmp_path: Path, in_flight: int) -> None:
-    executor = ScriptedExecutor(script, max_in_flight=in_flight)
+    executor = FakeExecutor(script, max_in_flight=in_flight)
     each = deriving(tmp_path, executor)
     run(each)
     waves = [name.removeprefix(arm_of(name))[1:6] for name in executor.submitted[: 3 + 2 + 1 + 2]]
@@ -58,7 +58,7 @@ def test_a_derived_wave_runs_after_what_it_reads(tmp_path: Path, in_flight: int)
 
 
 def test_a_resumed_campaign_makes_the_same_stack(tmp_path: Path) -> None:
-    executor = ScriptedExecutor(script)
+    executor = FakeExecutor(script)
     first = deriving(tmp_path, executor)
     for _ in range(20):
         if not any(name.startswith(STACK) for name in executor.submitted):

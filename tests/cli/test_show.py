@@ -138,7 +138,7 @@ def test_files_are_written_whole_and_named_first(
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = scripted.campaign(tmp_path, scripted.ScriptedExecutor())
+    made = scripted.campaign(tmp_path, scripted.FakeExecutor())
     scripted.run(made)
     monkeypatch.chdir(tmp_path)
     folder = str(made.folder)

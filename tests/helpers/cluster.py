@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, Clock
-from pytest_xlatune.executors import Executor, Request, Resumed
+from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.resources import Resources, RetryPolicy
-from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import CELL, Script, ordinary
+from tests.helpers.scripted import CELL, FakeExecutor, Script, ordinary
 from tests.helpers.toy import ToyStudy
 
 
@@ -41,60 +41,39 @@ class CellsStudy(ToyStudy, frozen=True, kw_only=True):
         return next(each for each in every if each.block == number + 1)
 
 
-class Cluster(Executor):
-    """Runs nothing: every node takes its submissions one after the other, `took_s` each.
+class Cluster(FakeExecutor):
+    """Every node takes its submissions one after the other, `took_s` each.
 
     It starts a submission when all its nodes are free of earlier ones, as Slurm does.
     """
 
     name = "slurm"
-    max_in_flight = 0
 
     def __init__(self, script: Script = ordinary, *, took_s: float = 60.0) -> None:
-        self.script = script
+        super().__init__(script, max_in_flight=0)
         self.took_s = took_s
         self.now_s = 1e9
-        self.submitted: list[tuple[str, tuple[str, ...]]] = []
-        self.cancelled: set[str] = set()
         self.sick: set[str] = set()  # nodes that take no job, and stay so
         self._free_s: dict[str, float] = {}
-        self._jobs: dict[str, tuple[str, tuple[str, ...], float, Outcome]] = {}
 
-    def submit(self, spec: LaunchSpec, request: Request) -> str:
-        folder, comment = request.folder, request.comment
-        for job_id, job in self._jobs.items():
-            if job[0] == comment:
-                return job_id
-        folder.mkdir(parents=True)
-        trial_id, _, attempt = folder.name.rpartition(".")
-        text, outcome = self.script(trial_id, int(attempt))
-        (folder / "log.0.txt").write_text(text, encoding="utf-8")
+    def placed(self, job_id: str, request: Request, outcome: Outcome) -> Outcome:
         nodes = request.nodelist or (f"any{len(self._jobs)}",)
         start_s = max([self.now_s, *(self._free_s.get(node, 0.0) for node in nodes)])
         self._free_s.update(dict.fromkeys(nodes, start_s + self.took_s))
-        job_id = f"{len(self._jobs) + 1}"
-        outcome = replace(outcome, nodes=nodes, start_s=start_s, end_s=start_s + self.took_s)
-        self._jobs[job_id] = (comment, nodes, start_s, outcome)
-        self.submitted.append((trial_id, nodes))
-        return job_id
+        return replace(outcome, nodes=nodes, start_s=start_s, end_s=start_s + self.took_s)
 
-    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        return {each.job_id: self._standing(each.job_id) for each in submissions}
-
-    def _standing(self, job_id: str) -> Outcome:
-        _, nodes, start_s, outcome = self._jobs[job_id]
+    def standing(self, job_id: str) -> Outcome:
+        ended = self._jobs[job_id][1]
+        start_s = ended.start_s or 0.0
         if job_id in self.cancelled:
             return Outcome(state=State.CANCELLED, reason="CANCELLED")
-        if self.sick & {*nodes}:
+        if self.sick & {*ended.nodes}:
             return Outcome(state=State.PENDING, reason="ReqNodeNotAvail", lacks_nodes=True)
         if self.now_s < start_s:
             return Outcome(state=State.PENDING, reason="Resources")
         if self.now_s < start_s + self.took_s:
-            return Outcome(state=State.RUNNING, nodes=nodes, start_s=start_s)
-        return outcome
-
-    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        self.cancelled |= {each.job_id for each in submissions}
+            return Outcome(state=State.RUNNING, nodes=ended.nodes, start_s=start_s)
+        return ended
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
         bad = tuple(node for node in nodes if node in self.sick)

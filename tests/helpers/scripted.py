@@ -76,7 +76,7 @@ def tell_options(folder: Path, spec: LaunchSpec) -> None:
         path.write_text("".join(lines), encoding="utf-8")
 
 
-class ScriptedExecutor(Executor):
+class FakeExecutor(Executor):
     """Runs nothing: writes the log that the script says and tells the outcome at the next poll."""
 
     name = "local"
@@ -84,7 +84,7 @@ class ScriptedExecutor(Executor):
     def __init__(self, script: Script = ordinary, *, max_in_flight: int = 1) -> None:
         self.script = script
         self.max_in_flight = max_in_flight
-        self.submitted: list[str] = []
+        self.ran: list[tuple[str, tuple[str, ...]]] = []  # each trial, and its nodes
         self.cancelled: list[str] = []
         self.refusal = ""
         self.holds = False  # jobs go on running
@@ -93,6 +93,10 @@ class ScriptedExecutor(Executor):
         self.revival = Resumed(faults=("node001 is drained: bad nic",))
         self.tells: Callable[[str], Sequence[NodeEnvironment]] = lambda _: ()
         self._jobs: dict[str, tuple[str, Outcome]] = {}
+
+    @property
+    def submitted(self) -> list[str]:
+        return [trial_id for trial_id, _ in self.ran]
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         folder, comment = request.folder, request.comment
@@ -111,21 +115,23 @@ class ScriptedExecutor(Executor):
             path = folder / (f"environment.{rank}.json" if rank else "environment.json")
             path.write_text(json.dumps(each.to_json()), encoding="utf-8")
         job_id = f"{len(self._jobs) + 1}"
-        self._jobs[job_id] = (comment, outcome)
-        self.submitted.append(trial_id)
+        self._jobs[job_id] = (comment, self.placed(job_id, request, outcome))
+        self.ran.append((trial_id, self._jobs[job_id][1].nodes or request.nodelist))
         if self.die_after_submit:
             raise KeyboardInterrupt
         return job_id
 
+    def placed(self, job_id: str, request: Request, outcome: Outcome) -> Outcome:
+        """Return the outcome of a job with where and when it runs; here it is over at once."""
+        return outcome
+
+    def standing(self, job_id: str) -> Outcome:
+        if job_id in self.cancelled:
+            return Outcome(state=State.CANCELLED)
+        return Outcome(state=State.RUNNING) if self.holds else self._jobs[job_id][1]
+
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        return {
-            each.job_id: Outcome(state=State.CANCELLED)
-            if each.job_id in self.cancelled
-            else Outcome(state=State.RUNNING)
-            if self.holds
-            else self._jobs[each.job_id][1]
-            for each in submissions
-        }
+        return {each.job_id: self.standing(each.job_id) for each in submissions}
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         self.cancelled += [each.job_id for each in submissions]
@@ -148,7 +154,7 @@ class Ticking:
 
 def campaign(
     folder: Path,
-    executor: ScriptedExecutor,
+    executor: FakeExecutor,
     *,
     session: str = "first",
     profiles: tuple[Profile, ...] = PROFILES,

@@ -47,7 +47,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.sweep.earlier import CALIBRATION, Calibration, read_calibration
 from tests.helpers.probes import make_cell
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.stories import STORY
 
 MARK = "the hostile value"
@@ -118,7 +118,7 @@ AN_ORDER = re.compile(r"(?m)[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]|\r(?!\n)|#
 def test_a_ledger_gives_no_orders_to_a_terminal_a_document_or_a_pipeline(
     said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     run(each)
     ledger = each.folder / "ledger.jsonl"
     text = ledger.read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.guests import install
 from tests.helpers.of_studies import batch, commit, network, nodes
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def report_of(subject: Subject, **changes: Any) -> Exported:
@@ -210,7 +210,7 @@ def test_names_and_texts_may_hold_any_character(
     ],
 )
 def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set[str]) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     workdir, reports = held.folder.parents[1], tmp_path / "reports"
     without = publish(held.folder, tmp_path / "without")
@@ -258,7 +258,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("board")
 def test_a_format_of_another_distribution_is_written_beside_the_report(tmp_path: Path) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     assert options("board,csv").export == ("board", "csv")
     assert "their_board" not in sys.modules, "a name needs no import"

@@ -52,7 +52,7 @@ def noise(*name: object) -> float:
 
 
 @dataclass
-class Played(scripted.ScriptedExecutor):
+class Played(scripted.FakeExecutor):
     """Runs trials whose steps take the seconds that their names say, and remembers those.
 
     Attributes:

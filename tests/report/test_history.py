@@ -14,7 +14,7 @@ from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE
 from pytest_xlatune.tasks.publish import read_known
 from tests.helpers import scripted
 from tests.helpers.pages import read
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two projects: a cell measured with two images, and another parallelism that has begun."""
     root = tmp_path_factory.mktemp("projects")
     for project, image in (("one", "train:1"), ("two", "train:2")):
-        run(campaign(root / project, ScriptedExecutor(), cell=replace(scripted.CELL, image=image)))
+        run(campaign(root / project, FakeExecutor(), cell=replace(scripted.CELL, image=image)))
     axes = type(scripted.CELL.parallelism).parse("PP=8")
-    begun = campaign(
-        root / "three", ScriptedExecutor(), cell=replace(scripted.CELL, parallelism=axes)
-    )
+    begun = campaign(root / "three", FakeExecutor(), cell=replace(scripted.CELL, parallelism=axes))
     begun.turn()
     return root
 
@@ -57,8 +55,8 @@ def test_everything_below_a_folder_is_listed_by_date(
 def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(campaign(tmp_path, ScriptedExecutor()))
-    run(campaign(tmp_path, ScriptedExecutor(), session="second", fresh=True))
+    run(campaign(tmp_path, FakeExecutor()))
+    run(campaign(tmp_path, FakeExecutor(), session="second", fresh=True))
     (ledger,) = tmp_path.rglob(LEDGER)
     (aside,) = ledger.parent.glob(MOVED_ASIDE)
     shown = {str(each["folder"]): each for each in rows(capsys, "history", str(tmp_path))}
@@ -101,7 +99,7 @@ def test_the_course_of_a_cell_is_a_page(
 
 
 def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = campaign(tmp_path, ScriptedExecutor())
+    made = campaign(tmp_path, FakeExecutor())
     workdir = f"--workdir={made.folder.parents[1]}"
     for more in ([], ["--cancel"]):
         assert main(["jobs", workdir, *more]) == 0
@@ -129,7 +127,7 @@ def test_an_unknown_cell_names_those_that_are_there(
 def test_a_damaged_ledger_hides_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(campaign(tmp_path / "good", ScriptedExecutor()))
+    run(campaign(tmp_path / "good", FakeExecutor()))
     bad = tmp_path / "bad" / "pretend" / "cell"
     bad.mkdir(parents=True)
     (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
@@ -162,7 +160,7 @@ def test_where_no_ledger_can_be_read_it_is_told_why(
 def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = campaign(tmp_path, ScriptedExecutor())
+    good = campaign(tmp_path, FakeExecutor())
     run(good)
     workdir = good.folder.parents[1]
     bad = workdir / "a-first-one" / "cell"  # before it by name
@@ -181,7 +179,7 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
 def test_a_ledger_of_an_unknown_study_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = campaign(tmp_path, ScriptedExecutor())
+    made = campaign(tmp_path, FakeExecutor())
     run(made)
     path = made.folder / LEDGER
     opened, rest = path.read_text("utf-8").split("\n", 1)

@@ -60,8 +60,8 @@ from tests.helpers.pages import read
 from tests.helpers.scripted import (
     FAILED,
     UNKNOWN_FLAG,
+    FakeExecutor,
     Script,
-    ScriptedExecutor,
     campaign,
     ordinary,
     run,
@@ -283,7 +283,7 @@ def test_a_large_sweep_fits_a_page() -> None:
 def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path) -> None:
     secret = "plant-one-'\"$a<&>"
     cell = replace(scripted.CELL, deployed={"HF_TOKEN": secret})
-    made = campaign(tmp_path, ScriptedExecutor(_quoting(secret)), cell=cell)
+    made = campaign(tmp_path, FakeExecutor(_quoting(secret)), cell=cell)
     run(made)
     written = publish(made.folder, tmp_path / "reports")
     pages = [each for each in written if each.suffix == ".html"]
@@ -324,7 +324,7 @@ def _quoting(secret: str) -> Script:
 def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = campaign(tmp_path, ScriptedExecutor())
+    made = campaign(tmp_path, FakeExecutor())
     run(made)
     with_page = publish(made.folder, tmp_path / "with")
     found = importlib.util.find_spec
@@ -349,7 +349,7 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
 def test_a_fault_of_the_page_costs_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = campaign(tmp_path, ScriptedExecutor())
+    made = campaign(tmp_path, FakeExecutor())
     run(made)
 
     def broken(_: object) -> str:

@@ -13,7 +13,7 @@ from pytest_xlatune.tasks import live_page
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.publish import publish
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 class Sweep:
@@ -21,7 +21,7 @@ class Sweep:
 
     def __init__(self, folder: Path) -> None:
         self.at_s, self.reports = 1000.0, folder / "reports"
-        self.campaign = campaign(folder, ScriptedExecutor(), clocks={"now": lambda: self.at_s})
+        self.campaign = campaign(folder, FakeExecutor(), clocks={"now": lambda: self.at_s})
         at = self.campaign.folder
         self.feed = LiveLines(at, session_id="first", now=lambda: self.at_s)
         self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
@@ -123,7 +123,7 @@ def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
 
 def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep) -> None:
     run(sweep.campaign)
-    again = campaign(sweep.campaign.folder.parents[1], ScriptedExecutor(), session="again")
+    again = campaign(sweep.campaign.folder.parents[1], FakeExecutor(), session="again")
     at = again.folder
     feed = LiveLines(at, session_id="again", now=lambda: sweep.at_s)
     live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)

@@ -25,7 +25,7 @@ from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import look_at
 from tests.helpers.knobs import CELL, SINGLES
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import ScriptedExecutor, run
+from tests.helpers.scripted import FakeExecutor, run
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 FLAGS = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
@@ -107,7 +107,7 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
         "profile 'm-12' cannot run: 12 microbatches are not a multiple of 8 stages",
     )
     # and no job of it is submitted
-    executor = ScriptedExecutor()
+    executor = FakeExecutor()
     study = TuningStudy(cell=mended.cell, profiles=(odd, profile("a", "--xla_a=1")), budget=20)
     launcher = mended.sweep.launcher
     each = campaign_of(tmp_path, executor, study, launcher=launcher)

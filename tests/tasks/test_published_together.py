@@ -14,12 +14,12 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
 
 
 def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     for _ in range(3):
         each.turn()
     early = read_known(each.folder)  # a session is over, and held up before it writes
@@ -34,7 +34,7 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
 
 
 def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     each.turn()
     reports = tmp_path / "reports"
     writer = threading.Thread(target=publish, args=(each.folder, reports))
@@ -58,7 +58,7 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
 def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_followed(
     tmp_path: Path, name: str, kind: str
 ) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     run(each)
     reports, kept = tmp_path / "reports", tmp_path / "diary"
     at = reports / name
@@ -92,7 +92,7 @@ def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_fol
 def test_reports_of_another_user_are_refused_before_anything_is_written(
     tmp_path: Path, kind: str
 ) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     run(each)
     reports, theirs = tmp_path / "reports", tmp_path / "theirs"
     (theirs / "pretend").mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_reports_of_another_user_are_refused_before_anything_is_written(
 
 
 def test_reports_are_written_where_the_umask_leaves_everything_open(tmp_path: Path) -> None:
-    each = campaign(tmp_path, ScriptedExecutor())
+    each = campaign(tmp_path, FakeExecutor())
     run(each)
     before = os.umask(0)
     try:

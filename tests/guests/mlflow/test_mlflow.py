@@ -15,7 +15,7 @@ from pytest_xlatune.guests.mlflow import MlflowExport
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.exports import check_exports, exported
 from pytest_xlatune.tasks.publish import publish
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: tox -e mlflow has it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client, which the tests use too
@@ -36,7 +36,7 @@ def told(reports: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     reports = tmp_path / "reports"
     check_exports(("mlflow",))
@@ -69,7 +69,7 @@ def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
 
 
 def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     for _ in range(4):
         held.turn()
     reports = tmp_path / "reports"
@@ -93,7 +93,7 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
 
 def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None:
     """Of values of one step and time MLflow shows the largest: two reports may share a second."""
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     publish(held.folder, tmp_path / "reports")
     text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
@@ -123,7 +123,7 @@ def test_a_server_that_is_away_costs_no_report(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word-1@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

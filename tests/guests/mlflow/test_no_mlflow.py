@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def test_without_mlflow_nothing_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     workdir = str(held.folder.parents[1])
     argv = ["report", "--workdir", workdir, "--reports", str(tmp_path / "r"), "--export", "mlflow"]

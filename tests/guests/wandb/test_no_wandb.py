@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def test_the_others_are_written_and_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     work, reports = str(held.folder.parents[1]), tmp_path / "r"
     argv = ["report", "--workdir", work, "--reports", str(reports), "--export"]

@@ -13,7 +13,7 @@ from pytest_xlatune.guests.wandb import WandbExport
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.tasks.publish import publish, read_known
-from tests.helpers.scripted import ScriptedExecutor, campaign, run
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 wandb = pytest.importorskip("wandb", reason="W&B is not installed: tox -e wandb has it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client
@@ -63,7 +63,7 @@ def summary_of(found: list[Any]) -> dict[str, Any]:
 
 
 def test_the_figures_are_read_back(tmp_path: Path) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     run(held)
     assert check_exports(("wandb",)) == (("wandb",), ())
     written = publish(held.folder, tmp_path / "reports", exports=("csv", "wandb"))
@@ -87,7 +87,7 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
 
 
 def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path) -> None:
-    held = campaign(tmp_path, ScriptedExecutor())
+    held = campaign(tmp_path, FakeExecutor())
     for _ in range(4):
         held.turn()
     ids = []

@@ -5,8 +5,8 @@
     say.count(3, "{n} job", "{n} jobs")                 "3 个作业"
 
 The msgids and their catalogs are those of GNU gettext: `po/zh.po` is edited, `make translations`
-compiles it to `po/zh.mo`, which the package reads. Headings, titles of tables, flags, ids and log
-lines are the same in all languages, so they are no msgids.
+compiles it to `po/zh.mo`, which the package reads. Headings of sections, flags, ids and log lines
+are the same in all languages, so they are no msgids.
 """
 
 from __future__ import annotations

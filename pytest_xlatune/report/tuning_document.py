@@ -1,7 +1,7 @@
 """`<MODEL_TAG>-tuning.md`: a team deploys from it, and the next sweep need not repeat it.
 
 Ten parts, with the bullets of the header as the first, in one document for all measured cells of a
-model, in one of two languages. Headings and tables are the same in both. Every figure comes from a
+model, in one of two languages. Headings and rows are the same in both. Every figure comes from a
 record. Where the records do not support a sentence, the document says so instead: it calls a gain
 explained only where traces of both sides show a step that is shorter by about as much as the
 throughput rose. A changed program alone is a lead, not a cause.
@@ -267,8 +267,37 @@ def tuning(
     return Document(
         title=f"{model}: XLA tuning, {axes}",
         header=(*_header(cells, say), *_before(cells, beside, say)),
-        sections=tuple(section(title, *blocks) for title, blocks in parts.items()),
+        sections=tuple(
+            section(title, *(_with_heads(block, say) for block in blocks))
+            for title, blocks in parts.items()
+        ),
     )
+
+
+# heads of columns and of tables, for the languages in which they are other words
+_HEADS = (
+    N_("Cell"), N_("Best recipe"), N_("Flags"), N_("jobs"), N_("Setting"), N_("Settings"),
+    N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
+    N_("Figure"), N_("Evidence"), N_("From baseline-deployed to the winner"), N_("Artifacts"),
+    N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"), N_("Remark"),
+    N_("Slot"), N_("Sign"), N_("deployed"), N_("gain %"), N_("against"), N_("blocks"),
+    N_("runs lost"), N_("to"), N_("hangs"), N_("retries"), N_("step (s)"),
+    N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),
+    N_("Screened: ranks, proves nothing"), N_("Dropped: cannot run here"),
+    N_("No valid measurement"), N_("Not run: compiling decided them"),
+    N_("Runs that were lost or tried again"), N_("What this sweep can tell"),
+    N_("Artifacts, below the work directory"),
+)  # fmt: skip
+
+
+def _with_heads(block: Block, say: Translator) -> Block:
+    if not isinstance(block, Table):
+        return block
+    heads = tuple(
+        dataclasses.replace(column, title=say.text_of(column.title)) for column in block.columns
+    )
+    title = say.text_of(block.title) if block.title else ""
+    return dataclasses.replace(block, title=title, columns=heads)
 
 
 def _env_file(covered: MeasuredCell) -> str:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.metric import Figure, Metric
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report import Subject
@@ -147,16 +147,6 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
     better, base = check_github(made(subject, "github-benchmark"))
     assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
     assert base["extra"] == "reference, n = 3"
-
-
-@pytest.mark.parametrize("value", [0.0, 5e-324, 8.0])
-@pytest.mark.parametrize("metric", [WAIT, TGS])
-def test_a_figure_of_which_no_ratio_can_be_taken_is_left_out(value: float, metric: Metric) -> None:
-    figure = Figure(metric=metric, value=value)
-    verdict = Verdict(arm="a", kind=VerdictKind.SCREENED, n=1, figure=figure)
-    subject = dataclasses.replace(FINISHED, conclusion=Conclusion(verdicts=(verdict,)))
-    has_ratio = value == 8.0 or (value > 0 and metric == TGS)
-    assert len(check_github(made(subject, "github-benchmark"))) == has_ratio
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -240,32 +240,6 @@ def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: st
         assert faint == [], (scheme, media)
 
 
-@pytest.mark.parametrize("place", some(["phone", "laptop"], chosen=("phone",)))
-def test_the_keyboard_reaches_everything_that_acts(
-    shown: Browser, pages: dict[str, Path], place: str
-) -> None:
-    shown.open(pages["example"], width=WIDTHS[place][0])
-    stops = shown.ask(STOPS)
-    assert stops > 10
-    reached = set()
-    for _ in range(stops):
-        shown.press("Tab")
-        reached.add(
-            shown.ask(
-                "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
-                " + ' ' + document.activeElement.tagName"
-            )
-        )
-        outline = shown.ask("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline == "solid", "one sees where one is"
-    assert len(reached) == stops
-    scrolling = shown.ask(
-        "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
-        ".every((e) => e.tabIndex === 0)"
-    )
-    assert scrolling
-
-
 def test_the_recipe_is_copied_by_a_key(shown: Browser, pages: dict[str, Path]) -> None:
     shown.open(pages["example"], width=1280)
     shown.ask("document.querySelector('button.copy').focus(), 0")

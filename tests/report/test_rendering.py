@@ -34,7 +34,7 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.lines import live_line, standing, tally, words
+from pytest_xlatune.report.lines import live_line, standing, words
 from pytest_xlatune.report.render import markdown, terminal
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
@@ -108,16 +108,6 @@ def verdict(kind: str, **changes: object) -> Verdict:
 )
 def test_words(given_verdict: Verdict, expected: str) -> None:
     assert words(given_verdict) == expected
-
-
-def test_tally_counts_each_kind_that_occurs() -> None:
-    assert tally([verdict("SCREENED"), verdict("FASTER"), verdict("SCREENED")]) == (
-        "1 FASTER, 2 SCREENED"
-    )
-    assert tally([verdict("INCONCLUSIVE"), verdict("INCONCLUSIVE", n=2)]) == (
-        "1 INCONCLUSIVE, 1 not measured yet"
-    )
-    assert tally([]) == "no verdict"
 
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
@@ -279,14 +269,6 @@ def test_a_long_table_shows_its_ends_and_what_differs() -> None:
     ]  # fmt: skip
     assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
     assert shortened(rows, lambda _: False, shows_all=True) == rows
-
-
-@pytest.mark.parametrize("count", [0, 1, 200])
-def test_a_table_of_some_rows_is_shown_whole(count: int) -> None:
-    rows = [*range(count)]
-    shown = shortened(rows, lambda _: False)
-    assert shown == rows
-    assert left_out(shown, rows, "row") == ()
 
 
 def test_a_table_without_rows_or_with_an_empty_one_is_laid_out() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 from string import Formatter
 from typing import Any
 
@@ -95,14 +94,6 @@ def test_a_message_is_one_sentence_in_each_language(
 
 def test_a_document_gets_it_as_one_line_without_markup() -> None:
     assert plainly(verbatim("by `me`\n{x}")) == "by 'me' {x}"
-
-
-def test_numbers_stay_numbers_in_json() -> None:
-    values = {"whole": 3, "share": 0.25, "is_so": True, "none": None, "arms": ["a", 2]}
-    told = say("{whole}", **values).to_json()
-    assert told == {"text": "{whole}", "values": values}
-    read = Message.from_json(say("{level}", level=math.nan).to_json())
-    assert math.isnan(read.values["level"])
 
 
 @pytest.mark.parametrize(

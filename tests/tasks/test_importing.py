@@ -15,7 +15,7 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.import_table import import_table, read_table, slug
+from pytest_xlatune.tasks.import_table import import_table, read_table
 from pytest_xlatune.tasks.publish import CellReport, document_of, read_known
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
@@ -231,18 +231,6 @@ def test_an_empty_cell_beside_the_same_profile_takes_its_settings(tmp_path: Path
     rows = read_table(table, where="t.csv")
     assert {each.profile.shown_text for each in rows[1:]} == {"--xla_a=1"}
     assert known(tmp_path, table, no_ops=()).conclusion.noise.sigma is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Gco1G + ll128", "gco1g+ll128"),
-        ("baseline", "baseline-deployed"),
-        ("AG 512 MiB (ag only)", "ag-512-mib-ag-only"),
-    ],
-)
-def test_names_of_a_table_become_profile_ids(name: str, expected: str) -> None:
-    assert slug(name) == expected
 
 
 def test_the_command_imports_reports_and_refuses_the_same_table_twice(

@@ -120,10 +120,6 @@ Math.max(...[...document.querySelectorAll(".drift .below")].map((text) =>
   text.getBoundingClientRect().bottom))
 """
 AFTER = "document.querySelector('.drift').getBoundingClientRect().bottom"
-STOPS = """
-[...document.querySelectorAll("a[href], button, [tabindex]")].filter((each) =>
-  each.checkVisibility()).length
-"""
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def asked_of(cell: Cell, budget: int) -> Asked:
     none: tuple[Profile, ...] = ()
     return Asked(
         cell=cell, variants={}, profiles=none, others={}, selected=None, budget=budget, seed=0,
-        loss_tolerance=0.02, read_baselines=lambda _: ("", ()),
+        loss_tolerance=0.02,
         read_reference=lambda *_: None,
     )  # fmt: skip
 

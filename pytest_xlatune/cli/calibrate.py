@@ -11,14 +11,11 @@ from pytest_xlatune.cli.parsers import (
     add_options,
     add_yes,
     options_of,
-    positive,
 )
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.studies.calibration import STARTS
 from pytest_xlatune.sweep.earlier import CALIBRATION
 from pytest_xlatune.tasks.runs import calibrate, document_of
 
@@ -29,13 +26,6 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
         "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
     )
     parser.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs to run (12)")
-    parser.add_argument(
-        "--starts",
-        type=positive,
-        metavar="N",
-        help="with --slots N: rounds of all slots, which measure how much slots differ and slow "
-        "each other down (3)",
-    )
     add_yes(parser)
     add_options(parser, leave_out=OF_A_SESSION)
     parser.set_defaults(run=_calibrate)
@@ -44,14 +34,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
 def _calibrate(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
-    on_slots = arguments.xlatune_slots not in (None, "1")
-    if arguments.starts and not on_slots:
-        raise ConfigError("--starts counts the rounds of --slots: add that, or leave --starts out")
-    study = resolved.calibration(
-        arguments.jobs,
-        starts=arguments.starts or STARTS,
-        on_slots=on_slots,
-    )
+    study = resolved.calibration(arguments.jobs)
     resolved.check()
     with trials_of(resolved, options) as (runs, tick):
         campaign = runs.open(resolved, study)

@@ -55,7 +55,6 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
         blocks: that decide.
         baselines: trials of the reference in each block.
         widths: arms of each deciding block in turn; () is `arms` in all of them.
-        pair: whether `baseline-no-env` stands in every block besides, to be decided.
     """
 
     look: int = 1
@@ -64,7 +63,6 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     blocks: int
     baselines: int
     widths: tuple[int, ...] = ()
-    pair: bool = False
 
 
 # The arm of every rotation: it measures several profiles, and none of them alone.
@@ -172,7 +170,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
             "stage": self.stage,
             "block": self.block,
             "position": self.position,
-            "design": used(self.design.to_json(), "widths", "pair") if self.design else None,
+            "design": used(self.design.to_json(), "widths") if self.design else None,
         }
         if self.rotation is not None:
             spec = used(self.rotation.spec.to_json(), "memory_limit_bytes")

@@ -69,7 +69,7 @@ def within(verdict: Verdict, margin: float) -> Claim:
 
 
 def no_regression(verdict: Verdict) -> Claim:
-    """Claim that a gate passes: its margin holds, and its floor. What cannot be told does not."""
+    """Claim that a gate passes: its margin holds. What cannot be told does not."""
     if verdict.kind is VerdictKind.INVALID:
         return _claim(verdict, "no regression", holds=False, is_undecided=False)
     if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:

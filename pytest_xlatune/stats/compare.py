@@ -315,8 +315,7 @@ class GateLayout:
 
     arms: int  # candidates
     blocks: int  # trials of each candidate
-    baselines: int = 1  # in each block; 0 where the baseline is stored
-    stored: int = 0  # baseline trials of an earlier time, used instead
+    baselines: int = 1  # in each block
 
     @property
     def trials(self) -> int:
@@ -326,15 +325,11 @@ class GateLayout:
     @property
     def df(self) -> int:
         """Residual degrees of freedom."""
-        if self.stored:
-            return self.stored + self.arms * self.blocks - self.arms - 1
         return design_df(self.arms, self.baselines, self.blocks)
 
     @property
     def variance(self) -> float:
         """Variance of a candidate's change, in units of the variance of one job's score."""
-        if self.stored:
-            return 1 / self.blocks + 1 / self.stored
         return (1 + 1 / self.baselines) / self.blocks
 
     def noise(self, margin: float) -> float:
@@ -403,6 +398,4 @@ def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> Ga
 
 
 def _critical(design: GateLayout) -> float:
-    if design.stored:
-        return bonferroni(design.arms, design.df, alpha=SWEEP_ALPHA)
     return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)

@@ -185,7 +185,6 @@ class Plan:
     block_baselines: int  # baselines in each block
     jobs: int  # of the whole sweep
     again: int = 0  # the best of the screen that run a second time before the blocks
-    pair: bool = False  # whether one arm more stands in every block, to be decided
     rotations: int = 0  # jobs in which profiles take turns, to be ranked; the look is one
 
     @property
@@ -224,12 +223,11 @@ class Plan:
         elif rest:
             blocks = say("the first {blocks} blocks, {rest}", blocks=first, rest=rest)
         return say(
-            "{again}{finalists:+finalist} in {blocks}, {baselines:+baseline}{pair} in each",
+            "{again}{finalists:+finalist} in {blocks}, {baselines:+baseline} in each",
             again=say("the best {best} once more, then ", best=self.again) if self.again else None,
             finalists=self.finalists,
             blocks=blocks,
             baselines=self.block_baselines,
-            pair=say(" and the pair of wave 1") if self.pair else None,
         )
 
     def mde80(self, sigma: float) -> float:

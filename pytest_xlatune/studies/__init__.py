@@ -337,10 +337,8 @@ class Asked:
         budget: trials that the study may cost.
         seed: of the random orders.
         loss_tolerance: relative distance of a loss that makes a trial invalid.
-        read_baselines: path of an earlier report -> when it was written, and its baseline trials;
-            raises ConfigError where it is no report of this very cell.
         read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
-            raises likewise, but for the nodes.
+            raises ConfigError where it is no report of this cell, be it on other nodes.
         configured: the trainer's configuration file, key -> value, where it can be read here.
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
@@ -355,7 +353,6 @@ class Asked:
     budget: int
     seed: int
     loss_tolerance: float
-    read_baselines: Callable[[str], tuple[str, tuple[TrialResult, ...]]]
     read_reference: Callable[[str], float]
     configured: Mapping[str, str] = field(default_factory=dict)
     commits: str = ""
@@ -386,11 +383,6 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
     def candidates(self) -> tuple[Candidate, ...]:
         """What it compares beside the profiles of the sweep."""
         return ()
-
-    @property
-    def stored(self) -> str:
-        """Where baseline trials of an earlier time stand that it uses; "" measures its own."""
-        return ""
 
     @property
     def commits(self) -> str | None:

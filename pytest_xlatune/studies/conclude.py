@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message, MessageCode, say
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
@@ -37,8 +37,8 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
-from pytest_xlatune.studies.engine import BOUND, FAR, BlocksSoFar, SweepDecision, best_of, frozen
-from pytest_xlatune.studies.look import Look, begun, design_of, is_spare
+from pytest_xlatune.studies.engine import BOUND, FAR, BlocksSoFar, SweepDecision, best_of
+from pytest_xlatune.studies.look import Look, begun, design_of, frozen_arms, is_spare
 from pytest_xlatune.studies.parts import is_out, largest, recipe
 from pytest_xlatune.studies.screen import Screened
 from pytest_xlatune.studies.slots import notes_on_slots
@@ -491,7 +491,6 @@ def _notes(
     notes += of_history(decision.past)
     notes += decision.arms.told
     notes += _slot_notes(decision)
-    notes += _undecided_pair(decision)
     absent = len(decision.arms.profiles) - len(verdicts)
     if absent:
         notes.append(
@@ -629,7 +628,7 @@ def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
 
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which profiles came too late for the blocks: they would be finalists by now."""
-    own, layout = frozen(decision), decision.layout
+    own, layout = frozen_arms(decision.past), decision.layout
     if not own or isinstance(layout, Refusal):
         return
     size = design_of(decision.past, layout, arms=0).arms
@@ -654,28 +653,3 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
             "a sweep of its own (another name=, or --xlatune-fresh)",
             arms=tuple(late),
         )
-
-
-def _undecided_pair(decision: SweepDecision) -> Iterator[Message]:
-    """Yield what it would cost to decide the pair of wave 1, where the blocks do not."""
-    layout, past = decision.layout, decision.past
-    is_ranked = decision.plan.no_env is not None and NO_ENV_ID in decision.ranks.standings
-    if not is_ranked or isinstance(layout, Refusal) or decision.paired:
-        return
-    decided = any(not is_spare(result.trial) for result in past.confirms_of(NO_ENV_ID))
-    if decided or NO_ENV_ID in {profile.id for profile in decision.entered}:
-        return
-    text = (
-        (
-            "whether the deployed flags help is not decided: {arm} was only screened. "
-            "{jobs:+more job}, one in each block, would decide it: --xlatune-pair on, for a "
-            "sweep of its own (--xlatune-fresh)"
-        )
-        if past.confirm
-        else (
-            "whether the deployed flags help is not decided: {arm} was only screened. "
-            "{jobs:+more job}, one in each block, would decide it: --xlatune-pair on, for this "
-            "sweep"
-        )
-    )
-    yield say(text, arm=NO_ENV_ID, jobs=layout.blocks)

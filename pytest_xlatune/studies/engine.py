@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pytest_xlatune.model.message import Message, at_most, say
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import combine
@@ -70,7 +70,7 @@ class BlocksSoFar:
         planned: trials of all that can be planned.
         due: those of them that are not over.
         later: how many are likely to follow.
-        going: arms that no cut has dropped, best first, the alias and the pair included.
+        going: arms that no cut has dropped, best first, the alias included.
         look: at the deciding blocks; None while some are missing.
         may_grow: whether spare blocks may follow those that are planned.
         added: the last spare block and why it was added; None without one.
@@ -137,21 +137,11 @@ class SweepDecision:
         return self.blocks.look if self.blocks else None
 
     @cached_property
-    def paired(self) -> frozenset[str]:
-        """`baseline-no-env` where it is in every block, as they began or as they are planned."""
-        pair = self.plan.no_env
-        if pair is None or isinstance(self.layout, Refusal):
-            return frozenset()
-        return frozenset({pair.id} if design_of(self.past, self.layout, arms=0).pair else ())
-
-    @cached_property
     def finalists(self) -> tuple[str, ...]:
-        """Those that entered the blocks, in rank order, then the pair; the alias is none."""
+        """Those that entered the blocks, in rank order; the alias is none."""
         if not (self.past.confirm or (self.plan.confirm and self.is_screened)):
             return ()
-        own = tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
-        has_pair = self.blocks is not None and bool(self.paired & self.able.keys())
-        return (*own, NO_ENV_ID) if has_pair else own
+        return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
@@ -260,7 +250,7 @@ def _blocks_to_come(decision: SweepDecision) -> int:
     layout = decision.plan.layout
     if isinstance(layout, Refusal) or decision.past.confirm:
         return 0
-    return layout.in_blocks + (layout.blocks if layout.pair else 0)
+    return layout.in_blocks
 
 
 def _screened_jobs(decision: SweepDecision) -> int:
@@ -347,20 +337,15 @@ def best_of(
 
 
 def _may_help(decision: SweepDecision, arm: str, ranking: Ranking) -> bool:
-    """Whether the screen leaves it possible that a profile helps; the pair is in in any case."""
+    """Whether the screen leaves it possible that a profile helps."""
     arms = decision.arms
     if arm not in arms.candidates or arms.repeats.get(arm) == BASELINE_ID:
         return False
-    if arm in decision.taken or arm in decision.paired:
+    if arm in decision.taken:
         return False
     standing = ranking.standings[arm]
     reach = 2 * decision.noise.value * math.sqrt(standing.variance)
     return math.isfinite(standing.estimate) and standing.estimate + reach > 0
-
-
-def frozen(decision: SweepDecision) -> tuple[str, ...]:
-    """Return the arms with confirming trials, the pair left out: it has a place of its own."""
-    return tuple(each for each in frozen_arms(decision.past) if each not in decision.paired)
 
 
 def enter(decision: SweepDecision) -> tuple[Profile, ...]:
@@ -377,7 +362,7 @@ def enter(decision: SweepDecision) -> tuple[Profile, ...]:
     chosen = best_of(decision, decision.ranks, most=most, among=decision.again)
     if chosen and len(chosen) < layout.finalists:
         chosen.append(ALIAS.id)
-    if own := frozen(decision):
+    if own := frozen_arms(decision.past):
         chosen = [each for each in chosen if each not in own]
         chosen = [*own, *chosen[: max(size - len(own), 0)]]
     order = _order(decision.arms, decision.ranks)
@@ -394,7 +379,6 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
     plan, past = decision.plan, decision.past
     design = design_of(past, layout, arms=len(decision.entered))
     widths = design.widths or (design.arms,) * design.blocks
-    pair = [decision.able[each] for each in decision.paired if each in decision.able]
     profiles = {profile.id: profile for profile in decision.entered}
     going = tuple(profiles)
     planned: tuple[Trial, ...] = ()
@@ -402,23 +386,22 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
         if number > 1 and width < widths[number - 2]:
             if due := not_over(past, planned):
                 later = widths[number - 1 :]
-                beside = design.baselines + len(pair)
                 return BlocksSoFar(
                     design=design,
                     planned=planned,
                     due=due,
-                    going=(*going, *(profile.id for profile in pair)),
-                    later=sum(later) + len(later) * beside,
+                    going=going,
+                    later=sum(later) + len(later) * design.baselines,
                 )
             going = _narrowed(decision, going, width, profiles, design, after=number - 1)
         own = [profiles[each] for each in going if each not in past.dropped]
-        planned += _block(decision, [*own, *pair], number, design)
+        planned += _block(decision, own, number, design)
     jobs = plan.budget - _screened_jobs(decision) if plan.may_spare else 0
     blocks = BlocksSoFar(
         design=design,
         planned=planned,
         due=not_over(past, planned),
-        going=(*going, *(profile.id for profile in pair)),
+        going=going,
         may_grow=jobs > 0,
     )
     if blocks.due:

@@ -3,25 +3,21 @@
 A candidate is settings, a commit, an image, an interpreter: more than settings is a cell of its
 own, and its trials name that.
 
-Validity first, then the margin, then the floor. A gate never passes on missing trials: every
-planned trial must have a score.
+Validity first, then the margin. A gate never passes on missing trials: every planned trial must
+have a score.
 
 No screen and no ranking: candidates and baselines in randomised blocks, looked at once, when
-all are over. Pure and deterministic. What tells
-one gate from another is in the study's name, so a new commit is compared with baselines measured
-beside it and never with those of last night, unless the user names a stored baseline and with it
-accepts the drift.
+all are over. Pure and deterministic. What tells one gate from another is in the study's name, so
+that a new commit is compared with baselines measured beside it, and never with those of last night.
 This module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import PurePath
 from typing import ClassVar
 
 import msgspec
@@ -30,19 +26,13 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.metric import TGS
-from pytest_xlatune.model.profile import (
-    BASELINE_ID,
-    Profile,
-    check_unique,
-)
+from pytest_xlatune.model.profile import BASELINE_ID, Profile, check_unique
 from pytest_xlatune.model.profile import profile as profile_of
-from pytest_xlatune.model.record import Json, Real, Record
+from pytest_xlatune.model.record import Json, Real
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
     NoiseRecord,
-    TrialResult,
     Verdict,
     VerdictKind,
     relative,
@@ -52,12 +42,10 @@ from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.compare import (
     GateLayout,
     NoComparison,
-    above,
     deciding,
     gate,
     interval90,
     is_within,
-    two_samples,
 )
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.studies import (
@@ -76,8 +64,6 @@ from pytest_xlatune.studies.look import Look, look_at, not_over
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
-    median_loss,
-    moved,
     read,
     unlike_warmup,
     usable,
@@ -91,7 +77,6 @@ from pytest_xlatune.studies.verdicts import (
     reference,
     score_flags,
     unmeasured,
-    values_of,
     with_comparison,
 )
 from pytest_xlatune.studies.vetoes import of_arm, of_effect, straggler_veto
@@ -109,24 +94,18 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
 
     Attributes:
         margin: relative loss of TGS that is a regression; 0.01 is 1 %.
-        floor_tgs: Tokens/s/device that a candidate must exceed; None demands nothing.
         blocks: trials of each candidate.
         block_baselines: baselines beside them in each block.
         key: what tells this run of the gate from the last, e.g. the commit, where the candidates'
             settings do not; trials of another key are never used.
-        stored: a `leaderboard.json`, a `gate.json` or a ledger, whose baseline trials are used
-            instead of fresh ones; "" is none. A user who names it accepts that a drift since then
-            is not excluded.
         candidates: rivals of the cell, beside the profiles of the sweep.
     """
 
     kind: ClassVar[str] = KIND
     margin: Real = 0.01
-    floor_tgs: Real | None = None
     blocks: int = 4
     block_baselines: int = 1
     key: str = ""
-    stored: str = ""
     candidates: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,24 +113,9 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
             raise ConfigError(
                 f"gate: the margin is {self.margin}, expected a fraction such as 0.01 for 1 %"
             )
-        if self.floor_tgs is not None and not 0 < self.floor_tgs < math.inf:
-            raise ConfigError(
-                f"gate: the floor is {self.floor_tgs} TGS, expected a positive number"
-            )
-        if self.floor_tgs is not None and self.blocks <= MIN_DF:
-            raise ConfigError(
-                f"gate: {self.blocks} trials of a candidate cannot be held against a floor, "
-                f"{MIN_DF + 1} are needed; raise `blocks`"
-            )
 
     def study(self, asked: Asked) -> GateStudy:
         """Return the gate of the selected candidates, of all where no test selects one."""
-        stored = None
-        if self.stored:
-            written, trials = asked.read_baselines(self.stored)
-            stored = StoredBaseline(
-                source=PurePath(self.stored).name, written=written, trials=trials
-            )
         profiles = tuple(
             profile
             for profile in asked.profiles
@@ -168,7 +132,6 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
             gate=self,
             budget=asked.budget,
             seed=asked.seed,
-            stored=stored,
             loss_tolerance=asked.loss_tolerance,
         )
 
@@ -203,14 +166,6 @@ def candidate(
     return Candidate(profile=settings, code=code, image=image, python=python)
 
 
-class StoredBaseline(Record, frozen=True, kw_only=True):
-    """Baseline trials of an earlier time: where they stand, when that was written, the trials."""
-
-    source: str
-    written: str
-    trials: tuple[TrialResult, ...]
-
-
 class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """One run of a gate; fewer candidates are another gate.
 
@@ -221,7 +176,6 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         gate: the demands.
         budget: jobs that it may cost.
         seed: of the random orders.
-        stored: the baseline, where it is not measured beside the candidates.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
     """
 
@@ -232,7 +186,6 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     gate: Gate = msgspec.field(default_factory=Gate)
     budget: int = 50
     seed: int = 0
-    stored: StoredBaseline | None = None
     loss_tolerance: float = 0.02
 
     def __post_init__(self) -> None:
@@ -240,21 +193,16 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         check_unique(self.profiles, where=where)
         if not self.profiles:
             raise ConfigError(f"{where} has no candidate; declare at least one profile")
-        if self.gate.floor_tgs is not None and self.cell.protocol.scored_by is not TGS:
-            raise ConfigError(
-                f"{where} has a floor of {self.gate.floor_tgs:g} TGS, but its protocol scores "
-                f"{self.cell.protocol.metric!r}; leave the floor out, or score 'tgs'"
-            )
         design = self.design
         if design.trials > self.budget:
             raise ConfigError(
                 f"{where} needs {design.trials} jobs, the budget is {self.budget}; raise the "
                 "budget, or declare fewer candidates"
             )
-        if min(design.blocks, design.baselines + design.stored) < 1 or design.df < MIN_DF:
+        if min(design.blocks, design.baselines) < 1 or design.df < MIN_DF:
             raise ConfigError(
                 f"{where}: {design.blocks} trials of each of {design.arms} candidates and "
-                f"{design.baselines * design.blocks + design.stored} baselines leave "
+                f"{design.baselines * design.blocks} baselines leave "
                 f"{design.df} degrees of freedom, {MIN_DF} are needed; add a block or a baseline"
             )
 
@@ -266,9 +214,8 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
             for profile in self.profiles
             for other in [self.others.get(profile.id)]
         )
-        stored = [result.trial.id for result in self.stored.trials] if self.stored else []
-        layout: list[Json] = [self.gate.blocks, self.design.baselines, self.seed]
-        return name_of(KIND, settings, self.gate.key, layout, stored)
+        layout: list[Json] = [self.gate.blocks, self.gate.block_baselines, self.seed]
+        return name_of(KIND, settings, self.gate.key, layout)
 
     @property
     def _orders(self) -> Orders:
@@ -277,12 +224,9 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def design(self) -> GateLayout:
         """How many trials it rests on."""
-        stored = len(self.stored.trials) if self.stored else 0
+        gate = self.gate
         return GateLayout(
-            arms=len(self.profiles),
-            blocks=self.gate.blocks,
-            baselines=0 if self.stored else self.gate.block_baselines,
-            stored=stored,
+            arms=len(self.profiles), blocks=gate.blocks, baselines=gate.block_baselines
         )
 
     @property
@@ -344,26 +288,13 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def past(self, history: History) -> Past:
-        """Return its own trials of a history; a stored baseline is among them."""
-        past = read(
+        """Return its own trials of a history."""
+        return read(
             history,
             protocols={cell.digest: cell.protocol for cell in self.cells},
             declared={profile.id: profile for profile in self.profiles},
             study=self.name,
             is_one_window=True,
-        )
-        if self.stored is None:
-            return past
-        # a report has them in its own window; they are held beside the candidates in theirs
-        window = dataclasses.replace(past.window, is_moved=True)
-        stored = tuple(
-            moved(result, window if result.score and result.score.timings else past.window)
-            for result in self.stored.trials
-        )
-        return dataclasses.replace(
-            past,
-            confirmed={**past.confirmed, BASELINE_ID: stored},
-            reference_loss=median_loss(stored),
         )
 
 
@@ -373,7 +304,7 @@ class Gated:
 
     Attributes:
         study: the gate.
-        past: its trials; a stored baseline stands in for a measured one.
+        past: its trials.
         planned: all of it, without those of candidates that cannot run.
         due: those of them that are not over.
     """
@@ -386,31 +317,13 @@ class Gated:
     @cached_property
     def look(self) -> Look:
         """The candidates beside the baselines."""
-        candidates, own = (
-            [profile.id for profile in self.study.profiles],
-            self.past.scored_in_blocks(),
-        )
-        # stored trials stand in no block: all are one, with everything
-        cells = [(0, arm, score) for _, arm, score in own] + [
-            (0, BASELINE_ID, score)
-            for result in self.past.confirms_of(BASELINE_ID)
-            if (score := usable(result)) is not None
-        ]
+        candidates = [profile.id for profile in self.study.profiles]
         return look_at(
-            cells if self.study.stored else own,
+            self.past.scored_in_blocks(),
             candidates,
             family=len(candidates),
             window=self.past.window,
         )
-
-    def comparison(self, candidate: str) -> Comparison | NoComparison:
-        """Compare a candidate with the baseline; a stored one has a noise of its own."""
-        if not self.study.stored:
-            return self.look.comparisons[candidate]
-        # by one variance 12 stored jobs beside 3 of twice the noise passed 19 % at the margin
-        values = {name: values_of(self.past.confirms_of(name)) for name in (BASELINE_ID, candidate)}
-        family = len(self.study.profiles)
-        return two_samples(values[BASELINE_ID], values[candidate], family=family, alpha=SWEEP_ALPHA)
 
 
 def conclusion(gated: Gated) -> Conclusion:
@@ -458,7 +371,7 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
 
 
 def _compared(gated: Gated, base: Verdict) -> Verdict:
-    found, gate_of = gated.comparison(base.arm), gated.study.gate
+    found, margin = gated.look.comparisons[base.arm], gated.study.gate.margin
     missing = _missing(gated, base.arm)
     if isinstance(found, NoComparison):
         return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
@@ -467,7 +380,6 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
         _margin(gated, found),
         *(_untold(message) for message in missing),
         *_stragglers(gated, found, base.arm),
-        *_floor(gated, base),
         *([_untold(unseen)] if unseen else []),
     ]
     # the worst of the claims is the verdict; where all hold it is the first's word
@@ -476,17 +388,9 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     reasons = [reason for _, reason in claims]
     if base.arm in gated.look.unlike:
         reasons.append(unlike_warmup(gated.look.unlike[base.arm]))
-    rule = (
-        (
-            "non-inferiority at {margin:size}; {method}; stored baseline, a drift since then is "
-            "not excluded"
-        )
-        if gated.study.stored
-        else "non-inferiority at {margin:size}; {method}"
-    )
-    method = say(rule, margin=gate_of.margin, method=found.method)
+    method = say("non-inferiority at {margin:size}; {method}", margin=margin, method=found.method)
     decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
-    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=gate_of.margin):
+    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=margin):
         # a loss is excluded, a gain is not: it passes, and is not called the same
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
@@ -581,53 +485,20 @@ def _stragglers(gated: Gated, comparison: Comparison, arm: str) -> list[_Claim]:
     return [_untold(veto)] if veto else []
 
 
-def _floor(gated: Gated, base: Verdict) -> list[_Claim]:
-    """Hold a candidate against the absolute floor, where there is one."""
-    floor_tgs = gated.study.gate.floor_tgs
-    if floor_tgs is None or base.tgs is None:
-        return []
-    kind = above(values_of(gated.past.confirms_of(base.arm)), math.log(floor_tgs))
-    kinds = {
-        VerdictKind.EQUIVALENT: "above the floor: {tgs:.1f} TGS, the floor is {floor:g}",
-        VerdictKind.SLOWER: "regression: below the floor: {tgs:.1f} TGS, the floor is {floor:g}",
-        VerdictKind.INCONCLUSIVE: (
-            "cannot tell whether it is above the floor: {tgs:.1f} TGS, the floor is {floor:g}"
-        ),
-    }
-    return [(kind, say(kinds[kind], tgs=base.tgs, floor=floor_tgs))]
-
-
 def _notes(gated: Gated) -> list[Message]:
     """Return how it is laid out, where steady state begins, and what was edited since."""
-    design, margin, stored = gated.study.design, gated.study.gate.margin, gated.study.stored
+    design, margin = gated.study.design, gated.study.gate.margin
     notes = [
         say(
-            (
-                "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
-                "randomised blocks, baselines: {baselines} stored; an equal candidate passes "
-                "with 80 % power up to a job noise of {noise:.2%}"
-            )
-            if stored
-            else (
-                "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
-                "randomised blocks, baselines: {baselines} in each block; an equal candidate "
-                "passes with 80 % power up to a job noise of {noise:.2%}"
-            ),
+            "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
+            "randomised blocks, baselines: {baselines} in each block; an equal candidate "
+            "passes with 80 % power up to a job noise of {noise:.2%}",
             margin=margin,
             trials=design.blocks,
-            baselines=design.stored if stored else design.baselines,
+            baselines=design.baselines,
             noise=design.noise(margin),
         )
     ]
-    if stored is not None:
-        notes.append(
-            say(
-                "the baseline was not measured beside the candidates but taken from {source} of "
-                "{written}: a drift of the cell since then cannot be told from a change",
-                source=stored.source,
-                written=stored.written,
-            )
-        )
     if gated.past.window.note:
         notes.append(gated.past.window.note)
     if gated.past.changed:

@@ -83,7 +83,6 @@ def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
         blocks=layout.blocks,
         baselines=layout.block_baselines,
         widths=widths if is_narrowing else (),
-        pair=layout.pair,
     )
 
 

@@ -17,7 +17,7 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
+from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
@@ -233,8 +233,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
-                pair = {NO_ENV_ID} if self.pair == "on" else set()
-                own = [arm.id for arm in decision.arms if arm.id in {*entered} - pair]
+                own = [arm.id for arm in decision.arms if arm.id in entered]
                 found = named("".join(own[question.number : question.number + 1]), decision.arms)
             case Ask.BEST:
                 found = best(decision)

@@ -21,7 +21,6 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
     BASELINE_ID,
-    NO_ENV_ID,
     Effective,
     Flags,
     Profile,
@@ -82,7 +81,6 @@ _ROTATION_OFF = "rotation is off"
 # of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
 DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
-_MOST_BLOCKS = 64  # of any layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        pair: "on" has `baseline-no-env` in every block, whatever its screen said.
         rotation: how profiles take turns in one job where they can, to be ranked; None: each
             trial is a job.
     """
@@ -186,7 +183,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     block_baselines: int = 0
     loss_tolerance: Real = 0.02
     slots: tuple[tuple[str, ...], ...] = ()
-    pair: str = "off"
     rotation: RotationRule | None = None
 
     def __post_init__(self) -> None:
@@ -377,11 +373,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             selected=None if self.selected is None else self.selected - slots,
         )
 
-    @cached_property
-    def no_env(self) -> Profile | None:
-        """`baseline-no-env`; None where the sweep does not declare it."""
-        return next((profile for profile in self.profiles if profile.id == NO_ENV_ID), None)
-
     def laid_out(
         self,
         count: int,
@@ -391,7 +382,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         baselines: int = 0,
         may_repeat: bool = True,
     ) -> Plan | Refusal:
-        """Lay out so many profiles in so many jobs, with a trial in each block for the pair.
+        """Lay out so many profiles in so many jobs.
 
         Args:
             count: profiles.
@@ -400,25 +391,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             baselines: of the screen, where they ran.
             may_repeat: whether the best of the screen may run twice.
         """
-
-        def in_jobs(jobs: int) -> Plan | Refusal:
-            return self._without_pair(
-                count, jobs, sigma, baselines=baselines, may_repeat=may_repeat
-            )
-
-        if self.no_env is None or self.pair != "on":
-            return in_jobs(budget)
-        for blocks in range(1, min(budget, _MOST_BLOCKS)):
-            found = in_jobs(budget - blocks)
-            if isinstance(found, Refusal) or found.blocks <= blocks:
-                break
-        if isinstance(found, Refusal):
-            return found
-        return dataclasses.replace(found, pair=True, jobs=found.jobs + found.blocks)
-
-    def _without_pair(
-        self, count: int, budget: int, sigma: float | None, *, baselines: int, may_repeat: bool
-    ) -> Plan | Refusal:
         turned = self.turned if self.rotates else 0
         in_screen = baselines or self.screen_baselines * len(self.alone)
         if turned and self.rotation and self.rotation.is_usual:

@@ -1,7 +1,6 @@
-"""What an earlier time left in files: a stored baseline, the calibration of a cell.
+"""What an earlier time left in files: the calibration of a cell, the report of a check of nodes.
 
-Neither is taken silently: a stored baseline only where the user names its file, a calibration only
-as a prior for planning, and both only if they are of the same cell. This module measures nothing.
+A calibration is a prior for planning alone, and of the same cell. This module measures nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,14 @@ from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledge
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, family_differences
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.message import Message, sentence
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
 from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
-from pytest_xlatune.stats.noise import Noise, SlotNoise
+from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.stats.rotations import JobPace
-from pytest_xlatune.studies.trials import pace_of, usable
+from pytest_xlatune.studies.trials import pace_of
 
 CALIBRATION = "calibration.json"  # beside the ledger of the cell
 SCHEMA = 1
@@ -43,9 +41,6 @@ class Calibration(Record, frozen=True, kw_only=True):
         trial_ids: of the jobs behind it, in the order they ran.
         written: when, ISO 8601.
         schema: raised when a field changes its meaning.
-        slots: what node slots differ by, and what they cost each other; None where that was not
-            measured.
-        slot_nodes: of each of these slots, as a host list.
     """
 
     cell_digest: str
@@ -54,8 +49,6 @@ class Calibration(Record, frozen=True, kw_only=True):
     trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
-    slots: SlotNoise | None = None
-    slot_nodes: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse a noise that no jobs have.
@@ -66,11 +59,6 @@ class Calibration(Record, frozen=True, kw_only=True):
         level = self.noise.sigma_job
         if not 0 <= level < math.inf:
             raise LedgerError(f"noise.sigma_job is {level}, expected a fraction")
-
-    @property
-    def shared(self) -> tuple[str, ...]:
-        """What was found of slots, one sentence each."""
-        return tuple(map(sentence, self.slots.found(self.slot_nodes) if self.slots else ()))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -172,39 +160,6 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     return found if found.cell_digest == cell.digest else None
 
 
-def read_baselines(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
-    """Return when a report or a ledger was written, and its baseline trials.
-
-    `path` is a `leaderboard.json`, a `gate.json`, or a `ledger.jsonl` or its folder. Its cell may
-    be of another commit or image than `cell`: what has changed since is then the question, and the
-    first of the two says so.
-
-    Raises:
-        ConfigError: there is no such file, it is no report, of another cell, or has no baseline.
-    """
-    if path.is_dir() or path.suffix == ".jsonl":
-        return _of_ledger(path, cell)
-    try:
-        document = _document(path)
-        trials = [
-            TrialResult.from_json({name: each[name] for name in each if name != "id"})
-            for each in document["trials"]
-        ]
-        before, written = Cell.from_json(document["cell"]), str(document["written"])
-    except FileNotFoundError:
-        raise ConfigError(
-            f"the stored baseline {path} does not exist; run the gate without `stored` once and "
-            "keep the gate.json that it writes"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, LedgerError) as error:
-        raise ConfigError(
-            f"the stored baseline {path} is no report of ours ({type(error).__name__}: {error}); "
-            "name a leaderboard.json or gate.json"
-        ) from None
-    changed = _changed(before, cell, path)
-    return f"{written}{changed}", _usable(trials, path)
-
-
 def _document(path: Path) -> Any:
     """Return the data of a report.
 
@@ -250,56 +205,3 @@ def read_reference(path: Path, cell: Cell) -> float:
             "cells cannot be compared. Check the nodes without it"
         )
     return tgs
-
-
-def _of_ledger(path: Path, cell: Cell) -> tuple[str, tuple[TrialResult, ...]]:
-    path = path / LEDGER if path.is_dir() else path
-    try:
-        state = replay(Ledger(path).refresh())
-    except LedgerError as error:
-        raise ConfigError(f"the stored baseline {path} cannot be read: {error}") from None
-    if not state.opened:
-        raise ConfigError(
-            f"the stored baseline {path} does not exist or is empty; name a ledger.jsonl, its "
-            "folder below .xlatune, or a gate.json"
-        )
-    last = state.opened[-1]
-    before = state.with_nodes(last.cells[0])
-    changed = _changed(before, cell, path)
-    own = last.cells[0].digest
-    trials = [
-        r for progress in state.trials.values() if (r := progress.result).trial.cell_digest == own
-    ]
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    return f"{written}{changed}", _usable(trials, path)
-
-
-def _usable(trials: Iterable[TrialResult], path: Path) -> tuple[TrialResult, ...]:
-    found = tuple(result for result in trials if result.trial.is_baseline and usable(result))
-    if not found:
-        raise ConfigError(f"the stored baseline {path} holds no baseline trial with a score")
-    return found
-
-
-_MAY_CHANGE = {"code": "commit", "image": "image"}  # of a cell, since its baseline was stored
-
-
-def _changed(before: Cell, now: Cell, path: Path) -> str:
-    """Return what a gate with a stored baseline is about, as words; "" where nothing is told apart.
-
-    Raises:
-        ConfigError: the cells differ in more.
-    """
-    alike = replace(before, **{name: getattr(now, name) for name in _MAY_CHANGE})
-    differences = family_differences((alike,), (now,))
-    if differences:
-        raise ConfigError(
-            f"the stored baseline {path} was measured on another cell: {differences}. Numbers of "
-            "two cells cannot be compared. Measure the baseline again"
-        )
-    found = [
-        f"{word} {getattr(before, name) or 'unknown'} then, {getattr(now, name) or 'unknown'} now"
-        for name, word in _MAY_CHANGE.items()
-        if getattr(before, name) != getattr(now, name)
-    ]
-    return f" ({'; '.join(found)})" if found else ""

@@ -378,11 +378,6 @@ class DesignSettings(SettingsGroup):
     block_baselines: Annotated[
         Trials, "Baselines in each block; 0 is what the budget allows", Where.SWEEP
     ] = 0
-    pair: Annotated[
-        OnOff,
-        "Decide in the blocks whether the deployed settings beat those of the image alone: "
-        "on or off",
-    ] = "off"
     rotate: Annotated[
         Literal["auto", "on", "off"],
         "Let profiles that differ in flags only take turns in one job, to be ranked: on, off, or "

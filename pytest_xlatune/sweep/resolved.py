@@ -36,7 +36,7 @@ from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import configured, with_sourced
-from pytest_xlatune.sweep.earlier import read_baselines, read_reference
+from pytest_xlatune.sweep.earlier import read_reference
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class ResolvedSweep:
             earlier: trials of the ledger, where sessions before this one have some.
 
         Raises:
-            ConfigError: the profiles do not fit the budget, or a stored baseline does not the cell.
+            ConfigError: the profiles do not fit the budget.
         """
         declared, design = self.sweep.declared, self.sweep.design
         if declared is None:
@@ -136,7 +136,6 @@ class ResolvedSweep:
                 budget=design.budget or USUAL_BUDGET,
                 seed=design.seed,
                 loss_tolerance=design.loss_tolerance,
-                read_baselines=lambda path: read_baselines(Path(path), self.cell),
                 read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
@@ -163,10 +162,10 @@ class ResolvedSweep:
     def _refuse_no_change(self, study: Study) -> None:
         """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.
 
-        A control may equal it, and so may a candidate beside a stored baseline: that ran before.
+        A control may equal it.
         """
         declared = self.sweep.declared
-        if declared is None or study.traits.aim is not Aim.GATES or declared.stored:
+        if declared is None or study.traits.aim is not Aim.GATES:
             return
         by_digest = {each.digest: each for each in study.cells}
         ahead = [each for each in reversed(study.outlook(()).ahead) if each.rotation is None]
@@ -231,29 +230,13 @@ class ResolvedSweep:
             and all(cell.overrides.get(key) == value for key, value in profile.overrides.items())
         )
 
-    def calibration(
-        self,
-        jobs: int,
-        *,
-        starts: int = 0,
-        on_slots: bool = False,
-    ) -> CalibrationStudy:
-        """Return the study of the cell's noise, or of its node slots.
+    def calibration(self, jobs: int) -> CalibrationStudy:
+        """Return the study of the cell's noise.
 
         Raises:
-            ConfigError: too few jobs or starts; the sweep has one slot.
+            ConfigError: too few jobs.
         """
-        if on_slots and not self.slots:
-            raise ConfigError(
-                f"sweep {self.sweep.name!r}: one slot has no neighbours; ask for two or more, and "
-                "name the nodes of all of them"
-            )
-        return CalibrationStudy(
-            cell=self.cell,
-            jobs=jobs,
-            starts=starts,
-            slots=self.slots if on_slots else (),
-        )
+        return CalibrationStudy(cell=self.cell, jobs=jobs)
 
     def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
         """Return the gate of a winner on another of the model's configurations.

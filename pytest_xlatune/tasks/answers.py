@@ -102,7 +102,7 @@ class Measured:
 
     @property
     def no_regression(self) -> Claim:
-        """Claim that the gate passes, by its margin and its `floor_tgs`; "cannot tell" fails."""
+        """Claim that the gate passes, by its margin; "cannot tell" fails."""
         return self._claimed(claims.no_regression(self.verdict))
 
     @property

@@ -36,7 +36,6 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.study_documents import plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
-from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of
 
@@ -99,7 +98,6 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     capacity = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
-        *(known.shared if (known := read_calibration(folder, resolved.cell)) else ()),
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),

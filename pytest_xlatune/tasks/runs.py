@@ -30,7 +30,6 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
@@ -44,11 +43,11 @@ from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.calibration import found_by
+from pytest_xlatune.studies.calibration import jobs_of, noise_of
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
-from pytest_xlatune.sweep.earlier import Calibration, read_calibration, write_calibration
+from pytest_xlatune.sweep.earlier import Calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
@@ -246,33 +245,23 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     """
     folder = campaign.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
-    found, study = found_by(campaign.study, view.history), campaign.study
-    cell, noise = study.cells[0], found.noise
+    jobs, cell = jobs_of(campaign.study, view.history), campaign.study.cells[0]
+    noise = noise_of(jobs)
     if noise is None:
         reasons = dict.fromkeys(sentence(result.reason) for result in view.history if result.reason)
         raise NotCalibrated(
-            f"{len(found.jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
+            f"{len(jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
-    # Parts that were not measured now are kept from the earlier calibration.
-    before = read_calibration(folder, cell)
-    kept = {name: getattr(before, name) for name in _PARTS} if before else {}
-    if found.slots is not None:
-        kept["slots"] = found.slots
-        kept["slot_nodes"] = tuple(compress(each.nodelist) for each in study.cells)
     calibration = Calibration(
         cell_digest=cell.digest,
         noise=noise,
         outlook=outlook(noise.sigma_job),
-        trial_ids=tuple(result.trial.id for result in found.jobs),
+        trial_ids=tuple(result.trial.id for result in jobs),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
-        **kept,
     )
     write_calibration(folder, calibration)
     return calibration
-
-
-_PARTS = ("slots", "slot_nodes")
 
 
 def document_of(campaign: Campaign, found: Calibration) -> Document:

@@ -20,17 +20,15 @@ from pytest_xlatune.model.result import (
     Outcome,
     Score,
     State,
-    StepRecord,
     TrialResult,
     TrialStatus,
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.claims import no_regression
-from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies import whole
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.gate import Gate, GateStudy, StoredBaseline
+from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.registry import study_of
 
@@ -234,29 +232,6 @@ def test_the_scores_of_a_candidate_that_turned_out_unable_to_run_count_for_nothi
     assert found.noise.sigma == study.decide(without).conclusion.noise.sigma
 
 
-@pytest.mark.parametrize(
-    ("floor", "kind", "words"),
-    [
-        pytest.param(900.0, "EQUIVALENT", "no regression", id="above"),
-        pytest.param(1100.0, "SLOWER", "regression: below the floor: ", id="below"),
-        pytest.param(1000.0, "INCONCLUSIVE", "cannot tell whether it is above", id="at it"),
-    ],
-)
-def test_an_absolute_floor(floor: float, kind: str, words: str) -> None:
-    study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=floor))
-    (verdict,) = concluded(study, noisy(0.0)).verdicts
-    assert verdict.kind == kind
-    assert sentence(verdict.reasons[0]).startswith(words)
-
-
-def test_a_regression_is_told_though_something_else_cannot_be() -> None:
-    study = replace(STUDY, gate=replace(STUDY.gate, floor_tgs=1100.0))
-    (verdict,) = concluded(study, noisy(0.0, sigma=0.02)).verdicts
-    assert verdict.kind is VerdictKind.SLOWER
-    assert sentence(verdict.reasons[0]).startswith("regression: below the floor")
-    assert sentence(verdict.reasons[1]).startswith("cannot tell: ")
-
-
 def test_candidates_share_the_risk_of_a_false_claim() -> None:
     study = replace(STUDY, profiles=(NEW, profile("other", "--xla_other=1")))
     assert all("K=2," in sentence(each.method) for each in concluded(study, noisy(0.0)).verdicts)
@@ -279,28 +254,6 @@ def test_another_key_candidate_or_layout_is_another_gate() -> None:
     assert reordered.name == STUDY.name, "the same trials answer to another margin"
 
 
-def test_a_stored_baseline_is_used_only_where_named_and_said_so() -> None:
-    trials = history(STUDY, noisy(0.0))
-    baselines = tuple(each for each in trials if each.trial.is_baseline)
-    stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
-    study = replace(STUDY, stored=stored)
-    assert all(not trial.is_baseline for trial in study.decide([]).due)
-    conclusion = concluded(study, noisy(0.0, seed=9))
-    (verdict,) = conclusion.verdicts
-    assert verdict.kind is VerdictKind.EQUIVALENT
-    assert "a drift since then is not excluded" in sentence(verdict.method)
-    assert any("old.json of 2026-01-02" in sentence(note) for note in conclusion.notes)
-    assert conclusion.baseline.n == 8
-    assert study_of(study.name, study.to_json()) == study
-    # other baselines make another gate; what they trained to is what a candidate is held against
-    fewer = replace(study, stored=replace(stored, trials=baselines[1:]))
-    assert len({each.name for each in (STUDY, study, fewer)}) == 3
-    other = [result(trial, 1000.0, loss=9.0) for trial in study.decide([]).due]
-    (verdict,) = study.decide(other).conclusion.verdicts
-    assert (verdict.kind, verdict.can_run) == ("INVALID", True)
-    assert "its loss is 9, the baseline's 7" in sentence(verdict.reasons[0])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -315,39 +268,11 @@ def test_what_a_gate_refuses(change: dict[str, object], message: str) -> None:
         replace(STUDY, **change)
 
 
-def test_a_stored_baseline_is_scored_in_the_window_of_the_candidates() -> None:
-    """All jobs are 0.8 % slower up to step 6: too little for one alone, enough for all."""
-    random = Random(3)
-
-    def warming(trial: Trial) -> TrialResult:
-        speed = math.exp(random.gauss(0, 0.002))
-        seconds = [0.5 * speed * (1.008 if step < 7 else 1.0) for step in range(15)]
-        steps = [
-            StepRecord(step=at, step_s=each, tgs=512 / each) for at, each in enumerate(seconds)
-        ]
-        found = score(steps, protocol=CELL.protocol, tokens_per_device_step=512)
-        assert isinstance(found, Score)
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=found, job_ids=("1",))
-
-    beside = replace(STUDY, gate=replace(STUDY.gate, blocks=12))
-    baselines = tuple(warming(each) for each in beside.decide([]).due if each.is_baseline)
-    stored = StoredBaseline(source="old.json", written="2026-01-02", trials=baselines)
-    study = replace(beside, stored=stored)
-    conclusion = study.decide([warming(each) for each in study.decide([]).due]).conclusion
-    assert conclusion.first_step == 7
-    assert conclusion.baseline.step_s == pytest.approx(0.5, rel=0.002)
-    (verdict,) = conclusion.verdicts
-    assert verdict.kind is VerdictKind.EQUIVALENT
-    assert verdict.delta == pytest.approx(0.0, abs=0.003)
-
-
 @pytest.mark.parametrize(
     ("demands", "message"),
     [
         pytest.param({"margin": 1.0}, "the margin is 1.0", id="a margin in percent"),
         pytest.param({"margin": math.nan}, "the margin is nan", id="no margin"),
-        pytest.param({"floor_tgs": 0.0}, "the floor is 0.0", id="no floor"),
-        pytest.param({"floor_tgs": 9.0, "blocks": 3}, "4 are needed", id="a floor on three"),
     ],
 )
 def test_demands_that_mean_nothing(demands: dict[str, float], message: str) -> None:

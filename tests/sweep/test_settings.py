@@ -208,7 +208,6 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts |= {
         "step-pattern": "torchtitan",
         "export": "csv,github-benchmark",
-        "pair": "on",
         "rotate": "off",
     }
     tables = {"slurm", "launcher", "container"}

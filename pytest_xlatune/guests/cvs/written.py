@@ -35,7 +35,7 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound
-from pytest_xlatune.studies.calibration import scored
+from pytest_xlatune.studies.calibration import jobs_of
 from pytest_xlatune.studies.trials import usable
 
 _REMARK = "_xlatune_recipe"  # each generation drops keys that begin with "_"
@@ -198,7 +198,7 @@ class LeastValue:
 
 def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
     """Return the least values of the two metrics that CVS gates, of a calibration that is over."""
-    results = scored(campaign.view().history)
+    results = jobs_of(campaign.study, campaign.view().history)
     (own,) = campaign.study.cells
     found = []
     for metric in (TFLOPS, TOKENS):

@@ -50,7 +50,6 @@ class MessageCode(StrEnum):
     DUNNETT = "dunnett"
     SURVIVORS = "survivors"
     PGLE = "pgle"
-    UNAIMED = "unaimed"
 
 
 class Values(dict[str, Value]):

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message, MessageCode, at_most, coded, say
+from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -52,7 +53,34 @@ COMPUTE_COUNTS = 0.1
 NO_AIM = say("an evidence run does not show what it acts on")
 
 
-class Singles(Written, frozen=True, kw_only=True):
+class Rule(Written, frozen=True, kw_only=True):
+    """A rule that adds profiles to a wave, from what was seen before it.
+
+    Attributes:
+        wave: the marker of the wave that measures them.
+        slots: how many at most; they are part of the budget from the start.
+    """
+
+    kind: ClassVar[str]
+    wave: str
+    slots: int
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ConfigError(
+                f"{self.kind} of {self.wave}: {self.slots} slots, expected one or more"
+            )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.wave, self.slots))
+
+    @property
+    @abstractmethod
+    def fills(self) -> Message:
+        """What fills the slots."""
+
+
+class Singles(Rule, frozen=True, kw_only=True):
     """A wave of single settings: as many of the candidates as there are slots.
 
     Attributes:
@@ -79,10 +107,7 @@ class Singles(Written, frozen=True, kw_only=True):
     pgle: bool = False
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ConfigError(
-                f"{self.kind} of {self.wave}: {self.slots} slots, expected one or more"
-            )
+        Rule.__post_init__(self)
         if self.pgle and not self.evidence:
             raise ConfigError(
                 f"single settings in {self.wave}: pgle=True needs the trace of an evidence run; "
@@ -94,9 +119,6 @@ class Singles(Written, frozen=True, kw_only=True):
                 "candidates=catalog.profiles_for('PP')"
             )
         check_unique(self.every, where=f"the candidates of {self.wave}")
-
-    def __hash__(self) -> int:
-        return hash((self.wave, self.slots, tuple(profile.id for profile in self.candidates)))
 
     @property
     def fills(self) -> Message:
@@ -204,8 +226,6 @@ def choices(
                 groups=named,
             )
         )
-    if (unaimed := _unaimed(rule, evidence)) is not None:
-        found.append(unaimed)
     if rule.pgle and evidence is not None and not evidence.pgle:
         found.append(
             say(
@@ -216,36 +236,6 @@ def choices(
             )
         )
     return (*found, *left_out(rule.wave, refused))
-
-
-# what kind of setting acts on a class of kernels, for a step that spends most of its time there
-_ACTING = {
-    "communication": say("settings that combine, pipeline or overlap collectives"),
-    "compute": say("settings of matrix products, fusions and autotuning, or the program itself"),
-    "copies": say("settings of memory and layout, offloading and rematerialisation"),
-    "idle": say("settings of command buffers and of the host, its input pipeline first"),
-}
-
-
-def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
-    """Say that no candidate aims at the largest part of a step; None where one does."""
-    shares = evidence.shares if evidence is not None else None
-    spent = {} if shares is None else {each: shares.of_step.get(each, 0.0) for each in _ACTING}
-    largest = max(spent, key=lambda each: spent[each], default="")
-    aimed = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
-    aimed |= {"communication"} if aimed & set(COLLECTIVES) else set()
-    if shares is None or not spent[largest] or largest in aimed:
-        return None
-    return coded(
-        MessageCode.UNAIMED,
-        "{wave}: no candidate aims at the largest part of a step, {part}, {share:.1%}{kernels}; "
-        "{settings} would act on it",
-        wave=rule.wave,
-        part=largest,
-        share=spent[largest],
-        kernels=say(" ({names})", names=names) if (names := shares.kernels.get(largest)) else None,
-        settings=_ACTING[largest],
-    )
 
 
 def left_out(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:
@@ -350,7 +340,32 @@ class Leader:
         )
 
 
-class Stacks(Written, frozen=True, kw_only=True):
+class LeaderRule(Rule, frozen=True, kw_only=True):
+    """A rule that makes profiles of those that led the waves before."""
+
+    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+        """Return the leaders that new profiles are made of; `pool` is all of the waves before."""
+        del pool
+        return leaders
+
+    @abstractmethod
+    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield what the rule makes of leaders, the most promising first."""
+
+    def kept(
+        self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]
+    ) -> tuple[Profile, ...]:
+        """Return those of the planned profiles that it makes of any of `pool`, overtaken or not."""
+        if not planned:
+            return ()
+        is_cut = any(len(name) == ID_LENGTH for name in planned)
+        parts = (each for each in pool if is_cut or any(each.id in name for name in planned))
+        made = self.made([Leader(profile=each, estimate=0.0) for each in parts], pool=pool)
+        found = {each.id for each in made if each.id in planned and each.same_as(planned[each.id])}
+        return tuple(planned[name] for name in sorted(found))[: self.slots]
+
+
+class Stacks(LeaderRule, frozen=True, kw_only=True):
     """A wave of stacks: two or three profiles that led, applied together.
 
     Attributes:
@@ -368,7 +383,7 @@ class Stacks(Written, frozen=True, kw_only=True):
     of: int = 3
 
     def __post_init__(self) -> None:
-        _check_slots(self)
+        Rule.__post_init__(self)
         if self.of not in _SIZES:
             raise ConfigError(f"stacks of {self.of}: expected 2 or 3")
 
@@ -379,15 +394,23 @@ class Stacks(Written, frozen=True, kw_only=True):
             "stacks of {sizes: or } profiles that led the waves before", sizes=range(2, self.of + 1)
         )
 
+    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+        """Return those that hold no other profile, and are neither controls nor the image alone."""
+        settings = [settings_of(profile) for profile in pool]
+        return [
+            leader
+            for leader in leaders
+            if _is_candidate(leader.profile)
+            and not any(is_part(other, settings_of(leader.profile)) for other in settings)
+        ]
+
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.
 
         Logarithms of gains that do not touch each other add up; whether they do is measured. Parts
-        stand in the order of `pool`; those that set one thing to two values make no stack. A stack
-        is made of single settings, not of stacks; neither of controls nor of the image alone.
+        stand in the order of `pool`; those that set one thing to two values make no stack.
         """
-        able = _stackable(leaders, pool=pool)
-        queues = [self._of_size(size, able, pool) for size in range(2, self.of + 1)]
+        queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
         for turn in itertools.zip_longest(*queues):
             yield from filter(None, turn)
 
@@ -407,17 +430,8 @@ class Stacks(Written, frozen=True, kw_only=True):
                     found, origin=say("stacked, for the screen showed {leaders}", leaders=told)
                 )
 
-    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are stacks of `pool`, overtaken or not."""
-        for many in range(2, self.of + 1) if planned else ():
-            for parts in itertools.combinations(pool, many):
-                found = planned.get(_stack_id(parts))
-                made = None if found is None else _stack(parts, wave=self.wave)
-                if found is not None and made is not None and found.same_as(made):
-                    yield found
 
-
-class Around(Written, frozen=True, kw_only=True):
+class Around(LeaderRule, frozen=True, kw_only=True):
     """A wave of the leaders with another value: the next one up and down a ladder.
 
     Attributes:
@@ -436,7 +450,7 @@ class Around(Written, frozen=True, kw_only=True):
     ladders: dict[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        _check_slots(self)
+        Rule.__post_init__(self)
         if not self.ladders:
             raise ConfigError(
                 f"values around the leaders in {self.wave}: no ladder is given; name a flag and "
@@ -449,9 +463,6 @@ class Around(Written, frozen=True, kw_only=True):
                 raise ConfigError(
                     f"ladder of {name}: found {list(values)}, expected two or more different values"
                 )
-
-    def __hash__(self) -> int:
-        return hash((self.wave, self.slots, tuple(sorted(self.ladders))))
 
     @property
     def fills(self) -> Message:
@@ -470,14 +481,6 @@ class Around(Written, frozen=True, kw_only=True):
                 )
                 yield replace(found, origin=origin)
 
-    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are neighbours of `pool`, overtaken or not."""
-        for profile in pool if planned else ():
-            for made, _ in self._beside(profile):
-                found = planned.get(made.id)
-                if found is not None and found.same_as(made):
-                    yield found
-
     def _beside(self, profile: Profile) -> Iterator[tuple[Profile, str]]:
         own = settings_of(profile)
         ladders = {ALIASES.get(name, name): values for name, values in self.ladders.items()}
@@ -491,7 +494,7 @@ class Around(Written, frozen=True, kw_only=True):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
-class Crossed(Written, frozen=True, kw_only=True):
+class Crossed(LeaderRule, frozen=True, kw_only=True):
     """A last wave: the best settings of the program with the best shape of the pipeline.
 
     What leads and sets keys of the trainer is a shape; what leads and sets only flags and variables
@@ -507,20 +510,21 @@ class Crossed(Written, frozen=True, kw_only=True):
     wave: str = "wave5_5"
     slots: int = 2
 
-    def __post_init__(self) -> None:
-        _check_slots(self)
-
     @property
     def fills(self) -> Message:
         """What fills the slots."""
         return say("the best flags and variables with the best shape")
 
+    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+        """Return those that are neither controls nor the image alone."""
+        del pool
+        return [leader for leader in leaders if _is_candidate(leader.profile)]
+
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield a leader of each kind together, by their summed estimates."""
         del pool  # leaders of any wave before
-        able = [leader for leader in leaders if _is_candidate(leader.profile)]
-        shapes = [leader for leader in able if leader.profile.overrides]
-        others = [leader for leader in able if not leader.profile.overrides]
+        shapes = [leader for leader in leaders if leader.profile.overrides]
+        others = [leader for leader in leaders if not leader.profile.overrides]
         for parts in sorted(
             itertools.product(others, shapes),
             key=lambda pair: -sum(leader.estimate for leader in pair),
@@ -535,18 +539,8 @@ class Crossed(Written, frozen=True, kw_only=True):
                     ),
                 )
 
-    def kept(self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield those of the planned profiles that are such pairs, overtaken or not."""
-        shapes = [profile for profile in pool if profile.overrides] if planned else []
-        others = [profile for profile in pool if not profile.overrides]
-        for parts in itertools.product(others, shapes):
-            found = planned.get(_stack_id(parts))
-            made = None if found is None else _stack(parts, wave=self.wave)
-            if found is not None and made is not None and found.same_as(made):
-                yield found
 
-
-class Search(Written, frozen=True, kw_only=True):
+class Search(Rule, frozen=True, kw_only=True):
     """A wave of values that are searched in rotations, beyond those of the catalog.
 
     A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the
@@ -586,6 +580,7 @@ class Search(Written, frozen=True, kw_only=True):
                 f"{where}: {points} points of one flag or two, expected at most {MOST_POINTS}; "
                 "give fewer flags, or fewer values of each"
             )
+        Rule.__post_init__(self)
         if not 1 <= self.rounds <= self.slots:
             raise ConfigError(
                 f"{where}: {self.slots} candidates in {self.rounds} rounds; expected one round or "
@@ -595,9 +590,6 @@ class Search(Written, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "rounds", min(self.rounds, self.slots))
         if len(self.names) < points:
             raise ConfigError(f"{where}: two values of a flag have one name; leave one of them out")
-
-    def __hash__(self) -> int:
-        return hash((self.wave, self.slots, self.rounds, tuple(self.space)))
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -643,16 +635,20 @@ class Search(Written, frozen=True, kw_only=True):
             origin=say("found by the search of {wave}", wave=self.wave),
         )
 
-    def point_of(self, profile: Profile) -> Point | None:
-        """Return where a profile lies in the space, whatever its id; None where it does not."""
-        own = settings_of(profile)
-        names = {ALIASES.get(name, name): values for name, values in self.space.items()}
-        found = [
-            values.index(own[key]) if (key := ("flag", name)) in own and own[key] in values else -1
-            for name, values in names.items()
-        ]
-        held = sum(each != DEPLOYED for each in found)
-        return tuple(found) if 1 <= held == len(own) <= _SEARCHED_AT_ONCE else None
+    def beside(self, dropped: Iterable[str], told: Collection[Point]) -> set[Point]:
+        """Return the candidates of several flags that hold a value of those that were dropped.
+
+        A value that any candidate has that ran is none of them.
+        """
+        ran = {value for point in told for value in enumerate(point)}
+        bad = {
+            value
+            for name in dropped
+            for value in enumerate(self.names[name])
+            if value[1] != DEPLOYED and value not in ran
+        }
+        several = (each for each in self.names.values() if len(each) - each.count(DEPLOYED) > 1)
+        return {each for each in several if bad.intersection(enumerate(each))} if bad else set()
 
     @property
     def singles(self) -> tuple[Profile, ...]:
@@ -673,7 +669,7 @@ class Search(Written, frozen=True, kw_only=True):
     ) -> tuple[Profile, ...]:
         """Return the candidates to measure next; arguments are those of `stats.search.ask`."""
         ordered = tuple(
-            len(values) > _SEARCHED_AT_ONCE and all(_number(value) is not None for value in values)
+            len(values) >= _ORDERED and all(_number(value) is not None for value in values)
             for values in self.space.values()
         )
         found = _asked(
@@ -687,7 +683,7 @@ class Search(Written, frozen=True, kw_only=True):
         return tuple(map(self.at, found))
 
 
-_SEARCHED_AT_ONCE = 2  # flags of a candidate; two values of one are alike to no third
+_ORDERED = 3  # values of a flag from which neighbours may be alike
 
 
 @functools.lru_cache(maxsize=64)
@@ -802,42 +798,24 @@ def _candidate_id(own: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
     return _cut("+".join(part.strip("-") for part in parts))
 
 
-DerivedRule = Stacks | Around | Crossed | Singles | Search
+R = TypeVar("R", bound=Rule)
 
 
-class Rules(NamedTuple):
-    """The rules of a sweep by their kind, each in declared order."""
-
-    stacks: tuple[Stacks, ...]
-    around: tuple[Around, ...]
-    crossed: tuple[Crossed, ...]
-    singles: tuple[Singles, ...]
-    searches: tuple[Search, ...]
+def of_kind(kind: type[R], rules: Iterable[Rule]) -> tuple[R, ...]:
+    """Return the rules of one kind, in declared order."""
+    return tuple(rule for rule in rules if isinstance(rule, kind))
 
 
-def by_kind(rules: Sequence[DerivedRule]) -> Rules:
-    """Return rules by their kind."""
-    return Rules(
-        stacks=tuple(stacks for stacks in rules if isinstance(stacks, Stacks)),
-        around=tuple(around for around in rules if isinstance(around, Around)),
-        crossed=tuple(crossed for crossed in rules if isinstance(crossed, Crossed)),
-        singles=tuple(singles for singles in rules if isinstance(singles, Singles)),
-        searches=tuple(search for search in rules if isinstance(search, Search)),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(NamedTuple):
     """A place of a derived wave: its name, e.g. `stack-1`, and the wave."""
 
     name: str
     wave: str
 
 
-def slots_of(rules: Iterable[DerivedRule]) -> Mapping[DerivedRule, tuple[Slot, ...]]:
+def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
     """Return the slots of each rule; those of one kind are numbered through."""
-    kinds = (Stacks, Around, Crossed, Singles, Search)
-    numbers = {kind.kind: itertools.count(1) for kind in kinds}
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
     return {
         rule: tuple(
             Slot(name=f"{rule.kind}-{next(numbers[rule.kind])}", wave=rule.wave)
@@ -851,22 +829,6 @@ def _is_candidate(profile: Profile) -> bool:
     """Whether a profile may be a part of another: no control, and not the image alone."""
     # the image alone beside a flag was recommended, while that flag alone gained as much
     return profile.id != NO_ENV_ID and not profile.is_control
-
-
-def _stackable(leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> list[Leader]:
-    """Return the leaders that may be parts of a stack: those that hold no other profile."""
-    settings = [settings_of(profile) for profile in pool]
-    return [
-        leader
-        for leader in leaders
-        if _is_candidate(leader.profile)
-        and not any(is_part(other, settings_of(leader.profile)) for other in settings)
-    ]
-
-
-def _check_slots(rule: DerivedRule) -> None:
-    if rule.slots < 1:
-        raise ConfigError(f"{rule.kind} of {rule.wave}: {rule.slots} slots, expected at least 1")
 
 
 def _stack_id(parts: Sequence[Profile]) -> str:

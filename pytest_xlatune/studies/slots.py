@@ -40,7 +40,7 @@ from pytest_xlatune.stats.design import (
     screen_slots,
     t_quantile,
 )
-from pytest_xlatune.studies.derived import DerivedRule
+from pytest_xlatune.studies.derived import Rule
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
 # by these, as by the trouble of nodes, a slot is known to take no trial any more
@@ -235,7 +235,7 @@ def rounds_of_blocks(layout: Plan, slots: int) -> int:
     )
 
 
-def derived_runs(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
+def derived_runs(rules: Sequence[Rule]) -> tuple[int, ...]:
     """Return the trials of each derived wave, which begins when those before are over."""
     counts: Counter[str] = Counter()
     for rule in rules:
@@ -244,7 +244,7 @@ def derived_runs(rules: Sequence[DerivedRule]) -> tuple[int, ...]:
 
 
 def outlined(
-    cells: Sequence[Cell], layout: Plan, rules: Sequence[DerivedRule], *, is_stated: bool = False
+    cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool = False
 ) -> tuple[Message, ...]:
     """Return what a plan says of node slots; () where there is one.
 

@@ -34,7 +34,6 @@ from pytest_xlatune.studies import (
 )
 from pytest_xlatune.studies.conclude import conclusion
 from pytest_xlatune.studies.engine import SweepDecision, decide
-from pytest_xlatune.studies.filling import kinds_of
 from pytest_xlatune.studies.slots import Slots, derived_runs, rounds_of_blocks, rounds_of_screen
 from pytest_xlatune.studies.trials import AGAIN, wave_order
 from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan, outline
@@ -49,7 +48,7 @@ from pytest_xlatune.studies.turning import (
 )
 from pytest_xlatune.studies.turning import outline as outline_of_rotations
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
-from pytest_xlatune.studies.waves import Waves
+from pytest_xlatune.studies.waves import Waves, kinds_of
 
 __all__ = ["RotationRule", "TuningStudy"]
 

@@ -53,12 +53,12 @@ from pytest_xlatune.studies import History, OnNodeFailure, Policy, Traits
 from pytest_xlatune.studies.derived import (
     Around,
     Crossed,
-    DerivedRule,
+    Rule,
     Search,
     Singles,
     Slot,
     Stacks,
-    by_kind,
+    of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
@@ -192,7 +192,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
         # on one slot such a wave changed which profiles became finalists
-        if any(each.wave == AGAIN for each in (*self.profiles, *self.rules)):
+        waves = [*(profile.wave for profile in self.profiles), *(rule.wave for rule in self.rules)]
+        if AGAIN in waves:
             raise ConfigError(
                 f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
                 "the screen; give it another name, such as 'wave2'"
@@ -216,15 +217,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return {cell.digest: compress(cell.nodelist) for cell in self.cells}
 
     @cached_property
-    def rules(self) -> tuple[DerivedRule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         """The rules of the derived waves, in the order the waves run."""
-        rules: tuple[DerivedRule, ...] = (
-            *self.singles,
-            *self.stacks,
-            *self.around,
-            *self.crossed,
-            *self.searches,
-        )
+        rules = (*self.singles, *self.stacks, *self.around, *self.crossed, *self.searches)
         return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
 
     @cached_property
@@ -285,7 +280,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return frozenset(profile.id for profile in every)
 
     @cached_property
-    def _turning_rules(self) -> tuple[DerivedRule, ...]:
+    def _turning_rules(self) -> tuple[Rule, ...]:
         """The rules whose profiles take turns: a combination does where all its parts do."""
         are_all = all(map(self.can_turn, self.profiles))
         return tuple(
@@ -358,7 +353,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             for rule in self.rules
             if isinstance(rule, Singles) or (first is not None and first < wave_order(rule.wave))
         ]
-        rules = by_kind([each for each in kept if not isinstance(each, Search)])
         slots = {slot.name for rule in self.rules for slot in self.places[rule]}
         slots -= {slot.name for rule in kept for slot in self.places[rule]}
         slots |= {slot.name for search in self.searches for slot in self.places[search]}
@@ -367,9 +361,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             rotation=None,
             budget=max(self.budget, self.least),
             searches=(),
-            stacks=rules.stacks,
-            around=rules.around,
-            crossed=rules.crossed,
+            stacks=of_kind(Stacks, kept),
+            around=of_kind(Around, kept),
+            crossed=of_kind(Crossed, kept),
             selected=None if self.selected is None else self.selected - slots,
         )
 
@@ -481,7 +475,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return Effective(self.cell.deployed)
 
     @cached_property
-    def places(self) -> Mapping[DerivedRule, tuple[Slot, ...]]:
+    def places(self) -> Mapping[Rule, tuple[Slot, ...]]:
         """The slots of each rule."""
         return slots_of(self.rules)
 
@@ -495,7 +489,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return len(self.profiles) + sum(rule.slots for rule in rules)
 
     @property
-    def rules_without_search(self) -> tuple[DerivedRule, ...]:
+    def rules_without_search(self) -> tuple[Rule, ...]:
         """The rules that are no search."""
         return tuple(rule for rule in self.rules if not isinstance(rule, Search))
 
@@ -768,7 +762,7 @@ def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Message, 
     )
 
 
-def _known_when(rule: DerivedRule) -> Message:
+def _known_when(rule: Rule) -> Message:
     """Return when it is known what fills the slots of a rule."""
     if not isinstance(rule, Singles):
         return say("their results decide which profiles")

@@ -1,13 +1,10 @@
 """Which profiles a tuning sweep has at one moment: the declared ones, and those that waves derive.
 
-Of a wave of single settings a candidate that has a trial stays; one that needs no run, that repeats
-another or that the catalog objects to gives its slot to the next. A derived wave is filled from the
-screen of the waves before it, once that is over, or from what an evidence run of the baseline
-shows, and from nothing else: what comes later moves no slot. Half of the stacks run before the
-others are chosen: settings that work against each other are in no further one. The candidates of
-a search come round by round, each from what the rounds before it measured. Profiles that have
-trials stay, whatever is read since; the rest of the slots are filled by the rule. Decides no
-verdict.
+A derived wave is filled once: from what an evidence run of the baseline shows, or from the screen
+of the waves before it when that is over, and from nothing else, so that what comes later moves no
+slot. A profile that has a trial stays, whatever is read since; the rest of the slots are filled by
+the rule. What repeats another profile, or what the catalog objects to, gives its slot to the next.
+The candidates of a search come round by round. Spends no error rate and decides no verdict.
 """
 
 from __future__ import annotations
@@ -15,34 +12,29 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
-from pytest_xlatune.model.message import Message, say, several, verbatim
-from pytest_xlatune.model.profile import Key, Profile, is_part, settings_of
+from pytest_xlatune.model.message import Message, say, verbatim
+from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.search import DEPLOYED, Point
+from pytest_xlatune.stats.search import Point
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import (
-    Around,
-    Crossed,
-    DerivedRule,
     Leader,
+    LeaderRule,
+    Placed,
+    Rule,
     Search,
     Singles,
-    Stacks,
+    choices,
     left_out,
-)
-from pytest_xlatune.studies.filling import (
-    FilledWave,
-    choose,
-    evidence_of,
-    kinds_of,
-    without_gain,
+    placed,
 )
 from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
@@ -60,6 +52,27 @@ from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.vetoes import of_arm
 
 LEAD = 1.0  # standard errors above the baseline from which a profile leads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledWave:
+    """What a rule comes to at one moment.
+
+    Attributes:
+        profiles: that it adds, in order; those that a compile check took out included.
+        slotted: those of them that have a slot.
+        is_open: whether more could come.
+        is_begun: whether those that there are run before more can come.
+        awaits_evidence: whether an evidence run has to say so.
+        told: how, and what was passed over.
+    """
+
+    profiles: tuple[Profile, ...]
+    slotted: tuple[Profile, ...]
+    is_open: bool = False
+    is_begun: bool = False
+    awaits_evidence: bool = False
+    told: tuple[Message, ...] = ()
 
 
 class Waves:
@@ -170,7 +183,7 @@ class Waves:
         """Whether this run is about a trial: the baselines of a wave go with any of it."""
         return trial.is_baseline or trial.arm in self.candidates
 
-    def _asks_for(self, rule: DerivedRule) -> bool:
+    def _asks_for(self, rule: Rule) -> bool:
         """Whether a slot of it is selected, or one of a later wave, which reads this one."""
         if self.sweep.selected is None:
             return True
@@ -189,74 +202,109 @@ class Waves:
         chosen = {profile.id for profile in profiles if profile.id in selected}
         chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
         for rule in self.sweep.rules:
-            reads = not isinstance(rule, Singles | Search)
+            reads = isinstance(rule, LeaderRule)
             if reads and any(slot.name in selected for slot in places[rule]):
                 chosen |= {profile.id for profile in self._before(rule)}
         return frozenset(chosen)
 
-    def _before(self, rule: DerivedRule) -> list[Profile]:
+    def _before(self, rule: Rule) -> list[Profile]:
         """Return the profiles of the waves that a rule reads."""
         return [
             profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
         ]
 
-    def _filled(self, rule: DerivedRule, *, is_waiting: bool) -> FilledWave:
+    def _filled(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
         """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
-        if isinstance(rule, Singles):
-            return choose(
-                rule,
-                evidence=self.read_evidence,
-                planned=self._planned(rule),
-                profiles=self._all,
-                effective=self.sweep.effective,
-                why_not=self._critic(),
-            )
-        pool = self._before(rule)
-        if isinstance(rule, Search):
-            return self._searched(rule, pool)
-        kept = self._kept(rule, pool)
+        match rule:
+            case Singles():
+                return self._chosen(rule)
+            case Search():
+                return self._searched(rule)
+            case LeaderRule():
+                return self._led(rule, self._before(rule), is_waiting=is_waiting)
+            case _:
+                raise TypeError(rule.kind)
+
+    def _led(self, rule: LeaderRule, pool: Sequence[Profile], *, is_waiting: bool) -> FilledWave:
+        """Return what a rule makes of the leaders of the waves before, those with trials first."""
+        planned = {name: result.trial.profile for name, result in self._planned(rule).items()}
+        kept = {profile.id: profile for profile in rule.kept(planned, pool=pool)}
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
-            return FilledWave(profiles=kept, slotted=kept, is_open=len(kept) < rule.slots)
-        key, useless = self.sweep.effective.key, self._useless(rule)
+            own = tuple(kept.values())
+            return FilledWave(profiles=own, slotted=own, is_open=len(own) < rule.slots)
+        key, critic = self.sweep.effective.key, self._critic()
         free = rule.slots - len(kept)
-        made: list[Profile] = []
+        made: dict[str, Profile] = {}
         refused: dict[str, Message] = {}
-        ids = {profile.id for profile in self._all}
+        known = {profile.id for profile in self._all}
         seen = set(map(key, (*self._all, ALIAS)))
-        critic = self._critic()
-        for profile in rule.made(leaders, pool=pool):
-            as_kept = next((old for old in kept if old.id == profile.id), None)
-            if profile.id in ids:
-                continue
-            if as_kept is not None:
-                made.append(as_kept)
-            elif free and key(profile) not in seen:
-                settings = settings_of(profile)
-                against = [
-                    say("confirmed to gain nothing: {arm}", arm=arm)
-                    for arm, part in useless.items()
-                    if is_part(part, settings)
-                ]
-                if why := several(against) or critic(profile):
-                    refused[profile.id] = why
-                    continue
-                made.append(profile)
-                free -= 1
-            else:
-                continue
-            ids.add(profile.id)
-            seen.add(key(profile))
+        for profile in rule.made(rule.able(leaders, pool=pool), pool=pool):
             if len(made) == rule.slots:
                 break
+            if profile.id in known or profile.id in made:
+                continue
+            if profile.id not in kept:
+                if not free or key(profile) in seen:
+                    continue
+                if why := critic(profile):
+                    refused[profile.id] = why
+                    continue
+                free -= 1
+            made[profile.id] = kept.get(profile.id, profile)
+            seen.add(key(profile))
         # a profile that was measured and leads no longer comes last
-        slotted = (*made, *(profile for profile in kept if profile.id not in ids))
+        slotted = tuple((made | {name: kept[name] for name in kept if name not in made}).values())
         return FilledWave(profiles=slotted, slotted=slotted, told=left_out(rule.wave, refused))
 
-    def _searched(self, rule: Search, pool: Sequence[Profile]) -> FilledWave:
-        """Return the candidates that were measured, and those of the next round."""
+    def _chosen(self, rule: Singles) -> FilledWave:
+        """Return the candidates that have a slot, in their order, and those that need no run."""
+        evidence, planned, why_not = self.read_evidence, self._planned(rule), self._critic()
+        order = placed(rule, evidence)
+        kept = {
+            candidate.profile.id: planned[candidate.profile.id]
+            for candidate in order
+            if candidate.profile.id in planned
+            and candidate.profile.same_as(planned[candidate.profile.id].trial.profile)
+        }
+        # a compile check took them out: the next ones take their places
+        unrun = {name for name, result in kept.items() if result.not_run is not None}
+        free = rule.slots - len(kept.keys() - unrun)
+        if rule.evidence and evidence is None and free > 0:
+            own = tuple(result.trial.profile for result in kept.values())
+            return FilledWave(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
+        ids, key = {profile.id for profile in self._all}, self.sweep.effective.key
+        seen = {key(each): each.id for each in (BASELINE, *self._all)}
+        refused: dict[str, Message] = {}
+        chosen: list[Profile] = []
+        for number, candidate in enumerate(order, start=1):
+            profile = candidate.profile
+            if profile.id in kept:
+                chosen.append(kept[profile.id].trial.profile)
+            else:
+                if profile.id in ids:
+                    why: Message | None = say("the sweep declares it itself")
+                elif key(profile) in seen:
+                    why = say("the same settings as {profile}", profile=seen[key(profile)])
+                else:
+                    why = why_not(profile)
+                if why is not None:
+                    refused[profile.id] = why
+                    continue
+                if free <= 0:
+                    continue
+                free -= 1
+                chosen.append(_noted(candidate, number=number, of=len(order)))
+            seen.setdefault(key(profile), profile.id)
+        told = choices(
+            rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
+        )
+        slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
+        return FilledWave(profiles=tuple(chosen), slotted=slotted, told=told)
+
+    def _searched(self, rule: Search) -> FilledWave:
+        """Return the candidates that were measured, by rounds, and those of the next."""
         planned = self._planned(rule)
-        # in the order of the rounds
         kept = tuple(
             found
             for name, result in planned.items()
@@ -265,26 +313,23 @@ class Waves:
         if any(not planned[profile.id].status.is_final for profile in kept):
             is_open = len(kept) < rule.slots
             return FilledWave(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
-        told = self._told_of(rule, pool, kept)
         most = min(rule.at_once, rule.slots - len(kept))
-        asked, refused = self._next_round(rule, kept, planned, told, most=most)
+        asked, refused = self._next_round(rule, kept, planned, most=most)
         own = (*kept, *asked)
         is_open = len(asked) == most and len(own) < rule.slots
-        said = [
-            say(
-                "{wave}: the search measured {tried} of {points} candidates; the best of them "
-                "go on to fresh blocks of ordinary jobs, which alone decide",
-                wave=rule.wave,
-                tried=len(kept),
-                points=rule.points,
-            )
-        ]
+        said = say(
+            "{wave}: the search measured {tried} of {points} candidates; the best of them "
+            "go on to fresh blocks of ordinary jobs, which alone decide",
+            wave=rule.wave,
+            tried=len(kept),
+            points=rule.points,
+        )
         return FilledWave(
             profiles=own,
             slotted=own,
             is_open=is_open,
             is_begun=is_open,
-            told=(*(said if kept else ()), *left_out(rule.wave, refused)),
+            told=(*([said] if kept else ()), *left_out(rule.wave, refused)),
         )
 
     def _next_round(
@@ -292,33 +337,20 @@ class Waves:
         rule: Search,
         kept: Sequence[Profile],
         planned: Mapping[str, TrialResult],
-        told: Mapping[Point, float],
         *,
         most: int,
     ) -> tuple[list[Profile], dict[str, Message]]:
         """Return the candidates of the next round, and why others have no place in it."""
-        key, critic = self.sweep.effective.key, self._critic()
+        key, critic, scores = self.sweep.effective.key, self._critic(), self._scores_of(rule, kept)
         seen = set(map(key, (*self._all, *kept, ALIAS)))
         ids = {profile.id for profile in (*self._all, *kept)}
-        without = {rule.names[profile.id] for profile in kept}
-        # a value of a candidate that was dropped, which none has that ran, is asked beside no other
-        ran = {each for point in told for each in enumerate(point)}
-        bad = {
-            each
-            for name in (e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED)
-            for each in enumerate(rule.names[name])
-            if each[1] != DEPLOYED and each not in ran
-        }
-        without |= {
-            each
-            for each in rule.names.values()
-            if len(each) - each.count(DEPLOYED) > 1 and bad.intersection(enumerate(each))
-        }
+        dropped = [e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED]
+        without = {rule.names[profile.id] for profile in kept} | rule.beside(dropped, scores)
         asked: list[Profile] = []
         refused: dict[str, Message] = {}
         while len(asked) < most:
             found = rule.asked(
-                told,
+                scores,
                 without=without,
                 count=most - len(asked),
                 rng_seed=f"{self.sweep.seed} {rule.wave}",
@@ -335,35 +367,22 @@ class Waves:
                 asked.append(profile)
         return asked, refused
 
-    def _told_of(
-        self, rule: Search, pool: Sequence[Profile], kept: Sequence[Profile]
-    ) -> dict[Point, float]:
-        """Return what the screen says of points of a search, whichever profile lies there."""
-        declared = {profile.id: profile for profile in (*pool, *kept)}
+    def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
+        """Return what the screen says of the candidates of a search that were measured."""
         own = [result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)]
-        if not own:
+        if not own or not kept:
             return {}
-        declared_queues = self.sweep.queues(tuple(declared.values()), until=rule.wave)
-        queues = [segment for segment in declared_queues if segment.has_profiles]
+        declared = {profile.id: profile for profile in (*self._before(rule), *kept)}
+        every = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        queues = [segment for segment in every if segment.has_profiles]
         standings = self._ranked(self.sweep.read(own, declared), queues).standings
         return {
-            point: round(standing.estimate, 9)
-            for name, standing in standings.items()
-            if name in declared
-            and math.isfinite(standing.estimate)
-            and (point := rule.point_of(declared[name]))
+            rule.names[profile.id]: round(standing.estimate, 9)
+            for profile in kept
+            if (standing := standings.get(profile.id)) and math.isfinite(standing.estimate)
         }
 
-    def _useless(self, rule: DerivedRule) -> Mapping[str, Mapping[Key, str]]:
-        """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""
-        blocks = [result.trial for result in self.history if result.trial.block]
-        if isinstance(rule, Around) or not blocks:
-            return {}
-        arms = {trial.arm: trial.profile for trial in blocks if not trial.is_baseline}
-        found = without_gain(self.sweep.read(self.history, arms))
-        return {each: settings_of(arms[each]) for each in sorted(found & arms.keys())}
-
-    def _planned(self, rule: DerivedRule) -> dict[str, TrialResult]:
+    def _planned(self, rule: Rule) -> dict[str, TrialResult]:
         """Return the trials of a rule's wave whose profiles are not known otherwise."""
         known = {profile.id for profile in self._all}
         return {
@@ -397,18 +416,10 @@ class Waves:
 
         return why
 
-    def _kept(
-        self, rule: Stacks | Around | Crossed, pool: Sequence[Profile]
-    ) -> tuple[Profile, ...]:
-        """Return the profiles of this rule that have trials."""
-        planned = {name: result.trial.profile for name, result in self._planned(rule).items()}
-        found = {profile.id: profile for profile in rule.kept(planned, pool=pool)}
-        return tuple(found[each] for each in sorted(found))[: rule.slots]
-
     def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
         return screen(past, queues, sigma=self.sweep.noise.value)
 
-    def _leaders(self, rule: DerivedRule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
+    def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return what led the waves before, best first; None while they are not over."""
         sweep = self.sweep
         own = [result for result in self.history if _is_before(rule.wave, result.trial)]
@@ -439,3 +450,45 @@ def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
     is_of_wave = trial.is_screened and trial.stage != AGAIN
     is_in = or_in and trial.stage == wave
     return is_of_wave and (is_in or wave_order(trial.stage) < wave_order(wave))
+
+
+def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
+    """Return the latest evidence of the baseline that was read, or that could not be recorded.
+
+    Args:
+        history: with the evidence trials among it.
+        run: the evidence run of the cell as deployed.
+    """
+    own = [
+        result
+        for result in history
+        if isinstance(result, EvidenceResult)
+        and result.trial.is_baseline
+        and result.trial.cell_digest == run.cell_digest
+    ]
+    read = [result for result in own if result.is_read]
+    told = [result for result in read if result.shares is not None]
+    lost = [
+        result
+        for result in own
+        if result.trial.id == run.id
+        and result.status.is_final
+        and result.status is not TrialStatus.MEASURED
+    ]
+    return next(reversed([*lost, *read, *told]), None)
+
+
+def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
+    """Return the collectives of the program, as evidence names them; None where none does."""
+    shares = evidence.shares if evidence is not None else None
+    return None if shares is None else shares.kinds
+
+
+def _noted(placed: Placed, *, number: int, of: int) -> Profile:
+    """Return a candidate with its place; without evidence as it was declared."""
+    if placed.why is None:
+        return placed.profile
+    place = say(
+        "number {number} of {of} by the evidence ({why})", number=number, of=of, why=placed.why
+    )
+    return replace(placed.profile, origin=place)

@@ -52,7 +52,7 @@ from pytest_xlatune.studies.derived import (
     Singles,
     Slot,
     Stacks,
-    by_kind,
+    of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.gate import Gate
@@ -271,7 +271,7 @@ class Sweep(SettingsGroup):
     @property
     def named_profiles(self) -> tuple[Profile, ...]:
         """The declared profiles, and the single values that a search may try."""
-        own = by_kind(self.derived).searches
+        own = of_kind(Search, self.derived)
         return (*self.profiles, *(single for search in own for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:

@@ -200,18 +200,6 @@ def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     assert sweep.decide(done).conclusion.complete
 
 
-def test_a_declared_profile_in_the_space_tells_the_search() -> None:
-    point = RULES.point_of(profile("any", f"--{AR}={1 << 28} --{SWITCH}=true"))
-    assert point == (4, -1, 1)
-    for other in (
-        profile("third", f"--{AR}={1 << 28} --{SWITCH}=true --{AG}={1 << 28}"),
-        profile("else", f"--{AR}={1 << 28} --xla_other=1"),
-        profile("variable", f"--{AR}={1 << 28}", env={"A": "1"}),
-        profile("off", f"--{AR}=7"),
-    ):
-        assert RULES.point_of(other) is None, other.id
-
-
 def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
     sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
     done = drive(sweep, Hidden({"channels": 0.05}))

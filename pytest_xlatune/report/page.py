@@ -45,7 +45,6 @@ from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.page_plots import (
-    BarsPlot,
     Chart,
     Plot,
     drift,
@@ -219,8 +218,8 @@ def _without_empty(table: Table) -> Table:
     )
 
 
-def _known(plot: object) -> Chart | Matrix | BarsPlot | None:
-    return plot if isinstance(plot, Chart | Matrix | BarsPlot) else None
+def _known(plot: object) -> Chart | Matrix | None:
+    return plot if isinstance(plot, Chart | Matrix) else None
 
 
 def _has(sections: Sequence[Section], jobs: Table | None) -> bool:

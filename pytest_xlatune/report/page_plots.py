@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
@@ -104,40 +104,6 @@ class Forest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A bar: where it begins, how wide it is, a colour by its `looks`, and words.
-
-    Both figures are in the unit of the axis as they come to `bars_plot`, and percent in its plot.
-    """
-
-    at: float
-    width: float
-    looks: str
-    said: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarRow:
-    """A row of bars: its name, a variant or nothing, the bars, and a figure or nothing."""
-
-    name: str
-    bars: tuple[Bar, ...]
-    what: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarsPlot:
-    """Rows of bars on one axis from 0; `kinds` are the colours and what they stand for."""
-
-    caption: str
-    kinds: tuple[tuple[str, str], ...]
-    rows: tuple[BarRow, ...]
-    ticks: tuple[Tick, ...]
-    unit: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
     """The step times of a trial.
 
@@ -220,16 +186,7 @@ def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
     return sum(len(tick.text) + 2 for tick in ticks) <= wide and min(gaps, default=1.0) >= 1.0
 
 
-Plot = Forest | BarsPlot | Strips | Chart
-
-
-# part of a step's span -> its colour
-PARTS = {
-    "compute": "compute",
-    "exposed communication": "communication",
-    "exposed memory": "memory",
-    "idle": "idle",
-}
+Plot = Forest | Strips | Chart
 
 
 class PlotAxis:
@@ -367,40 +324,6 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
 def _name(arm: str) -> str:
     """Return the id of an arm as code, the words for another reference as they are."""
     return plain(arm) if " " in arm else literal(arm)
-
-
-def bars_plot(
-    rows: Sequence[BarRow],
-    *,
-    caption: str,
-    kinds: Iterable[tuple[str, str]],
-    unit: str = "ms",
-) -> BarsPlot | None:
-    """Return rows of bars on one axis; None where none has a length."""
-    most = max((bar.at + bar.width for row in rows for bar in row.bars), default=0.0)
-    if most <= 0:
-        return None
-    axis = PlotAxis((0.0, most), margin=0.0)
-
-    def placed(bar: Bar) -> Bar:
-        width = round(100 * bar.width / most, 2)
-        return replace(bar, at=axis.at(bar.at), width=width, said=plain(bar.said))
-
-    return BarsPlot(
-        caption=caption,
-        kinds=tuple(kinds),
-        rows=tuple(
-            replace(
-                row,
-                name=plain(row.name),
-                what=plain(row.what),
-                bars=tuple(map(placed, row.bars)),
-            )
-            for row in rows
-        ),
-        ticks=axis.ticks(),
-        unit=unit,
-    )
 
 
 def _unit(whole_s: float) -> tuple[str, float]:

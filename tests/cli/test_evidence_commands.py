@@ -183,13 +183,6 @@ def test_what_does_not_agree_is_refused(
     assert message in err
 
 
-def test_families_may_be_ones_own(run: Run, base: Path, tmp_path: Path) -> None:
-    own = [{"name": "everything", "kind": "compute", "pattern": "."}]
-    (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
-    _, out, _ = run("drill", base, "--families", tmp_path / "own.json", "--json")
-    assert [row["name"] for row in json.loads(out)["drill"]["families"]] == ["everything"]
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [

@@ -60,6 +60,11 @@ ENDS = "steps before it have"
             id="one kernel lost on one of eight GPUs leaves five steps and names the GPU",
         ),
         pytest.param(
+            lambda: without(node(steps=5, gpus=8, launches=False), 3, 1).trace(),
+            "steps 5, 6, 7, 8, 9: steps are the runs of the step's module",
+            id="so it does where no launch is known",
+        ),
+        pytest.param(
             lambda: without(node(steps=4, gpus=1), 0, 1).trace(),
             f"the last step of /device:GPU:0 lacks 1 kernel that all {ENDS}",
             id="a capture that ends inside its last step says which kernels are missing",

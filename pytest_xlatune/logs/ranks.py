@@ -17,7 +17,7 @@ from pytest_xlatune.logs import LogReader, grammar
 from pytest_xlatune.logs._course import Course
 from pytest_xlatune.logs.line_classes import LineClass, LogLine, RankListener
 from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.logs.standstill import OF_ALL, Standstill, Work, said_by_logs
+from pytest_xlatune.logs.standstill import Standstill, Work, said_by_logs
 from pytest_xlatune.model.text import begun
 
 KEPT = 512  # steps of a rank
@@ -179,7 +179,7 @@ class RankReader:
         group = (found["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
         whose = _whose(line.origin.rank, rank)
         if group in _OF_ALL:
-            group = OF_ALL
+            group = ""
             # elsewhere it is the rank's place in its group
             whose = int(found["rank"]) if whose is None else whose
         if whose is None or (whose not in self._ranks and len(self._ranks) >= _MOST_RANKS):

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_xlatune.model.message import Message, at_most, say
@@ -30,7 +29,6 @@ _COUNTED = {
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
-OF_ALL = ""
 _APART = 16  # collectives of one group, by which ranks can be apart
 _BUSY, _IDLE = 0.5, 0.1  # of a core
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
@@ -54,7 +52,7 @@ _RAS_RANK = re.compile(
     r" -- GPU \S+ managed by process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
 )
 # #0-0 (27a079b828ff1a75) MISMATCH
-_RAS_COMM = re.compile(r"#\d+-\d+ \([0-9a-f]+\) ")
+_RAS_COMM = re.compile(r"^ *#\d+-\d+ \([0-9a-f]+\) ", re.MULTILINE)
 
 
 class SeenProcess(Record, frozen=True, kw_only=True):
@@ -185,9 +183,6 @@ class Standstill:
     node: str = ""
 
 
-_Found = tuple[list[RankState], Message] | None
-
-
 class Work(NamedTuple):
     """What torch's watchdog of one rank counts of a group's collectives; None where it is unsaid.
 
@@ -197,6 +192,10 @@ class Work(NamedTuple):
     enqueued: int | None = None
     completed: int | None = None
     waits_for: int | None = None
+
+
+# ranks, and what they do
+_Found = tuple[Sequence[RankState], Message] | None
 
 
 def standstill(
@@ -219,7 +218,8 @@ def standstill(
         return None
     states = _states(told, steps or {}, ended or {}, ranks)
     nccl = next((look.nccl for look in told if look.nccl), "")
-    found = _gone(states) or _behind(states, nccl=nccl) or _elsewhere(states)
+    found = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
+    found = found or _elsewhere(states)
     if found is None:
         return Standstill(stands=states, behind=(), why=_none(states))
     return _named(states, *found)
@@ -240,26 +240,25 @@ def said_by_logs(
         steps: rank -> its last step.
         named: the ranks that a coordination service did not hear of.
         said: its line.
-        groups: what torch's watchdogs count, by group of ranks that share collectives and rank;
-            OF_ALL is the group of all.
+        groups: what torch's watchdogs count, by group of ranks that share collectives and rank.
     """
-    counts = groups or {}
+    counts, lost = groups or {}, {*named}
     counted = (rank for group in counts.values() for rank in group)
     states = tuple(
         RankState(
             rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
         )
-        for rank in sorted({*last_lines, *steps, *named, *counted})
+        for rank in sorted({*last_lines, *steps, *lost, *counted})
     )
-    found = _gone(states, {*named}, said) or _behind(states, counts) or _elsewhere(states, counts)
+    gone = [state for state in states if state.rank in lost]
+    is_some = gone and (len(gone) < len(states) or len(states) == 1)
+    heard: _Found = (gone, say("named by the line `{said}`", said=said)) if is_some else None
+    found = heard or _counted_less(states, [*counts.values()]) or _steps_behind(states)
     return _named(states, *found, are_seen=False) if found else None
 
 
-def _gone(states: Sequence[RankState], named: Collection[int] = (), said: str = "") -> _Found:
+def _gone(states: Sequence[RankState]) -> _Found:
     """Ranks that have ended, are stopped or were not heard of: the others cannot get on."""
-    lost = [state for state in states if state.rank in named]
-    if lost and (len(lost) < len(states) or len(states) == 1):
-        return lost, say("named by the line `{said}`", said=said)
     for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
         found = [state for state in states if state.doing is doing]
         if found and len(found) < len(states):
@@ -267,92 +266,111 @@ def _gone(states: Sequence[RankState], named: Collection[int] = (), said: str = 
     return None
 
 
-def _behind(
-    states: Sequence[RankState],
-    counts: Mapping[str, Mapping[int, Work]] = MappingProxyType({}),
-    *,
-    nccl: str = "",
-) -> _Found:
-    """Ranks that launched fewer collectives, or came to an earlier step."""
-    few, many, processes = _fewest(nccl)
-    # a process of a container has another id inside: then none is found
-    found = [state for state in states if state.pid and state.pid in processes]
-    # two nodes may have processes of one id
-    if found and len(found) < len(states) and len(found) <= len(processes):
-        return found, say(
-            "NCCL counts {few} launched collectives of {many}; {doing}",
-            few=few,
-            many=many,
-            doing=found[0].why,
-        )
-    if late := _late(states, counts.values()):
-        return late
-    steps = {state.rank: state.step for state in states if state.step is not None}
+def _steps_behind(states: Sequence[RankState]) -> _Found:
+    """Ranks that came to an earlier step; where the processes were seen, if all print steps."""
+    steps = [state.step for state in states if state.step is not None]
     is_seen = any(state.doing is not Doing.SILENT for state in states)
-    if not steps or max(steps.values()) - min(steps.values()) < _STEPS_APART:
+    if not steps or max(steps) - min(steps) < _STEPS_APART:
         return None
     if is_seen and len(steps) < len(states):
         return None
-    found = [state for state in states if state.step == min(steps.values())]
+    found = [state for state in states if state.step == min(steps)]
     if is_seen:
         return found, found[0].why
     return found, say(
         "others came to step {most}; its last line: {line}",
-        most=max(steps.values()),
+        most=max(steps),
         line=found[0].last_line or "none",
     )
 
 
-def _elsewhere(
-    states: Sequence[RankState], counts: Mapping[str, Mapping[int, Work]] = MappingProxyType({})
-) -> _Found:
-    """Ranks that stand, in the main thread or beside it, where the others do not."""
-    if not states:
-        return None
-    for find in (_not_waiting, _beside, _busy):
-        if (found := find(states)) is not None:
-            return found
-    return _unheard(states, counts)
-
-
-def _late(states: Sequence[RankState], groups: Collection[Mapping[int, Work]]) -> _Found:
+def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Found:
     """Ranks whose watchdogs count fewer collectives of a group.
 
     First those that enqueued fewer: their program did not get there. Then those that completed
     fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
     numbers far apart, or of a rank more than half, are of groups that share no name.
     """
-    for name, text in _COUNTED.items():
+    for at, (name, text) in enumerate(_COUNTED.items()):
         best: tuple[int, int, set[int]] = (0, 0, set())
         for group in groups:
-            said = ((rank, work._asdict()[name]) for rank, work in group.items())
-            counts: dict[int, int] = {rank: count for rank, count in said if count is not None}
+            told = ((rank, work[at]) for rank, work in group.items())
+            counts = {rank: count for rank, count in told if count is not None}
             few, many = min(counts.values(), default=0), max(counts.values(), default=0)
             found = {rank for rank, count in counts.items() if count == few}
             is_one = name == "enqueued" or (many - few <= _APART and 2 * len(found) < len(counts))
             if many - few > best[1] - best[0] and is_one:
                 best = few, many, found
-        if best[2]:
-            late = [state for state in states if state.rank in best[2]]
-            return late, say(text, few=best[0], many=best[1])
+        few, many, late = best
+        if late:
+            found_states = [state for state in states if state.rank in late]
+            return found_states, say(text, few=few, many=many)
     return None
 
 
-def _unheard(states: Sequence[RankState], groups: Mapping[str, Mapping[int, Work]]) -> _Found:
-    """The few ranks without a word of torch's watchdog, where the others' say one thing.
+def _launched_less(states: Sequence[RankState], nccl: str) -> _Found:
+    """Ranks that launched fewer collectives than others, as NCCL's RAS counts them.
 
-    A rank that is not in the collective has nothing that could time out.
+    Of the communicator whose ranks are farthest apart.
     """
-    told = groups.get(OF_ALL, {})
-    if len(groups) != 1 or len({*told.values()}) != 1:
+    few, many, processes = 0, 0, set[int]()
+    for text in _RAS_COMM.split(nccl):
+        counts: dict[int, set[int]] = {}
+        group = 0
+        for line in map(str.strip, text.splitlines()):
+            if found := _RAS_GROUP.match(line):
+                group = int(found["count"] or 0)
+                counts.setdefault(group, set())
+            elif rank := _RAS_RANK.match(line):
+                is_alone = " has " in line.partition(" -- ")[0]
+                count = int(rank["count"] or 0) if is_alone else group
+                counts.setdefault(count, set()).add(int(rank["pid"]))
+        low, high = min(counts, default=0), max(counts, default=0)
+        if high - low > many - few and counts[low]:
+            few, many, processes = low, high, counts[low]
+    # a process of a container has another id inside: then none is found
+    late = [state for state in states if state.pid and state.pid in processes]
+    # two nodes may have processes of one id
+    if not late or len(late) == len(states) or len(late) > len(processes):
         return None
-    found = [state for state in states if state.rank not in told]
-    if not found or 2 * len(found) >= len(states):
-        return None
-    return found, say(
-        "its watchdog said nothing of the collective that timed out on the {others} other ranks",
-        others=len(told),
+    return late, say(
+        "NCCL counts {few} launched collectives of {many}; {doing}",
+        few=few,
+        many=many,
+        doing=late[0].why,
     )
+
+
+def _elsewhere(states: Sequence[RankState]) -> _Found:
+    """Ranks that stand, in the main thread or beside it, where the others do not."""
+    # more than half read from a socket: that is how these wait, for a rank that does not
+    peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
+    waiting = [state for state in states if state.doing is Doing.WAITS]
+    for waits in (peers if 2 * len(peers) > len(states) else [], waiting):
+        if waits and len(waits) < len(states):
+            others = [state for state in states if state not in waits]
+            return others, others[0].why
+    if found := _apart(states, lambda state: (state.doing, state.at)):
+        return found, found[0].why
+    if found := _apart(states, lambda state: state.beside):
+        usual = Counter(at for state in states for at in state.beside)
+        if fresh := sorted(found[0].beside, key=lambda at: (usual[at], at)):
+            return found, say("a thread beside the main one is in {at}", at=fresh[0])
+    is_known = all(state.is_busy is not None for state in states)
+    if is_known and (found := _apart(states, lambda state: state.is_busy)):
+        text = (
+            "a thread beside the main one computes"
+            if found[0].is_busy
+            else "its threads are idle, and those of the others compute"
+        )
+        return found, say(text)
+    return None
+
+
+def _apart(states: Sequence[RankState], key: Callable[[RankState], object]) -> Sequence[RankState]:
+    """Return the ranks that are not as more than half are; () where all are, or none so many."""
+    ((most, count),) = Counter(map(key, states)).most_common(1)
+    return [state for state in states if key(state) != most] if 2 * count > len(states) else ()
 
 
 def _states(
@@ -441,92 +459,6 @@ def _own(frames: Sequence[str]) -> str:
             file, _, rest = each.rpartition(":")
             return f"{PurePath(file).name}:{rest}"
     return ""
-
-
-def _fewest(text: str) -> tuple[int, int, set[int]]:
-    """Return the lowest and highest count of launched collectives, and who has the lowest.
-
-    Of the communicator whose ranks are farthest apart, as NCCL's RAS prints them.
-    """
-    best: tuple[int, int, set[int]] = (0, 0, set())
-    counts: dict[int, set[int]] = {}
-    group = 0
-
-    def close() -> None:
-        nonlocal best
-        if len(counts) > 1:
-            low, high = min(counts), max(counts)
-            if high - low > best[1] - best[0] and counts[low]:
-                best = low, high, counts[low]
-        counts.clear()
-
-    for line in text.splitlines():
-        stripped = line.strip()
-        if _RAS_COMM.match(stripped):
-            close()
-        elif found := _RAS_GROUP.match(stripped):
-            group = int(found["count"] or 0)
-            counts.setdefault(group, set())
-        elif rank := _RAS_RANK.match(stripped):
-            is_alone = " has " in stripped.partition(" -- ")[0]
-            count = int(rank["count"] or 0) if is_alone else group
-            counts.setdefault(count, set()).add(int(rank["pid"]))
-    close()
-    return best
-
-
-def _not_waiting(stands: Sequence[RankState]) -> _Found:
-    """Ranks that do not wait where others do; else those that stand apart from more than half."""
-    waiting = [state for state in stands if state.doing is Doing.WAITS]
-    # more than half read from a socket: that is how these wait, for a rank that does not
-    peers = [
-        state for state in stands if state.doing is Doing.READS and _ADDRESS.fullmatch(state.on)
-    ]
-    if 2 * len(peers) <= len(stands) or len(peers) == len(stands):
-        peers = []
-    if peers:
-        found = [state for state in stands if state not in peers]
-        return found, found[0].why
-    if waiting and len(waiting) < len(stands):
-        found = [state for state in stands if state.doing is not Doing.WAITS]
-        return found, found[0].why
-    return _apart(stands, lambda each: (each.doing, each.at))
-
-
-def _apart(stands: Sequence[RankState], key: Callable[[RankState], object]) -> _Found:
-    ((most, count),) = Counter(map(key, stands)).most_common(1)
-    if count == len(stands) or 2 * count <= len(stands):
-        return None
-    found = [state for state in stands if key(state) != most]
-    return found, found[0].why
-
-
-def _beside(stands: Sequence[RankState]) -> _Found:
-    """Ranks with another thread where no other rank has one, such as a callback of the program."""
-    found = _apart(stands, lambda each: each.beside)
-    if found is None:
-        return None
-    behind, _ = found
-    usual = Counter(at for state in stands for at in state.beside)
-    fresh = sorted(behind[0].beside, key=lambda at: (usual[at], at))
-    if not fresh:
-        return None
-    return behind, say("a thread beside the main one is in {at}", at=fresh[0])
-
-
-def _busy(stands: Sequence[RankState]) -> _Found:
-    """Ranks on which another thread computes while those of the others are idle, or idles alone."""
-    if any(state.is_busy is None for state in stands):
-        return None
-    found = _apart(stands, lambda each: each.is_busy)
-    if found is None:
-        return None
-    text = (
-        "a thread beside the main one computes"
-        if found[0][0].is_busy
-        else "its threads are idle, and those of the others compute"
-    )
-    return found[0], say(text)
 
 
 def _named(

@@ -264,16 +264,12 @@ def of_ranks(form: str, *counts: tuple[int, ...]) -> list[str]:
         (of_ranks(OLDEST, (5,), (5,), (4,), (4,)), None),
         (of_ranks(OLDEST, (900,), (900,), (40,)), None),
         ([OF_SOME.format(rank, 7 - (rank == 5), rank - 4) for rank in range(4, 8)], (5,)),
-        (["[rank3]: reads shard 7", *of_ranks(WATCHDOG, (6, 5), (6, 5), (6, 5))], (3,)),
-        (["[rank1]: reads shard 7", *of_ranks(WATCHDOG, (6, 5))], None),
-        (["[rank4]: reads", *(OF_SOME.format(r, 7, r) for r in range(4))], None),
         ([STEP.format(1)], None),
         ([], None),
     ],
     ids=["two steps behind", "one step behind is none", "heartbeats", "a barrier", "watchdogs",
          "watchdogs alike", "in no collective", "fewer completed", "the oldest watchdog's number",
          "numbers of halves", "numbers of groups without names", "a group of four ranks",
-         "no word of a watchdog", "no word of half", "no word of a rank of another group",
          "no labels", "an empty log"],
 )  # fmt: skip
 def test_the_lines_of_a_job_name_the_rank_that_is_behind(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import filecmp
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -18,7 +18,6 @@ from statistics import fmean, median
 from msgspec.structs import replace
 
 from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, sentence, verbatim
@@ -26,6 +25,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
+    NoScore,
     Score,
     Verdict,
     VerdictKind,
@@ -170,42 +170,56 @@ def compare_sides(
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
     seen: dict[int, list[Path]] = {}
     found = [_found(path, seen, pattern, tokens) for path in (a, b)]
-    _one_protocol([read for reads, _ in found for read in reads])
-    steps = [r.protocol.steps for reads, _ in found for r in reads if isinstance(r.score, Score)]
-    sides = [
-        _side(path, reads, left_out, min(steps, default=None), tokens)
-        for path, (reads, left_out) in zip((a, b), found, strict=True)
-    ]
-    protocol = next((r.protocol for reads, _ in found for r in reads), Protocol())
-    sides, notes = _in_one_window(sides, replace(protocol, steps=min(steps, default=1)))
+    reads = [read for jobs, _ in found for read in jobs]
+    _check_protocols(reads)
+    steps = [read.protocol.steps for read in reads if isinstance(read.score, Score)]
+    least = min(steps, default=max(read.protocol.steps for read in reads))
+    scores: dict[Path, Score | NoScore] = {}
+    for read in reads:
+        protocol = replace(read.protocol, steps=min(least, read.protocol.steps))
+        scores[read.path] = score_with(read.report, protocol, tokens=tokens)
+    scored = [score for score in scores.values() if isinstance(score, Score)]
+    window = common_window(scored, replace(reads[0].protocol, steps=least))
+    for path, score in scores.items() if window.is_moved else ():
+        if isinstance(score, Score):
+            scores[path] = rescore(score, protocol=window.protocol)
+    notes = [window.note] if window.note else []
     if len(set(steps)) > 1:
         text = (
-            f"the jobs have {min(steps)} to {max(steps)} steps: each is scored up to the last "
+            f"the jobs have {least} to {max(steps)} steps: each is scored up to the last "
             "step of the shortest"
         )
-        notes = (verbatim(text), *notes)
+        notes.insert(0, verbatim(text))
+    sides = [
+        _side(path, jobs, left_out, scores, last_step=window.protocol.last_step)
+        for path, (jobs, left_out) in zip((a, b), found, strict=True)
+    ]
     return _compared(*sides, margin=margin, notes=notes)
 
 
-def _in_one_window(
-    sides: Sequence[Side], protocol: Protocol
-) -> tuple[list[Side], tuple[Message, ...]]:
-    """Score all jobs in one window."""
-    window = common_window([job.score for side in sides for job in side.jobs], protocol)
-    notes = (window.note,) if window.note else ()
-    if not window.is_moved:
-        return list(sides), notes
-    moved = []
-    for side in sides:
-        jobs, out = [], list(side.left_out)
-        for job in side.jobs:
-            found = rescore(job.score, protocol=window.protocol)
-            if isinstance(found, Score):
-                jobs.append(dataclasses.replace(job, score=found))
-            else:
-                out.append((job.path, f"no score: {sentence(found.reason)}"))
-        moved.append(dataclasses.replace(side, jobs=tuple(jobs), left_out=tuple(out)))
-    return moved, notes
+def _side(
+    path: Path,
+    reads: Sequence[Read],
+    left_out: Sequence[tuple[Path, str]],
+    scores: Mapping[Path, Score | NoScore],
+    *,
+    last_step: int,
+) -> Side:
+    jobs, out = [], list(left_out)
+    for read in reads:
+        found = scores[read.path]
+        if isinstance(found, Score):
+            loss = _loss_at(read, last_step)
+            flags = read.report.xla_flags
+            jobs.append(SideJob(path=read.path, score=found, xla_flags=flags, loss=loss))
+        else:
+            out.append((read.path, f"no score: {sentence(found.reason)}"))
+    return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
+
+
+def _loss_at(read: Read, step: int) -> float | None:
+    losses = [r.loss for r in read.report.steps if r.step == step and r.loss is not None]
+    return losses[-1] if losses else None
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
@@ -349,7 +363,7 @@ def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
 
 
 def _logs(path: Path) -> Iterator[tuple[Path, str]]:
-    """Give the log of each job, or the reason why a file or a sub-folder is not counted."""
+    """Give the log of each job, or the reason why a sub-folder is not counted."""
     if path.is_file():
         yield path, ""
         return
@@ -357,20 +371,12 @@ def _logs(path: Path) -> Iterator[tuple[Path, str]]:
     for entry in sorted(path.iterdir()):
         if entry.name.startswith("."):
             continue
-        if not entry.is_dir():
-            is_other = is_log_name(entry) and entry not in jobs
-            yield entry, "another rank of a job whose lowest rank is read" if is_other else ""
-            continue
-        inside = sorted(each for each in entry.iterdir() if each.is_file())
-        logs = [each for each in inside if each.name == RANK_0] or [
-            each for each in inside if each.suffix in (".log", ".txt", ".out")
-        ]
-        logs = logs if len(logs) == 1 else _jobs(entry) or logs
-        if len(logs) == 1:
-            yield logs[0], ""
-        else:
+        if entry.is_dir():
+            logs = _jobs(entry)
             reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
-            yield entry, reason
+            yield (logs[0], "") if len(logs) == 1 else (entry, reason)
+        elif entry in jobs or not is_log_name(entry):  # no other rank of a job
+            yield entry, ""
 
 
 def _jobs(folder: Path) -> list[Path]:
@@ -381,7 +387,7 @@ def _jobs(folder: Path) -> list[Path]:
         return []
 
 
-def _one_protocol(reads: Sequence[Read]) -> None:
+def _check_protocols(reads: Sequence[Read]) -> None:
     def rules(read: Read) -> Json:
         return {**read.protocol.to_json(), "steps": 0}
 
@@ -394,35 +400,3 @@ def _one_protocol(reads: Sequence[Read]) -> None:
                 f"{reads[0].path} and {read.path} ran by different protocols ({found}): their "
                 "scores do not compare. Leave one kind out"
             )
-
-
-def _side(
-    path: Path,
-    reads: Sequence[Read],
-    left_out: Sequence[tuple[Path, str]],
-    steps: int | None,
-    tokens: float | None,
-) -> Side:
-    jobs, out = [], list(left_out)
-    for read in reads:
-        protocol: Protocol = read.protocol
-        if steps is not None:
-            protocol = replace(protocol, steps=min(steps, protocol.steps))
-        found = score_with(read.report, protocol, tokens=tokens)
-        if isinstance(found, Score):
-            jobs.append(
-                SideJob(
-                    path=read.path,
-                    score=found,
-                    xla_flags=read.report.xla_flags,
-                    loss=_loss_at(read, protocol.last_step),
-                )
-            )
-        else:
-            out.append((read.path, f"no score: {sentence(found.reason)}"))
-    return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
-
-
-def _loss_at(read: Read, step: int) -> float | None:
-    losses = [r.loss for r in read.report.steps if r.step == step and r.loss is not None]
-    return losses[-1] if losses else None

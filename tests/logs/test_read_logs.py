@@ -14,11 +14,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.logs.patterns import step_pattern
-from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, Score, State
-from pytest_xlatune.stats.score import window_steps
 from pytest_xlatune.tasks.files import STDIN
 from pytest_xlatune.tasks.read_logs import (
     Read,
@@ -240,36 +236,6 @@ def test_memory_is_bounded_by_the_log_and_not_by_a_number_in_it(tmp_path: Path, 
     tracemalloc.stop()
     assert found.report.last_step == int("9" * 15)
     assert peak < 10e6
-
-
-def test_a_window_is_the_same_step_by_step_and_by_arithmetic() -> None:
-    for protocol in (
-        Protocol(steps=40, eval_interval=every, profiler=profiler, skip_first_steps=skip)
-        for every in range(9)
-        for profiler in ("", "xplane")
-        for skip in (0, 7, 12, 38, 50)
-    ):
-        window = window_steps(protocol, resumed_at=3)
-        plain = list(window)
-        assert plain == sorted(plain)
-        assert (len(window), [window[at] for at in range(len(plain))]) == (len(plain), plain)
-        assert [window[-1 - at] for at in range(len(plain))] == plain[::-1]
-        with pytest.raises(IndexError):
-            window[len(plain)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["n[1-65536]x[1-65536]", "n[1-9999999]", "a[1-60000],b[1-60000]", "n[" + "1" * 5000 + "]",
-     "x" * 100_000 + "[1-60000]"],
-)  # fmt: skip
-def test_a_node_list_costs_what_its_text_is_worth(text: str) -> None:
-    tracemalloc.start()
-    with pytest.raises(ConfigError, match="node list"):
-        expand(text)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20e6
 
 
 @pytest.mark.parametrize(

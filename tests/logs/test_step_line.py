@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import random
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,107 +25,14 @@ def only_step(line: str) -> StepRecord:
     return report.steps[0]
 
 
-SHAPES = {
-    "the oldest form, a dictionary of scalars": (
-        (
-            "completed 7, per-step scalar metrics {'learning/loss': Array(9.25, dtype=float32), "
-            "'perf/step_time_seconds': 0.5, 'perf/per_device_tflops': 33.5}"
-        ),
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "loss": 9.25},
-    ),
-    "2023-02, TFLOP/s without device": (
-        "completed step: 7, seconds: 0.5, TFLOP/s: 33.5, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "loss": 9.25},
-    ),
-    "a copy without TFLOP/s at all": (
-        "completed step: 7, seconds: 0.5, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "loss": 9.25},
-    ),
-    "2023-11, TFLOP/s/device": (
-        "completed step: 7, seconds: 0.5, TFLOP/s/device: 33.5, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "loss": 9.25},
-    ),
-    "2024-07, Tokens/s/device": (
-        "completed step: 7, seconds: 0.5, TFLOP/s/device: 33.5, Tokens/s/device: 990.5, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "tgs": 990.5, "loss": 9.25},
-    ),
-    "2024-08, total_weights": (
-        step(7),
-        {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
-    ),
-    "MFU inserted by a patch": (
-        (
-            "completed step: 7, seconds: 0.5, TFLOP/s/device: 33.5, MFU: 6.25%, "
-            "Tokens/s/device: 990.5, total_weights: 8, loss: 9.25"
-        ),
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "mfu": 6.25, "tgs": 990.5, "loss": 9.25},
-    ),
-    "elastic, live slice count": (
-        (
-            "completed step: 7, seconds: 0.5, live slice count: 3, TFLOP/s/device: 33.5, "
-            "Tokens/s/device: 990.5, total_weights: 8, loss: 9.25"
-        ),
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "tgs": 990.5, "loss": 9.25},
-    ),
-    "multi-token prediction, mtp_loss behind": (
-        step(7) + ", main_model_loss: 6.5, mtp_loss: 0.75",
-        {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
-    ),
-    "2026-04, lm_loss, perplexity and moe_lb_loss behind": (
-        ABSL + step(7) + ", lm_loss: 7.125, perplexity: 1242.650, moe_lb_loss: 0.000000",
-        {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
-    ),
-    "another loss in front": (
-        "completed step: 7, seconds: 0.5, lm_loss: 1.5, moe_lb_loss: 0.5, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "loss": 9.25},
-    ),
-    "preference training, dpo_loss before another": (
-        step(7) + ", dpo_loss: 0.693, reward_accuracy: 0.500",
-        {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
-    ),
-    "an unformatted indexer_loss": (
-        step(7) + ", indexer_loss: 1e-05",
-        {"step": 7, "step_s": 28.95, "tflops": 261.25, "tgs": 990.5, "loss": 7.125},
-    ),
-    "scientific notation": (
-        (
-            "completed step: 7, seconds: 5e-1, TFLOP/s/device: 3.35e+1, Tokens/s/device: 1.0e6, "
-            "total_weights: 8, loss: 9.25e-02"
-        ),
-        {"step": 7, "step_s": 0.5, "tflops": 33.5, "tgs": 1e6, "loss": 0.0925},
-    ),
-    "rampup with a colon": (
-        "[Rampup Batch Size Phase]: completed step: 7, seconds: 0.5, total_weights: 8, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "loss": 9.25, "kind": "rampup"},
-    ),
-    "rampup with a comma": (
-        "[Rampup Batch Size Phase], completed step: 7, seconds: 0.5, total_weights: 8, loss: 9.25",
-        {"step": 7, "step_s": 0.5, "loss": 9.25, "kind": "rampup"},
-    ),
-    "a hidden profiler step": (
-        "completed profiler activation/deactivation step: 7, total_weights: 8, loss: 9.25",
-        {"step": 7, "loss": 9.25, "kind": "profiler"},
-    ),
-    "srun's label": ("0: " + step(7, 5.0), {"label": "0", "step": 7}),
-    "srun's padded label": (" 8: " + step(7), {"label": "8", "step": 7}),
-    "Open MPI's tag": ("[1,0]<stderr>:" + step(7), {"label": "0", "step": 7}),
-    "Ray inside srun's label": (
-        "0: (MaxTextTrainerActor pid=812, ip=10.0.0.7) " + step(7),
-        {"label": "0 MaxTextTrainerActor pid=812, ip=10.0.0.7", "step": 7},
-    ),
-    "Ray in colour, repeated across the cluster": (
-        "\x1b[36m(Actor pid=9)\x1b[0m " + step(7) + "\x1b[32m [repeated 7x across cluster]\x1b[0m",
-        {"label": "Actor pid=9", "step": 7, "loss": 7.125},
-    ),
-    "Primus": (
-        "[20260929 19:48:42][rank-0/16][INFO]     " + step(7),
-        {"label": "0", "step": 7, "tgs": 990.5},
-    ),
-    "absl behind srun's label": ("3: " + ABSL + step(7), {"label": "3", "step": 7}),
-    "a carriage return at the end": (step(7) + "\r", {"step": 7, "loss": 7.125}),
-    "a progress bar in front": ("50% |###  |\r" + step(7), {"step": 7, "loss": 7.125}),
-    "NUL bytes in front": ("\0\0\0" + step(7), {"step": 7, "loss": 7.125}),
-}
+def shapes() -> dict[str, tuple[str, dict[str, object]]]:
+    """Of `tests/data/step_lines.txt`: the name of a shape, its line, and what it tells."""
+    text = (Path(__file__).parents[1] / "data" / "step_lines.txt").read_text(encoding="utf-8")
+    blocks = [block.splitlines() for block in text.strip().split("\n\n")[1:]]
+    return {name[2:]: (ast.literal_eval(line), json.loads(told)) for name, told, line in blocks}
+
+
+SHAPES = shapes()
 
 
 @pytest.mark.parametrize(("line", "expected"), SHAPES.values(), ids=SHAPES.keys())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.logs import read_log
 from tests.helpers.log_lines import step, text_of
 
 HEAD = ["I0112 07:08:09.000100 77 train.py:310] Config param steps: 20"]
@@ -32,6 +33,7 @@ def cases(part: str) -> dict[str, list[list[str]]]:
 
 
 SAID, LAUNCH = cases(RUNNING), cases(LAUNCHED)
+SPELT = cases("with a figure or a name")  # `class: detail`
 SCANCEL = SAID["cancelled"][1][0].strip()
 LIMIT = SAID["time-limit"][1][0].strip()
 HALTED = next(lines[0][1:] for lines in SAID["tpu-chip"]).partition("; observed")[0]
@@ -77,7 +79,14 @@ def test_a_job_that_never_began_is_a_failed_job(
         assert (entry["status"], entry["health"], status) == (cls, "failed", 1), said
 
 
-# what stands in front of a line before any other line could teach it
+@pytest.mark.parametrize(("head", "said"), SPELT.items(), ids=SPELT)
+def test_a_figure_or_a_name_of_a_line_is_told(head: str, said: list[list[str]]) -> None:
+    for lines in said:
+        (finding,) = read_log([text_of([lines[0][1:]])]).findings
+        assert f"{finding.cls}: {finding.detail}" == head
+
+
+# what stands in front of a line
 STAMPS = {
     "ts": "Jan 12 07:08:09 {}",
     "a date and a time": "2026-01-12 07:08:09.123 {}",
@@ -138,51 +147,7 @@ def test_lines_together(
     assert entry["status"] == status
 
 
-# lines of good runs, or of what a program tries and survives
-HARMLESS = (
-    (
-        "I0112 07:08:09.1 7 xla_bridge.py:660] Unable to initialize backend 'rocm': NOT_FOUND: "
-        "Could not find registered platform"
-    ),
-    (
-        "W0112 07:08:09.1 7 hlo_rematerialization.cc:30] Can't reduce memory use below 60.93GiB by "
-        "rematerialization; only reduced to 79GiB"
-    ),
-    "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 9, available 8",
-    "n1:1:2 [0] NCCL INFO NET/IB: f: Got completion with error (devIndex=0, wc->status=(x)12",
-    "n1:1:2 [0] NCCL INFO Call to ibv_reg_dmabuf_mr failed with error Operation not supported",
-    "falling back to CPU implementation of the kernel",
-    "Unable to find image 'jax:v1' locally",
-    "pyxis: imported docker image: jax:v1",
-    "number of nan iterations:   0 |",
-    "{'loss': 2.31, 'grad_norm': 1.2, 'epoch': 0.1}",
-    "Terminated workers: 0, nodes: 4",
-    "[INFO] no such imagery in the batch",
-    "I0112 07:08:09.1 7 loader.py:7] shared memory for 8 workers: 12 GiB",
-    "I0112 07:08:09.1 7 a.py:7] abort if loss is nan: true",
-    "If loss is NaN, the step is skipped",
-    "W0112 07:08:09.1 7 grpc.cc:7] UNAVAILABLE: retrying, failed to connect to all addresses",
-    (
-        "I0112 07:08:09.1 7 xla_bridge.py:660] Unable to initialize backend 'tpu': UNKNOWN: TPU "
-        "initialization failed: No ba16c7433 device found."
-    ),
-    "I0112 07:08:09.1 7 a.py:7] address already in use by the first board, taking the next port",
-    "node was preempted 0 times",
-    "n1:1:2 [0] NCCL WARN NET/OFI Failed to initialize sendrecv protocol",
-    "n1:1:2 [0] NCCL WARN socketPollConnect: Connect to n2<4>: Connection refused, retrying",
-    "WARNING: KeyboardInterrupt will be ignored",
-    "salloc: Relinquishing job allocation 4711",
-    "srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)",
-    "I0112 07:08:09.1 7 a.py:7] the token of this job has expired and was renewed",
-    "W0112 07:08:09.1 7 a.py:7] skipping the update: non-finite loss scale, reducing it",
-    "W0112 07:08:09.1 7 retry.py:1] x.exceptions.ServiceUnavailable: 503 upstream; retrying in 2 s",
-    "W0112 07:08:09.1 7 retry.py:1] ConnectionResetError: by peer. Retrying in 2 s (1 of 5)",
-    "W0112 07:08:09.1 7 a.cc:7] this RET_CHECK is harmless",
-    "NOTE: this is not an error message, but meant to help debugging in case the trainer is stuck.",
-)
-
-
-@pytest.mark.parametrize("line", HARMLESS)
+@pytest.mark.parametrize("line", [lines[0][1:] for lines in cases("in a run that goes on")[""]])
 def test_a_line_of_a_good_run_is_no_finding(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from pathlib import Path
@@ -15,46 +16,21 @@ from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.log_lines import text_of
 
-TITAN = (
-    "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.24405  "
-    "grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 314.52  mfu: 13.17%"
-)
-MEGATRON = (
-    " [2025-08-01 07:19:37] iteration {0:8}/    5000 | consumed samples:          128 | elapsed "
-    "time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | learning rate: "
-    "6.976744E-08 | global batch size:   128 | lm loss: 1.043863E+01 | loss scale: 1.0 |"
-)
-NEMO = (
-    "[default0]:Training epoch 0, iteration {0}/99 | lr: 1.469e-05 | global_batch_size: 128 | "
-    "global_step: {0} | reduced_train_loss: 6.265 | train_step_timing in s: 12.22 | "
-    "tokens_per_sec_per_gpu: 1.073e+04 | consumed_samples: 12544"
-)
-AXLEARN = (
-    "I0112 07:08:09.123456 140001 trainer.py:412] SpmdTrainer process   0 step {0:8}] Average step "
-    "time: 1.25 seconds"
-)
-LEVANTER = (
-    "I0112 07:08:09.123456 7 tqdm_logging.py:145] Progress on:train {0}.0it/70.0it rate:1.2s/it "
-    "remaining:1:05:15 elapsed:31:40 postfix:loss=7.25"
-)
-LIGHTNING = "Epoch 0:  12%|#2        | {0}/100 [00:24<02:58,  0.80it/s, v_num=0, train_loss=2.300]"
-BAR = " 12%|#2        | {0}/100 [00:24<02:58,  2.01s/it]"
-JSON = (
-    '{{"time": 1.5, "train/step": {0}, "train/loss": 2.5, "perf/step_time": 0.5, "mfu": 0.41, '
-    '"tokens_per_second_per_device": 8000, "note": "a"}}'
-)
-# preset -> line, and (seconds, TGS, TFLOP/s, MFU, loss)
-LINES = {
-    "torchtitan": (TITAN, (None, 7282.0, 314.52, 13.17, 3.24405)),
-    "megatron-lm": (MEGATRON, (19.1388, None, 80.2, None, 10.43863)),
-    "nemo": (NEMO, (12.22, 10730.0, None, None, 6.265)),
-    "axlearn": (AXLEARN, (1.25, None, None, None, None)),
-    "levanter": (LEVANTER, (1.2, None, None, None, 7.25)),
-    "lightning": (LIGHTNING, (1.25, None, None, None, 2.3)),
-    "hf-trainer": (BAR, (2.01, None, None, None, None)),
-    "tqdm": (f"train: {BAR[:-1]}, loss=2.5]", (2.01, None, None, None, 2.5)),
-    "json": (JSON, (0.5, 8000.0, None, 41.0, 2.5)),
-}
+
+def forms() -> dict[str, tuple[str, str, list[float | None]]]:
+    """Of `tests/data/trainers.txt`: a form's preset, its line and the figures that it tells."""
+    text = (Path(__file__).parents[1] / "data" / "trainers.txt").read_text(encoding="utf-8")
+    blocks = [block.splitlines() for block in text.strip().split("\n\n")[1:]]
+    return {
+        name[2:]: (preset, ast.literal_eval(line), json.loads(figures))
+        for name, preset, figures, line in blocks
+    }
+
+
+FORMS = forms()
+LINES = {name: FORMS[name][1] for name in PRESETS}
+TITAN, MEGATRON, LEVANTER = (LINES[name] for name in ("torchtitan", "megatron-lm", "levanter"))
+LIGHTNING = LINES["lightning"]
 
 
 def read(log: bytes, said: str) -> LogReport:
@@ -69,33 +45,14 @@ def read(log: bytes, said: str) -> LogReport:
     return reports[0]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_reads_the_lines_of_its_trainer(name: str) -> None:
-    line, figures = LINES[name]
-    report = read(text_of(["start", *(line.format(each) for each in range(1, 16))]), name)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_preset_reads_the_lines_of_its_trainer(form: str) -> None:
+    preset, line, figures = FORMS[form]
+    report = read(text_of(["start", *(line.format(at, at + 1) for at in range(1, 16))]), preset)
     assert [each.step for each in report.steps] == list(range(1, 16))
     one = report.steps[7]
     assert (one.step_s, one.tgs, one.tflops, one.mfu, one.loss) == pytest.approx(figures)
-
-
-def test_other_forms_of_the_same_trainers() -> None:
-    bar = (
-        "Epoch 0: : {0}%|#| {0}/100 [10:48<00:00, reduced_train_loss=0.0172, global_step={0}.00, "
-        "consumed_samples=25600.0, train_step_timing in s=3.130]\r"
-    )
-    old = "throughput per GPU (TFLOP/s/GPU): 80.2"
-    new = (
-        "compute per GPU (TFLOP/s/GPU): 80.2 (avg 76.1) | "
-        "tokens/s/GPU inst/harmonic mean: 9641.0/9241.0"
-    )
-    (primus,) = read(text_of([MEGATRON.format(7).replace(old, new)]), "megatron-lm").steps
-    assert (primus.tgs, primus.tflops, primus.loss) == (9641.0, 80.2, 10.43863)
-    report = read("".join(bar.format(each) for each in range(8)).encode() + b"\n", "nemo")
-    assert [(each.step, each.step_s) for each in report.steps] == [(n, 3.13) for n in range(8)]
-    endless = MEGATRON.replace("/    5000", "/infinity")
-    assert read(text_of([endless.format(3)]), "megatron-lm").steps[0].step_s == 19.1388
-    coloured = TITAN.replace("loss:", "\x1b[32mloss:").replace("tps:", "\x1b[34mtps:")
-    assert read(text_of([coloured.format(3)]), "torchtitan").steps[0].tgs == 7282.0
+    assert form == preset or fitting([line.format(3, 4).encode()]) == preset
 
 
 def test_nan_is_seen_and_a_torn_line_is_none() -> None:
@@ -180,9 +137,7 @@ def rates(report: LogReport) -> list[tuple[int, float | None]]:
     return [(each.step, each.step_s and round(each.step_s, 3)) for each in report.steps]
 
 
-def test_other_forms_of_bars_and_objects() -> None:
-    rich = "Epoch 0/9 --------- {0}/100 0:00:24 • 0:02:58 0.50it/s v_num: 0 train_loss: 2.3"
-    assert rates(read(text_of([rich.format(3)]), "lightning")) == [(3, 2.0)]
+def test_steps_through_epochs_of_thousands_and_of_none() -> None:
     epochs = [LIGHTNING.replace("Epoch 0", f"Epoch {n}").format(99) for n in range(3)]
     assert rates(read(text_of(epochs), "lightning")) == [(99, 1.25), (199, 1.25), (299, 1.25)]
     first = "  0%|          | 0/100 [00:00<?, ?it/s]\r  1%|          | 1/100 [00:02<02:58, 1.6it/s]"
@@ -190,26 +145,10 @@ def test_other_forms_of_bars_and_objects() -> None:
     thousands = LEVANTER.replace("{0}.0it/70.0it", "7.08kit/10.0kit").replace("1.2s/it", "2.0it/s")
     report = read(text_of([thousands]), "levanter")
     assert (rates(report), report.goal_step) == ([(7080, 0.5)], 10000)
-    nested = '{"iteration": 4, "metrics": {"loss": "nan", "step_time_ms": 250.0}, "msg": "train"}'
-    report = read(text_of([nested, '{"msg": "step 5", "level": "info"}', "{torn"]), "json")
+    nan = '{"iteration": 4, "metrics": {"loss": "nan", "step_time_ms": 250.0}, "msg": "train"}'
+    report = read(text_of([nan, '{"msg": "step 5", "level": "info"}', "{torn"]), "json")
     assert rates(report) == [(4, 0.25)]
     assert [each.cls for each in report.findings] == ["numerical-failure"]
-
-
-@pytest.mark.parametrize(
-    ("preset", "line", "step_s"),
-    [
-        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  2.00 batch/s, loss=2.5]", 0.5),
-        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  2.00s/ batch, loss=2.5]", 2.0),
-        ("tqdm", "train:  7%|7    | 7/100 [00:24<02:58,  4.00updates/s]", 0.25),
-        ("json", '{"step": 7, "loss": 2.5, "sec_per_step": 0.5}', 0.5),
-        ("json", '{"step": 7, "global_avg_loss": 2.5, "end_to_end(s)": 0.5}', 0.5),
-        ("json", '{"step": 7, "loss": 2.5, "iteration_time_ms": 500}', 0.5),
-    ],
-)
-def test_other_units_and_names(preset: str, line: str, step_s: float) -> None:
-    assert rates(read(text_of([line]), preset)) == [(7, step_s)]
-    assert fitting([line.encode()]) == preset
 
 
 MAXTEXT = "completed step: {0}, seconds: 9.000, Tokens/s/device: 8150.000, loss: 9.500"
@@ -218,7 +157,7 @@ BARS = "Loading shards: 10%|#    | {0}/10 [00:01<00:02, 2.00it/s]"
 
 @pytest.mark.parametrize("preset", ["hf-trainer", "json", "megatron-lm"])
 def test_of_two_formats_in_one_log_the_one_that_was_asked_for_counts(preset: str) -> None:
-    own = [LINES[preset][0].format(each) for each in range(1, 9)]
+    own = [LINES[preset].format(each) for each in range(1, 9)]
     others = [MAXTEXT.format(each) for each in range(12)]
     alone = read(text_of(own), preset).steps
     by_turns = [each for two in zip(others, own, strict=False) for each in two]
@@ -233,7 +172,7 @@ def test_of_two_formats_in_one_log_the_one_that_was_asked_for_counts(preset: str
 
 def test_a_bar_of_something_else_is_not_the_format_that_fits() -> None:
     lines = [BARS.format(each) for each in range(1, 11)]
-    lines += [LINES["json"][0].format(each) for each in range(1, 9)]
+    lines += [LINES["json"].format(each) for each in range(1, 9)]
     assert fitting([each.encode() for each in lines]) == "json"
 
 
@@ -268,7 +207,7 @@ def test_the_last_step_is_read_from_the_lines(
 
     def status(*more: str, last: int = 12) -> tuple[str, int | None]:
         first = max(1, last - 11)
-        lines = [head, *(LINES[name][0].format(each) for each in range(first, last + 1)), *more]
+        lines = [head, *(LINES[name].format(each) for each in range(first, last + 1)), *more]
         path.write_bytes(text_of(lines))
         main(["triage", "--json", "--step-pattern", name, str(path)])
         (found,) = json.loads(capsys.readouterr().out)["logs"]
@@ -321,7 +260,7 @@ def test_an_unknown_log_is_tried_against_all_formats(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.log"
-    lines = [LINES[name][0].format(each) for each in range(1, 16)]
+    lines = [LINES[name].format(each) for each in range(1, 16)]
     path.write_bytes(text_of(["hello", *lines]))
     assert main(["steps", str(path)]) == 2
     assert f"are those of {name}: say --step-pattern {name}" in " ".join(
@@ -344,60 +283,6 @@ def test_of_a_log_of_no_format_the_message_says_how_to_write_one(
     said = " ".join(capsys.readouterr().err.split())
     assert "levanter, lightning, hf-trainer, tqdm, json" in said
     assert r"put (?P<step>\d+) in the place of its number" in said
-
-
-@pytest.mark.parametrize(
-    ("preset", "line", "told"),
-    [
-        pytest.param(
-            "torchtitan",
-            "[rank0]:2024-06-16 22:31:01,970 - root - INFO - \x1b[36mstep: {0:2}  \x1b[32mloss: "
-            " 6.25  \x1b[33mmemory: 49.6GiB(52%)  \x1b[34mwps: 5,593  \x1b[35mmfu: 32.75%\x1b[39m",
-            (None, 5593.0, 32.75, 6.25, None),
-            id="torchtitan of 2024, in colours",
-        ),
-        pytest.param(
-            "megatron-lm",
-            " iteration {0:8}/      20 | elapsed time per iteration (s): 8.50 | lm loss: 2.5E+00 | "
-            "tokens per gpu per second (tgs): 990.5 | TFLOPs: 80.2 |",
-            (8.5, 990.5, None, 2.5, 20),
-            id="DeepSpeed's Megatron",
-        ),
-        pytest.param(
-            "nemo",
-            "Training epoch 0, iteration {0}/19 | lr: 0.0006 | global_step: {0} | "
-            "reduced_train_loss: 11.25",
-            (None, None, None, 11.25, 19),
-            id="NeMo without times",
-        ),
-        pytest.param(
-            "nemo",
-            "Epoch 0:  10%|#  | {1}/20 [09:07<08:01, 41.50s/it, v_num=, reduced_train_loss=3.25, "
-            "global_step={0}.0, consumed_samples=1.63e+6]",
-            (41.5, None, None, 3.25, 19),
-            id="NeMo 1.x, the time from its bar",
-        ),
-        pytest.param(
-            "tqdm", "{0}it [00:24,  2.50s/it]", (2.5, None, None, None, None), id="no total"
-        ),
-        pytest.param(
-            "json",
-            "{{'step': {0}, 'step_time': 0.5, 'loss': 2.25}}",
-            (0.5, None, None, 2.25, None),
-            id="a printed dict",
-        ),
-    ],
-)
-def test_steps_in_older_forms(preset: str, line: str, told: tuple[float | int | None, ...]) -> None:
-    log = "".join(f"{line.format(at, at + 1)}\n" for at in range(12)).encode()
-    reader = LogReader(pattern=step_pattern(preset))
-    reader.feed(log)
-    reader.close()
-    steps = reader.report().steps
-    assert [each.step for each in steps] == [*range(12)]
-    figures = (steps[3].step_s, steps[3].tgs, steps[3].mfu, steps[3].loss)
-    assert figures == told[:4]
-    assert step_pattern(preset).last_step(line.format(3, 4)) == told[4]
 
 
 def test_a_bar_without_an_end_of_line_is_read_where_it_is_closed() -> None:

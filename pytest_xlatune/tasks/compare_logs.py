@@ -7,7 +7,6 @@ the logs cannot tell, the result says so: one job on a side is no evidence, howe
 
 from __future__ import annotations
 
-import dataclasses
 import filecmp
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from pytest_xlatune.model.message import Message, sentence, verbatim
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
-    Comparison,
     NoScore,
     Score,
     Verdict,
@@ -50,7 +48,6 @@ from pytest_xlatune.tasks.read_logs import (
 # jobs whose losses differ by more ran another training
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
-_A, _B = "A", "B"
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
 # a job that was ended before its last step counts by the steps that it has
 _COUNTED = (
@@ -208,91 +205,70 @@ def _side(
     jobs, out = [], list(left_out)
     for read in reads:
         found = scores[read.path]
-        if isinstance(found, Score):
-            loss = _loss_at(read, last_step)
-            flags = read.report.xla_flags
-            jobs.append(SideJob(path=read.path, score=found, xla_flags=flags, loss=loss))
-        else:
+        if isinstance(found, NoScore):
             out.append((read.path, f"no score: {sentence(found.reason)}"))
+            continue
+        of_step = (step.loss for step in read.report.steps if step.step == last_step)
+        loss = max((loss for loss in of_step if loss is not None), default=None)
+        flags = read.report.xla_flags
+        jobs.append(SideJob(path=read.path, score=found, xla_flags=flags, loss=loss))
     return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
-
-
-def _loss_at(read: Read, step: int) -> float | None:
-    losses = [r.loss for r in read.report.steps if r.step == step and r.loss is not None]
-    return losses[-1] if losses else None
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
-    base = Verdict(
+    differs, passes = _other_loss(a, b), None
+    result = two_samples(*([job.score.value for job in s.jobs] for s in (a, b)), alpha=SWEEP_ALPHA)
+    kind, reason = VerdictKind.INCONCLUSIVE, ""
+    ci95, power, method = None, None, None
+    if differs:
+        kind, reason = VerdictKind.INVALID, differs
+    elif isinstance(result, NoComparison):
+        reason = f"no verdict: {_lacking(a, b) or sentence(result.reason)}"
+    else:
+        low, high = map(relative, result.ci95)
+        kind, ci95, power = decide(result), (low, high), relative(result.mde80)
+        method = verbatim(
+            f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
+            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}"
+        )
+        gated = VerdictKind.INCONCLUSIVE if margin is None else gate(result, margin=margin)
+        passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
+    order = "the order of these jobs is unknown: a drift between the sides is not excluded"
+    mixed = [
+        f"the jobs of {name} ran with different XLA_FLAGS: no one configuration"
+        for name, side in (("A", a), ("B", b))
+        if len({job.xla_flags for job in side.jobs}) > 1
+    ]
+    said = [verbatim(reason)] if reason else []
+    verdict = Verdict(
         arm=str(b.path),
-        kind=VerdictKind.INCONCLUSIVE,
+        kind=kind,
         n=len(b.jobs),
         tgs=b.tgs,
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         delta=None if estimate is None else relative(estimate),
+        reasons=(*said, *notes, *map(verbatim, (order, *mixed))),
+        ci95=ci95,
+        mde80=power,
+        method=method,
     )
-    compared = Compared(
-        a=a,
-        b=b,
-        verdict=base,
-        ratio=None if estimate is None else math.exp(estimate),
-        margin=margin,
-    )
-    notes = (*notes, *map(verbatim, _notes(a, b)))
-    differs = _other_loss(a, b)
-    if differs:
-        verdict = replace(base, kind=VerdictKind.INVALID, reasons=(verbatim(differs), *notes))
-        return dataclasses.replace(compared, verdict=verdict)
-    lacking = _lacking(a, b)
-    result: Comparison | NoComparison = NoComparison(reason=verbatim(lacking))
-    if not lacking:
-        result = two_samples(
-            [job.score.value for job in a.jobs],
-            [job.score.value for job in b.jobs],
-            alpha=SWEEP_ALPHA,
-        )
-    if isinstance(result, NoComparison):
-        verdict = replace(
-            base, reasons=(verbatim(f"no verdict: {sentence(result.reason)}"), *notes)
-        )
-        return dataclasses.replace(compared, verdict=verdict)
-    kind = decide(result)
-    low, high = (relative(end) for end in result.ci95)
-    verdict = replace(
-        base,
-        kind=kind,
-        ci95=(low, high),
-        mde80=relative(result.mde80),
-        method=verbatim(
-            f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}"
-        ),
-        reasons=tuple(notes),
-    )
-    passes = None
-    if margin is not None:
-        gated = gate(result, margin=margin)
-        passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
-    return dataclasses.replace(compared, verdict=verdict, passes=passes)
+    ratio = None if estimate is None else math.exp(estimate)
+    return Compared(a=a, b=b, verdict=verdict, ratio=ratio, margin=margin, passes=passes)
 
 
 def _lacking(a: Side, b: Side) -> str:
     """Return which jobs a verdict lacks; "" where it lacks none."""
-    sides = {_A: a, _B: b}
-    short = [
+    if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
+        return ""
+    said = [
         f"{name} has {counted(len(side.jobs), 'scored job')}"
         + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
-        for name, side in sides.items()
-        if len(side.jobs) < MIN_TRIALS
+        for name, side in (("A", a), ("B", b))
     ]
-    total = len(a.jobs) + len(b.jobs)
-    if not short and total - 2 >= MIN_DF:
-        return ""
-    lacking = " and ".join(short) or f"there are {counted(total, 'scored job')} in all"
     return (
-        f"{lacking}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
+        f"{' and '.join(said)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
         "More steps do not replace jobs: run more jobs"
     )
 
@@ -304,14 +280,6 @@ def _other_loss(a: Side, b: Side) -> str:
         return ""
     reason = different_loss(median(losses[1]), median(losses[0]), tolerance=LOSS_TOLERANCE)
     return f"not the same training: {sentence(reason)}" if reason else ""
-
-
-def _notes(a: Side, b: Side) -> tuple[str, ...]:
-    notes = ["the order of these jobs is unknown: a drift between the sides is not excluded"]
-    for name, side in ((_A, a), (_B, b)):
-        if len({job.xla_flags for job in side.jobs}) > 1:
-            notes.append(f"the jobs of {name} ran with different XLA_FLAGS: no one configuration")
-    return tuple(notes)
 
 
 def _found(

@@ -66,9 +66,14 @@ def test_several_jobs_a_side(
         pytest.param(
             (1000.0,), (1200.0,), "A has 1 scored job and B has 1 scored job", id="one each"
         ),
-        pytest.param(A, (1200.0,), "no verdict: B has 1 scored job;", id="one on one side"),
         pytest.param(
-            (1000.0, 1001.0), (1200.0, 1201.0), "there are 4 scored jobs in all", id="two each"
+            A, (1200.0,), "A has 4 scored jobs and B has 1 scored job;", id="one on one side"
+        ),
+        pytest.param(
+            (1000.0, 1001.0),
+            (1200.0, 1201.0),
+            "A has 2 scored jobs and B has 2 scored jobs;",
+            id="two each",
         ),
     ],
 )
@@ -236,9 +241,9 @@ def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     odd = [log(1000.0 + at).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for at in (0, 1)]
     found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
-    assert sentence(found.verdict.reasons[0]).startswith(
-        "no verdict: B has 0 scored jobs (no score: no step of the window tells Tokens/s/device"
-    )
+    assert (
+        "B has 0 scored jobs (no score: no step of the window tells Tokens/s/device"
+    ) in sentence(found.verdict.reasons[0])
 
 
 def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
 _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
 _CACHED_SHAPES = 1 << 14
-_FEW_LETTERS = 1 << 14  # of a log, until a pattern of all words is worth its compilation
-_LETTERS_A_SEARCH = 1 << 8  # so many letters cost what the search of none for each word does
 _CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
 # what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
 #   [F429 14:03:49.3 a.cpp:1554]
@@ -50,8 +48,7 @@ class LineFilter:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._words = _letters(frozenset(words))
-        self._few = _FEW_LETTERS  # that are searched for each word
+        self._words = _pattern(frozenset(words))
         self._dull: set[bytes] = set()
 
     def may_hold(self, line: bytes) -> bool:
@@ -85,27 +82,14 @@ class LineFilter:
         return len(shapes) - 1, found
 
     def _live(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that hold a word, in a short log without a pattern of all words."""
-        if not shapes:
-            return set()
-        text = b"\n".join(shapes)
-        self._few -= len(text) + _LETTERS_A_SEARCH
-        if self._few >= 0:
-            said = [word for word in self._words if word in text]
-            return {shape for shape in shapes if any(word in shape for word in said)}
-        known = _pattern(self._words)
-        return {shape for shape in shapes if known.search(shape)}
+        """Return the shapes that hold a word."""
+        return {shape for shape in shapes if self._words.search(shape)}
 
 
 @functools.lru_cache(maxsize=16)
-def _letters(words: frozenset[str]) -> frozenset[bytes]:
-    return frozenset(word.encode().translate(_LOWER, _DELETED) for word in words)
-
-
-@functools.lru_cache(maxsize=16)
-def _pattern(letters: frozenset[bytes]) -> re.Pattern[bytes]:
+def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
     """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
-    return re.compile(_any_of(letters))
+    return re.compile(_any_of({word.encode().translate(_LOWER, _DELETED) for word in words}))
 
 
 def _any_of(words: Collection[bytes]) -> bytes:

@@ -46,13 +46,11 @@ class BlockFinding:
 class BlockReader:
     """Reads the blocks of one log that may hold a part of what its format knows."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether something has begun that further lines belong to."""
-        return False
-
     def feed(self, block: bytes, before: int) -> None:
-        """Read whole lines; so many lines of the log stand before them."""
+        """Read whole lines; so many lines of the log stand before them.
+
+        It is given all lines from the block on that has the first line with one of `words`.
+        """
 
     def close(self) -> None:
         """End an open block. Idempotent."""
@@ -104,7 +102,6 @@ class Blocks:
     format: LogFormat
     _reader: BlockReader | None = None
     _places: dict[int, LinePlace] = field(default_factory=dict)
-    _is_near: bool = False  # the block that comes next holds a line that may begin something
 
     @property
     def is_any(self) -> bool:
@@ -113,20 +110,15 @@ class Blocks:
 
     def note(self, number: int, place: LinePlace) -> None:
         """Remember a line with one of its words, before its block is handed over."""
-        self._is_near, low = True, place.text.lower()
+        self._reader, low = self._reader or self.format.reader(), place.text.lower()
         if len(self._places) < _MOST_PLACES and any(word in low for word in self.format.openings):
             kept = LinePlace(place.start, place.steps, begun(place.text, EVIDENCE_CHARS))
             self._places.setdefault(number, kept)
 
     def feed(self, block: bytes, before: int) -> None:
-        """Read a block of the log, behind as many lines, if it may hold a part of something."""
-        reader = self._reader
-        if not self._is_near and (reader is None or not reader.is_open):
-            return
-        if reader is None:
-            reader = self._reader = self.format.reader()
-        self._is_near = False
-        reader.feed(block, before)
+        """Read a block of the log, behind as many lines, once one may hold a part of something."""
+        if self._reader is not None:
+            self._reader.feed(block, before)
 
     def close(self) -> None:
         """End an open block. Idempotent."""

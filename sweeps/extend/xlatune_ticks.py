@@ -32,10 +32,6 @@ class Stuck(BlockReader):
     def __init__(self):
         self.found, self.begun = [], 0
 
-    @property
-    def is_open(self):
-        return self.begun > 0
-
     def feed(self, block, before):
         for number, line in enumerate(block.decode(errors="replace").splitlines(), before + 1):
             if line.startswith("Stuck workers: "):

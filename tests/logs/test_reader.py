@@ -135,19 +135,6 @@ def test_the_sieve_remembers_only_so_much() -> None:
     assert max(map(len, sieve._dull)) <= 1 << 9
 
 
-def test_a_block_without_a_new_shape_is_searched_for_no_word() -> None:
-    sieve = LineFilter(["killed"])
-    for _ in range(3):  # a thousand words are searched one by one in a short log alone
-        assert sieve.lines(b"loading shard 1\n" * 9) == (9, [])
-    asked = sieve._few
-    assert sieve.lines(b"loading shard 2\n" * 9) == (9, [])
-    assert sieve._few == asked
-    for each in range(64):
-        sieve.lines(b"x" * (each + 1) + b"\n")
-    assert sieve._few < 0, "each search costs, however few the letters of its shapes"
-    assert sieve.lines(b"killed\nx\n") == (2, [(0, b"killed")])
-
-
 def test_lines_of_nccl_that_name_no_variable_are_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -80,11 +80,6 @@ class MegascaleReader:
         self._trigger: Trigger | None = None
         self._sightings: dict[tuple[str, str], SeenLine] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether further lines may be part of a digest."""
-        return bool(self._open)
-
     def feed(self, chunk: bytes) -> None:
         """Read more of the log; an unfinished last line waits for its end."""
         block = self._held + chunk if self._held else chunk

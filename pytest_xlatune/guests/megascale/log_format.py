@@ -38,10 +38,6 @@ class _Digests(BlockReader):
     def __init__(self) -> None:
         self._reader = MegascaleReader()
 
-    @property
-    def is_open(self) -> bool:
-        return self._reader.is_open
-
     def feed(self, block: bytes, before: int) -> None:
         self._reader.lines = before
         self._reader.feed(block)

@@ -271,21 +271,15 @@ def logs_of(path: Path) -> list[Path]:
     folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
     if begin and _NUMBER.fullmatch(begin) is None:
         return [found]
-    jobs = [*_logs_by_job(folder).values()]
-    if begin:
-        jobs = [[log for log in logs if _is_of(log[1].name, begin)] for logs in jobs]
+    # `123` is none of `1234.out`
+    is_of = re.compile(rf"(?:slurm-)?{re.escape(begin)}(?!\d)" if begin else "")
+    jobs = [
+        [log for _, log in logs if is_of.match(log.name)] for logs in _logs_by_job(folder).values()
+    ]
     if path.is_dir() and not jobs:
         why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
         raise UnreadableLogError(path, why)
-    return [logs[0][1] for logs in jobs if logs] or [found]
-
-
-def _is_of(name: str, begin: str) -> bool:
-    """Whether a file is of the job of this number: `123` is none of `1234.out`."""
-    for front in (begin, f"slurm-{begin}"):
-        if name.startswith(front) and not name[len(front) :][:1].isdigit():
-            return True
-    return False
+    return [logs[0] for logs in jobs if logs] or [found]
 
 
 def read_one(

@@ -123,37 +123,3 @@ def test_the_sieve_lets_every_word_through_in_any_case() -> None:
     for word in table().words:
         assert sieve.may_hold(f"12 {word.upper()}!".encode())
         assert sieve.lines(f"dull 1\n{word}\ndull 2\n".encode()) == (3, [(1, word.encode())])
-
-
-def test_the_sieve_remembers_only_so_much() -> None:
-    sieve = LineFilter(["killed"])
-    for first in range(0, 40_000, 1000):
-        block = b"".join(bytes([102 + each % 20]) * (each // 80 + 1) + b"\n"
-                         for each in range(first, first + 1000))  # fmt: skip
-        assert sieve.lines(block) == (1000, [])
-    assert len(sieve._dull) <= (1 << 14) + 1000
-    assert max(map(len, sieve._dull)) <= 1 << 9
-
-
-def test_lines_of_nccl_that_name_no_variable_are_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked_at: list[int] = []
-    examine = LogReader._read_line
-
-    def counting(self: LogReader, line: bytes, number: int, *, is_torn: bool = False) -> None:
-        looked_at.append(number)
-        examine(self, line, number, is_torn=is_torn)
-
-    monkeypatch.setattr(LogReader, "_read_line", counting)
-    spam = [
-        f"3: gpu003:{n}:{n + 7} [3] NCCL INFO Channel {n % 16:02d}/0 : {n % 64}[3] -> {n % 61}[3] "
-        f"[send] via NET/IB/3/GDRDMA comm 0x{n * 7919:012x} nRanks 64\n"
-        for n in range(20_000)
-    ]
-    asked = "3: gpu003:1:2 [3] NCCL INFO NCCL_ALGO set by environment to Ring\n"
-    reader = LogReader()
-    reader.feed("".join((*spam, asked)).encode())
-    reader.close()
-    assert reader.report().nccl == {"NCCL_ALGO": "Ring"}
-    assert len(looked_at) < 100, "half of a log is such lines"

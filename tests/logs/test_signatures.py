@@ -118,16 +118,6 @@ tier = "symptom"
 """
 
 
-def test_a_table_is_read() -> None:
-    read = read_table(tomllib.loads(ROW))
-    (only,) = read.signatures
-    assert (only.cls, only.tier, only.is_fatal) == (FailureClass.KILLED, Tier.CAUSE, False)
-    assert only.pattern.pattern == r"Killed|ended by (?P<detail>\w+)"
-    assert read.words == frozenset({"killed"})
-    assert read.harmless == {"all is fine": "fine"}
-    assert read.told == {FailureClass.LOST: Tier.SYMPTOM}
-
-
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

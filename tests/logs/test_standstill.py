@@ -290,19 +290,3 @@ def test_steps_in_columns_are_those_of_lines_read_one_by_one(cut: int, end: str)
             assert [step_s for _, step_s in log.steps] == [
                 float(f"{1 + rank}.{step % 7}") for step in range(first, last + 1)
             ]
-
-
-def test_a_line_of_a_megabyte_between_steps_hides_none() -> None:
-    said = "".join(
-        f"{rank}: completed step: {step}, seconds: 1.5, loss: 7.0\n" + "0.125, " * 40_000 + "\n"
-        for step in range(3)
-        for rank in range(4)
-    ).encode()
-    whole, parts = RankReader(), RankReader()
-    whole.feed(said)
-    for at in range(0, len(said), 1000):
-        parts.feed(said[at : at + 1000])
-    for reader in (whole, parts):
-        assert {rank: [*log.steps] for rank, log in reader.ranks.items()} == {
-            rank: [(0, 1.5), (1, 1.5), (2, 1.5)] for rank in range(4)
-        }

@@ -6,7 +6,6 @@ import ast
 import json
 import math
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -231,20 +230,3 @@ def _compare_runs_with_lines(segments: list[tuple[int, int, int, str, str]], by:
     in_full.feed(log)
     in_full.close()
     assert repr(in_full.report()) == repr(whole)
-
-
-def test_a_log_of_more_steps_than_are_kept_takes_time_by_its_length() -> None:
-    def cpu_s(steps: int) -> float:
-        reader, began_s = LogReader(), time.process_time()
-        for first in range(0, steps, 10_000):
-            reader.feed(text_of(step(each) for each in range(first, first + 10_000)))
-        reader.close()
-        report = reader.report()
-        assert [each.step for each in report.steps] == [*range(steps)][-100_000:]
-        left_out = f"{steps - 100_000} earlier steps are not kept"
-        assert report.notes == ((left_out,) if steps > 100_000 else ())
-        return time.process_time() - began_s
-
-    # four times as much. A reader that copied what it keeps for each step took about seventy times
-    # for 800,000 steps, of which 700,000 were beyond what is kept: 23 times for these
-    assert cpu_s(320_000) < 12 * min(cpu_s(80_000) for _ in range(2))

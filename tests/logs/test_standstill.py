@@ -82,64 +82,47 @@ def test_the_rank_that_does_not_wait_with_the_others_is_behind(
     assert sentence(found.why) == f"rank 2 on n2 is behind: {said}; {others}"
 
 
-def test_two_ranks_are_enough_where_one_of_them_waits() -> None:
-    assert job({"call": "clock_nanosleep"}, ranks=2, at=0).behind == (0,)
-    # which of two that wait at two places is behind cannot be told
-    found = job({"stacks": ELSEWHERE}, ranks=2, at=0)
-    assert found.behind == ()
-    assert sentence(found.why) == "no rank of 2 stands out"
+READS = {"call": "recvfrom", "on": "10.0.0.3:7777"}
+FILE = {"call": "read", "on": "/data/shard-7"}
+LATE = {0: 9, 1: 9, 2: 7, 3: 9}
 
 
-def test_ranks_that_wait_in_a_socket_s_read_are_not_behind() -> None:
-    reads = {"call": "recvfrom", "on": "10.0.0.3:7777"}
-    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
+@pytest.mark.parametrize(
+    ("ranks", "more", "behind", "said"),
+    [
+        ({0: {"call": "clock_nanosleep"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
+        ({0: {"stacks": ELSEWHERE}, 1: {}}, {}, (), "no rank of 2 stands out"),
+        ({0: READS, 1: READS, 2: {}, 3: READS}, {}, (2,), "waiting in train.py:40 main"),
+        ({0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
+        ({0: {}, 1: {"call": "ioctl", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
+        ({rank: {} for rank in range(4)}, {}, (), "all 4 are waiting in train.py:40 main"),
+        ({rank: {} for rank in range(4)}, {"steps": LATE}, (2,), "is behind after step 7"),
+        ({rank: {} for rank in range(4)}, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),
+        ({rank: {} for rank in range(4)}, {"steps": {0: 9, 2: 3}}, (), "no rank stands out"),
+        ({0: {}, 1: {}, 3: {}}, {"ended": {2: "signal 9"}, "ranks": range(4)}, (2,),
+         "its program has ended (signal 9)"),
+        ({0: {}, 1: {}, 3: {}}, {"ranks": range(4)}, (2,), "its node did not answer"),
+        ({rank: FILE if rank in (2, 3) else {} for rank in range(6)}, {}, (2, 3),
+         "ranks 2, 3 on n1, the only node with such ranks, are behind"),
+        ({rank: FILE if rank == 2 else {} for rank in range(6)}, {}, (2,), "rank 2 on n1 is"),
+    ],
+    ids=[
+        "two are enough where one waits", "which of two that wait cannot be told",
+        "waits in a socket's read", "a file that does not come holds most up",
+        "a call of the driver is a wait", "all alike", "two steps behind", "one step behind",
+        "a rank prints no steps", "a rank ended", "a node is silent", "all ranks of a node",
+        "one rank of a node",
+    ],
+)  # fmt: skip
+def test_who_is_behind(
+    ranks: dict[int, dict[str, Any]], more: dict[str, Any], behind: tuple[int, ...], said: str
+) -> None:
+    looks = [look(rank, node=f"n{rank // 2}", **odd) for rank, odd in ranks.items()]
+    found = standstill(looks, **more)
     assert found is not None
-    assert found.behind == (2,)
-    # a file that does not come holds most of them up: those are behind
-    reads = {"call": "read", "on": "/data/shard-7"}
-    found = standstill([look(rank, **({} if rank == 2 else reads)) for rank in range(4)])
-    assert found is not None
-    assert found.behind == (0, 1, 3)
-    # a call of the driver is a wait for the device
-    assert job({"call": "ioctl", "on": "/dev/kfd"}).behind == ()
-
-
-def test_all_alike_name_none_and_say_where_they_are() -> None:
-    found = job({})
-    assert (found.behind, found.node) == ((), "")
-    assert "no rank stands out: all 4 are waiting in train.py:40 main" in sentence(found.why)
-
-
-def test_the_lines_of_steps_decide_where_they_are_two_apart() -> None:
-    late = {0: 9, 1: 9, 2: 7, 3: 9}
-    assert job({}, steps=late).behind == (2,)
-    assert job({}, steps={**late, 2: 8}).behind == ()
-    # rank 1 alone prints no steps: then nothing is known of them
-    assert job({}, steps={0: 9, 2: 3, 3: 9}).behind == ()
-
-
-def test_a_node_is_named_where_its_ranks_alone_are_behind() -> None:
-    looks = [look(rank, node=f"n{rank // 2}") for rank in range(6)]
-    slow = [look(rank, node="n1", call="read", on="/data/a") for rank in (2, 3)]
-    found = standstill([*looks[:2], *slow, *looks[4:]])
-    assert found is not None
-    assert (found.behind, found.node) == ((2, 3), "n1")
-    assert "ranks 2, 3 on n1, the only node with such ranks, are behind" in sentence(found.why)
-    # a rank on a node whose other rank waits as all do: the node is not suspect
-    found = standstill([*looks[:2], slow[0], *looks[3:]])
-    assert found is not None
-    assert (found.behind, found.node) == ((2,), "")
-
-
-def test_a_rank_that_ended_or_whose_node_is_silent_is_behind() -> None:
-    looks = [look(rank) for rank in (0, 1, 3)]
-    ended = standstill(looks, ended={2: "signal 9"}, ranks=range(4))
-    silent = standstill(looks, ranks=range(4))
-    assert ended is not None
-    assert silent is not None
-    assert (ended.behind, silent.behind) == ((2,), (2,))
-    assert "its program has ended (signal 9)" in sentence(ended.why)
-    assert "rank 2 is behind: its node did not answer" in sentence(silent.why)
+    assert found.behind == behind
+    assert said in sentence(found.why)
+    assert bool(found.node) == ("only node" in said)
 
 
 def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:

@@ -40,6 +40,7 @@ from pytest_xlatune.tasks.read_logs import (
     Read,
     UnreadableLogError,
     is_log_name,
+    log_of,
     logs_of,
     read_one,
     score_with,
@@ -350,7 +351,7 @@ def _logs(path: Path) -> Iterator[tuple[Path, str]]:
 def _jobs(folder: Path) -> list[Path]:
     """Return the log of each job in a folder; [] where no file is named like one."""
     try:
-        return logs_of(folder)
+        return [log_of(path) for path in logs_of(folder)]
     except UnreadableLogError:
         return []
 

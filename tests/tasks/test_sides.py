@@ -144,10 +144,15 @@ def test_a_sub_folder_is_one_job(tmp_path: Path) -> None:
     (b / "two").mkdir()
     for name in ("x.log", "y.log"):
         (b / "two" / name).write_text(log(1013.0), encoding="utf-8")
+    shutil.copytree(b / "job-0", b / "job-9")
     found = compare_sides(a, b)
     assert [job.path.name for job in found.b.jobs] == ["log.0.txt"] * 3
     reason = "2 logs in the folder of one job: name the log of rank 0 log.0.txt"
-    assert found.b.left_out == ((b / "two", reason),)
+    copy = (
+        b / "job-9" / "log.0.txt",
+        f"a copy of {b / 'job-0' / 'log.0.txt'}: the same job counts once",
+    )
+    assert found.b.left_out == (copy, (b / "two", reason))
 
 
 def test_the_ranks_of_a_job_are_one_job(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ class Course:
         has_own: whether a line was read by the user's pattern.
         unkept: how many findings were too many.
         has_cut_flags: whether the line of XLA_FLAGS was cut.
+        has_front: whether a text that is in no table stands in front of a step.
     """
 
     def __init__(self, ranks: StepListener | None = None) -> None:
@@ -146,6 +147,7 @@ class Course:
         self.has_own = False
         self.unkept = 0
         self.has_cut_flags = False
+        self.has_front = False
         self._steps_since_fatal = 0
         self._is_cancelled = False
 
@@ -287,6 +289,7 @@ class Course:
             (dropped, f"{dropped} earlier steps are not kept"),
             (self.unkept, f"{self.unkept} more findings are not kept"),
             (self.has_cut_flags, "the line of XLA_FLAGS is cut and was not used"),
+            (self.has_front, "an unknown text in front of lines may hide settings and failures"),
             (
                 timeless,
                 f"{len(timeless)} steps took no time or less, {_first(timeless)}: not counted",

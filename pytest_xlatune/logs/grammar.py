@@ -274,7 +274,7 @@ def step_layout(line: bytes) -> StepLayout | None:
     at, rank, actor = _prefixes(text)
     said = text[at:]
     found = [*_STEP.finditer(said)]
-    if len(found) != 1 or found[0].end() != len(said) or said.startswith("{"):
+    if len(found) != 1 or found[0].end() != len(said) or said[: found[0].start()].strip():
         return None
     if _OTHER_LINE.search(said):
         return None

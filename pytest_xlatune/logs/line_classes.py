@@ -103,6 +103,8 @@ def _maxtext(line: LogLine, course: Course) -> bool:
     steps = grammar.parse_steps(whole, label)
     if len(steps) == 1 and course.is_cut(steps[0]):
         steps = grammar.parse_steps(grammar.without_torn_field(text), label)
+    front = text.partition(STEP_WORD)[0].strip()
+    course.has_front |= bool(steps and front) and "[Rampup" not in front
     return _take(steps, line, course)
 
 
@@ -148,7 +150,7 @@ _ENDS = tuple(
         # == Training END (84s) ==
         r"== Training (?P<ended>END) \(",
         # srun: error: n2: task 1: Exited with exit code 1
-        r"^srun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
+        r"\bsrun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
         # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
         r"(?P<megatron_ended>\[after training is done\])",
         # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...

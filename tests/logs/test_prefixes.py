@@ -115,6 +115,7 @@ def test_a_text_that_is_in_no_table_hides_no_step() -> None:
              "the variable NCCL_IB_HCA=mlx5 is not a line of printenv"]  # fmt: skip
     report = read_every_way(text_of(lines))
     assert (report.env, len(report.steps)) == ({}, 8)
+    assert "an unknown text in front of lines may hide settings and failures" in report.notes
 
 
 @pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])

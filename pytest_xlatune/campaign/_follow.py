@@ -159,13 +159,15 @@ class Follower:
         *,
         ticks_s: float,
         is_suspended: bool = False,
+        compiling: float = 1.0,
         rotates: bool = False,
     ) -> AttemptCutShort | None:
         """Read on in a running attempt's log; return that and why it must be ended, if it must.
 
         `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
-        an attempt whose processes the scheduler has stopped. A rotation has the patience of a
-        compilation while its journal says that a program compiles, and gets on where it grows.
+        an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
+        with it between Memstats and the first step, and with a rotation while its journal says
+        that a program compiles. A rotation also gets on where its journal grows.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
@@ -188,7 +190,7 @@ class Follower:
             fatal = None
             limits_s = {
                 Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
-                Phase.COMPILING: patience.compiling_s,
+                Phase.COMPILING: patience.compiling_s * compiling,
                 Phase.TRAINING: patience.training_s,
             }
             limit_s = limits_s[reader.phase]

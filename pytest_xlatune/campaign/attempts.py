@@ -109,6 +109,21 @@ _REVIVALS = 2  # of nodes without a measured trial in between
 _TELL_S = 90.0  # a node sees a file of another one late, and looks for some seconds
 
 
+_LONGER = 2.0  # the patience with an arm that stood still while it compiled
+
+
+def _hung_before(state: LedgerState, trial: Trial) -> bool:
+    """Whether an earlier trial of an arm stood still between Memstats and its first step."""
+    return any(
+        finding.cls == FailureClass.HANG_SILENT_OOM
+        for progress in state.trials.values()
+        if progress.trial.arm == trial.arm
+        and progress.trial.study == trial.study
+        and progress.ended
+        for finding in progress.ended.findings
+    )
+
+
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the classes in which the attempts before this one ended, in order."""
     told = state.decided_on(trial.id)
@@ -347,6 +362,7 @@ class Attempts:
             read_by,
             ticks_s=ticks_s,
             is_suspended=is_suspended,
+            compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
             rotates=progress.trial.rotation is not None,
         )
         if why is None:

@@ -389,17 +389,11 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
             search = "{cells} cells of {key}, each once, upwards until one does not fit"
         blocks = "then {blocks} blocks of four sizes at most decide: at most {budget} jobs in all"
         compiled = ["first a compiler says which sizes fit: it costs no job"]
-        facts = {
-            "key": " and ".join(filter(None, (self.asked.key, self.asked.by))),
-            "cells": len(self.cells),
-            "start": self.values[self.start],
-            "least": self.values[0],
-            "most": self.values[-1],
-            "blocks": BLOCKS_RUN,
-            "budget": self.budget,
-        }
         texts = (*(compiled if self.asks_compiler else []), search, blocks)
-        return tuple(say(text, **facts) for text in texts)
+        ends = {"least": self.values[0], "most": self.values[-1], "start": self.values[self.start]}
+        counts = {"cells": len(self.cells), "blocks": BLOCKS_RUN, "budget": self.budget}
+        keys = " and ".join(filter(None, (self.asked.key, self.asked.by)))
+        return tuple(say(text, key=keys, **ends, **counts) for text in texts)
 
     def best(self, conclusion: Conclusion) -> str:
         """Return the id of the recommended size; "" where there is none."""
@@ -574,6 +568,10 @@ class BatchWalk(CellWalk[BatchStudy]):
         leaders: the places that should run in them; () where a single one leads beyond all noise.
         compared: those of them for which the budget is enough.
         most_blocks: for how many blocks it is.
+        fit: least squares of them, once a conclusion is drawn; None where none holds two that ran.
+        lead: the place of the largest figure.
+        noise: standard deviation of one job's score: of the blocks, else as declared.
+        standings: place -> how a value that ran stands to that of the largest figure.
     """
 
     def __init__(self, study: BatchStudy, history: History) -> None:
@@ -609,6 +607,10 @@ class BatchWalk(CellWalk[BatchStudy]):
         self.leaders: Sequence[int] = ()
         self.compared: Sequence[int] = ()
         self.most_blocks = 0
+        self.fit: BlockFit | None = None
+        self.lead: int | None = None
+        self.noise = study.asked.sigma
+        self.standings: Mapping[int, Standing] = {}
 
     def walk(self) -> None:
         """Compile sizes, search by single runs, then compare the leaders in blocks."""
@@ -777,56 +779,30 @@ class BatchWalk(CellWalk[BatchStudy]):
         leaders = ranked[: min(max(near, 1 if sigma else 2), _MOST_LEADERS)]
         return leaders if len(leaders) > 1 else ()
 
-    @cached_property
-    def fitted(self) -> tuple[BlockFit, int] | None:
-        """Least squares of the blocks, held against the place that leads among them."""
-        ids = self.study.ids
+    def _fitted(self) -> tuple[BlockFit | None, int | None]:
+        """Return least squares of the blocks, against the largest figure there, and that place.
+
+        Where there are no blocks it is the place of the fastest first run.
+        """
+        ids, first = self.study.ids, self.ranked[0] if self.ranked else None
         places = {trial.id: ids.index(trial.arm) for trials in self.blocks for trial in trials}
         scores = [
             # nothing compares across a change of nodes
-            BlockScore(
-                block=(result.trial.block, result.epoch), arm=result.trial.arm, value=score.value
-            )
-            for result in self.runs.values()
-            if places.get(result.trial.id, -1) not in {-1, *self.unfit}
-            and (score := usable(result))
+            BlockScore(block=(run.trial.block, run.epoch), arm=run.trial.arm, value=score.value)
+            for run in self.runs.values()
+            if places.get(run.trial.id, -1) not in {-1, *self.unfit} and (score := usable(run))
         ]
         ran = {score.arm for score in scores}
         control = next((ids[at] for at in self.compared if ids[at] in ran), "")
         fit = fit_blocks(scores, control=control)
         if fit is None:
-            return None
+            return None, first
         estimates = {name: effect.estimate for name, effect in fit.arms.items()}
         leader = max(estimates, key=estimates.__getitem__)
         if estimates[leader] > 0:
             control, fit = leader, fit_blocks(scores, control=leader)
-        return None if fit is None else (fit, ids.index(control))
-
-    @property
-    def fit(self) -> BlockFit | None:
-        """Least squares of the blocks; None where none holds two that ran."""
-        return None if self.fitted is None else self.fitted[0]
-
-    @cached_property
-    def lead(self) -> int | None:
-        """The place of the largest figure: by blocks where there are any, else by its first run."""
-        if self.fitted is not None and self.fitted[1] in self.ranked:
-            return self.fitted[1]
-        return self.ranked[0] if self.ranked else None
-
-    @cached_property
-    def noise(self) -> float | None:
-        """Standard deviation of one job's score: of the blocks, else as declared."""
-        is_known = self.fit is not None and math.isfinite(self.fit.sigma)
-        return self.fit.sigma if self.fit is not None and is_known else self.study.asked.sigma
-
-    @cached_property
-    def standings(self) -> Mapping[int, Standing]:
-        """Place -> how a value that ran stands to the best; () while there is none."""
-        if self.lead is None:
-            return {}
-        lead = self.lead
-        return {at: self._standing(at, lead) for at in self.ranked if at != lead}
+        lead = ids.index(control)
+        return fit, lead if fit is not None and lead in self.ranked else first
 
     def _standing(self, at: int, lead: int) -> Standing:
         fit, family = self.fit, max(len(self.compared) - 1, 1)
@@ -864,6 +840,12 @@ class BatchWalk(CellWalk[BatchStudy]):
 
     def conclusion(self) -> Conclusion:
         """Return a verdict on every size, the recommended one first."""
+        self.fit, self.lead = self._fitted()
+        is_known = self.fit is not None and math.isfinite(self.fit.sigma)
+        self.noise = self.fit.sigma if self.fit and is_known else self.study.asked.sigma
+        if self.lead is not None:
+            others = (at for at in self.ranked if at != self.lead)
+            self.standings = {at: self._standing(at, self.lead) for at in others}
         study, lead, labels = self.study, self.lead if self.is_over else None, self.study.labels
         tried = sorted({*self.probes, *self.unfit})
         shown = range(len(study.cells)) if study.asked.names_arms else tried
@@ -884,8 +866,8 @@ class BatchWalk(CellWalk[BatchStudy]):
         if record.value:
             record = replace(record, files={BEST_FILE: f"{record.setting}\n"})
         answer = self._answer(best) if self.is_over else self._first_answer()
-        others = [label for label in record.same if label != record.value]
-        also = say("cannot be told from it: {values}", values=others) if others else None
+        alike = [label for label in record.same if label != record.value]
+        also = say("cannot be told from it: {values}", values=alike) if alike else None
         record, ceiling = self._with_ceiling(record)
         is_missing = self.is_over and best is None and not study.changing_key
         record = replace(

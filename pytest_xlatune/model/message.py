@@ -50,6 +50,7 @@ class MessageCode(StrEnum):
     DUNNETT = "dunnett"
     SURVIVORS = "survivors"
     PGLE = "pgle"
+    UNAIMED = "unaimed"
 
 
 class Values(dict[str, Value]):

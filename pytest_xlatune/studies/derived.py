@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message, at_most, say
+from pytest_xlatune.model.message import Message, MessageCode, at_most, coded, say
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -226,6 +226,8 @@ def choices(
                 groups=named,
             )
         )
+    if (unaimed := _unaimed(rule, evidence)) is not None:
+        found.append(unaimed)
     if rule.pgle and evidence is not None and not evidence.pgle:
         found.append(
             say(
@@ -236,6 +238,35 @@ def choices(
             )
         )
     return (*found, *left_out(rule.wave, refused))
+
+
+_ACTING = {
+    "communication": say("settings that combine, pipeline or overlap collectives"),
+    "compute": say("settings of matrix products, fusions and autotuning, or the program itself"),
+    "copies": say("settings of memory and layout, offloading and rematerialisation"),
+    "idle": say("settings of command buffers and of the host, its input pipeline first"),
+}
+
+
+def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
+    """Say that no candidate aims at the largest part of a step; None where one does."""
+    shares = evidence.shares if evidence is not None else None
+    spent = {} if shares is None else {each: shares.of_step.get(each, 0.0) for each in _ACTING}
+    largest = max(spent, key=lambda each: spent[each], default="")
+    aimed = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
+    aimed |= {"communication"} if aimed & set(COLLECTIVES) else set()
+    if shares is None or not spent[largest] or largest in aimed:
+        return None
+    return coded(
+        MessageCode.UNAIMED,
+        "{wave}: no candidate aims at the largest part of a step, {part}, {share:.1%}{kernels}; "
+        "{settings} would act on it",
+        wave=rule.wave,
+        part=largest,
+        share=spent[largest],
+        kernels=say(" ({names})", names=names) if (names := shares.kernels.get(largest)) else None,
+        settings=_ACTING[largest],
+    )
 
 
 def left_out(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:

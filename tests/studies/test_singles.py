@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
-from pytest_xlatune.studies.derived import NO_AIM, Stacks, placed
+from pytest_xlatune.studies.derived import NO_AIM, Stacks, choices, placed
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import CELL
 from tests.helpers.candidates import (
@@ -68,6 +68,31 @@ def test_a_collective_counts_once_beside_all_communication() -> None:
     shares = Shares(of_step={"all-gather": 0.3, "communication": 0.5, "copies": 0.1})
     (only,) = placed(rule(candidates=(both,), aims=aims), evidence(shares))
     assert sentence(only.why) == "communication and copies alone, 60.0 % of a step"
+
+
+@pytest.mark.parametrize(
+    ("aims", "of_step", "unaimed"),
+    [
+        pytest.param(
+            {"a": ("copies",)}, {"compute": 0.7, "copies": 0.1}, "compute", id="none aims"
+        ),
+        pytest.param({"a": ()}, {"idle": 0.6, "compute": 0.4}, "idle", id="idle time, and no aim"),
+        pytest.param({"a": ("compute",)}, {"compute": 0.7, "idle": 0.3}, None, id="one aims at it"),
+        pytest.param({"a": ("all-gather",)}, {"communication": 0.6}, None, id="a collective does"),
+        pytest.param({"a": ()}, {}, None, id="no trace"),
+    ],
+)
+def test_the_largest_part_that_no_candidate_aims_at_is_told(
+    aims: dict[str, tuple[str, ...]], of_step: dict[str, float], unaimed: str | None
+) -> None:
+    shares = Shares(of_step=of_step, kernels={"compute": ("gemm_1",)})
+    ours = rule(candidates=(profile("a", "--xla_a=1"),), aims=aims)
+    seen = evidence(shares)
+    told = choices(ours, placed(ours, seen), evidence=seen, chosen=(), refused={})
+    found = [each.values for each in told if each.code is MessageCode.UNAIMED]
+    assert [each["part"] for each in found] == ([unaimed] if unaimed else [])
+    if unaimed == "compute":
+        assert found[0]["kernels"].values["names"] == ("gemm_1",)
 
 
 @pytest.mark.parametrize("shares", [None, Shares(of_step={})], ids=["no evidence", "nothing told"])

@@ -63,6 +63,7 @@ class Subject:
         slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
         exposed: where a step of the baseline goes, by an evidence run of it.
         remarks: job id -> why it has no score, where no result says so.
+        alone: of nodes that ran in pairs, how each did alone, and when; "" where that is unknown.
     """
 
     conclusion: Conclusion
@@ -78,6 +79,7 @@ class Subject:
     slots: Slots = ()
     exposed: Message | None = None
     remarks: Mapping[str, str] = field(default_factory=dict)
+    alone: str = ""
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CONCLUSION, CellsRecord, PairFound
-from pytest_xlatune.model.result import Verdict
+from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
 from pytest_xlatune.report import DeviceUse, Subject
 from pytest_xlatune.report.document import (
@@ -64,6 +65,7 @@ def cell_document(subject: Subject) -> Document:
                     *([] if conclusion.complete else ["Not over: this report is preliminary."]),
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
+                    *([subject.alone] if subject.alone else []),
                     *([f"{plain(reference.arm)}: {speed(reference)}"] if reference else []),
                     _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
@@ -76,6 +78,13 @@ def cell_document(subject: Subject) -> Document:
         ),
         drawn=drawn("Every pair", pair_matrix(record.pairs, nodes=nodes, first=record.named)),
     )
+
+
+def checked_alone(conclusion: Conclusion, *, sweep: str, written: datetime) -> str:
+    """Return how nodes did in a check of each alone, for the document of a check in pairs."""
+    answer = plain(sentence(conclusion.facts.summary[0]))
+    when = f"{written:%Y-%m-%d %H:%M %Z}".rstrip()
+    return f"the nodes were checked alone, {when}, {literal(sweep)}: {answer}"
 
 
 def _sizes(subject: Subject) -> str:

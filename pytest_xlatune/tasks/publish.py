@@ -33,6 +33,7 @@ from pytest_xlatune.ledger import (
     Decided,
     Ledger,
     LedgerEntry,
+    find_ledgers,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -48,6 +49,7 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Slots, Subject
+from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.covered import MeasuredCell, OtherCell, extended, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of, patch_of_setting
 from pytest_xlatune.report.document import Document
@@ -428,6 +430,28 @@ def _ledger_at(path: Path) -> Path:
 def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
     return known.kind.document_of(known.subject)
+
+
+def _checked_alone(known: CellReport) -> str:
+    """Say how nodes that ran in pairs did in the last check of each alone; "" without one."""
+    if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
+        return ""
+    nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
+    checks = []
+    for folder in find_ledgers(known.folder.parents[1]):
+        with contextlib.suppress(LedgerError):
+            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER).opened())
+            if study.traits.cell_nodes == 1:
+                checks.append(read_known(folder))
+    of_these = [
+        report
+        for report in checks
+        if report.conclusion.complete and nodes <= {arm.arm for arm in report.conclusion.verdicts}
+    ]
+    last = max(of_these, key=lambda each: each.at_s, default=None)
+    if last is None:
+        return ""
+    return checked_alone(last.conclusion, sweep=last.sweep, written=last.written)
 
 
 def _patch_of_setting(known: CellReport) -> str:

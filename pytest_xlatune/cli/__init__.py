@@ -102,6 +102,7 @@ COMMANDS = {
     "report": ("report", "compute the verdicts of ledgers again, show and write their reports"),
     "history": ("history", "list all that was measured, or show the course of one cell"),
     "calibrate": ("calibrate", "run trials that measure how noisy a sweep's cell is"),
+    "study": ("study", "run the study of a sweep file (nodes, their network, ...) as pytest does"),
     "recipe": ("recipe", "try a recipe here that was measured elsewhere"),
     "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
     "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
@@ -139,6 +140,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "calibrate": (
         "xlatune calibrate sweeps/test_mine.py --jobs 8",
         "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
+    ),
+    "study": (
+        "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
+        "xlatune study nodes sweeps/test_nodes.py --plan",
+        "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
     ),
     "recipe": ("xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",),
     "gate": ("xlatune gate init --help",),

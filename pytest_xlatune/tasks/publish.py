@@ -429,7 +429,8 @@ def _ledger_at(path: Path) -> Path:
 
 def document_of(known: CellReport) -> Document:
     """Return the document of a cell; the ledger dates it, so it is always the same."""
-    return known.kind.document_of(known.subject)
+    subject = dataclasses.replace(known.subject, alone=_checked_alone(known))
+    return known.kind.document_of(subject)
 
 
 def _checked_alone(known: CellReport) -> str:

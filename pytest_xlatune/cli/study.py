@@ -1,0 +1,61 @@
+"""`xlatune study KIND SWEEP_FILE`: the study that a sweep file declares, as pytest runs it.
+
+The command becomes `pytest SWEEP_FILE -m KIND`, with each of its options as pytest's own. This
+module knows no kind of study by name: it asks the registry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.sweep_file import resolved_sweep
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_daily
+from pytest_xlatune.sweep.registry import KINDS, kind_names
+
+_OF_TUNING = frozenset({"no-xlatune", "xlatune-zh"})  # switches that act on sweeps of flags
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    # a kind of another distribution exists to be declared, so it is listed without being loaded
+    others = {name for name, kind in KINDS.items() if not kind.is_declared}
+    kinds = [name for name in kind_names() if name not in others]
+    parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
+    )
+    for name, (_, text) in SWITCHES.items():
+        if name not in _OF_TUNING:
+            parser.add_argument(
+                f"--{name.removeprefix('xlatune-')}",
+                dest=name,
+                action="store_true",
+                help=text if is_daily(f"--{name}") else argparse.SUPPRESS,
+            )
+    add_options(parser)
+    parser.set_defaults(run=_study)
+
+
+def _study(arguments: argparse.Namespace) -> Output:
+    path, said = arguments.sweep, vars(arguments)
+    kind = resolved_sweep(path, options_of(arguments)).sweep.kind
+    if kind != arguments.kind:
+        how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
+        raise ConfigError(
+            f"{path} declares a study of kind {kind!r}, not {arguments.kind!r}; run it: {how}"
+        )
+    options = [
+        f"{FLAG}{option.name}={said[option.key]}"
+        for option in OPTIONS
+        if said[option.key] is not None
+    ]
+    switches = [f"--{name}" for name in SWITCHES if said.get(name)]
+    words = [sys.executable, "-m", "pytest", str(path), "-m", kind, *options, *switches]
+    sys.stdout.flush()
+    os.execv(sys.executable, words)  # noqa: S606 - pytest is this process from here on

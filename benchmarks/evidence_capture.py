@@ -1,0 +1,217 @@
+"""Write a capture like that of one 8-GPU node: kernels, launches, Python frames, step markers.
+
+Names and metadata are as XLA writes them: a plane's tables hold the long names of matrix products,
+the details of each launch configuration and the path of each operation in the framework, most
+of which no event of a line that is read bears; a plane of its own holds the modules' HLO.
+
+The writer is independent of the reader (it encodes, never decodes), deterministic, and knows the
+truth of what it wrote. Run it to write a file:
+
+    python benchmarks/evidence_capture.py FILE [--kernels 25000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS = 3
+GPUS = 8
+PYTHON_FRAMES = 150_000
+
+# name, streams' share, mean duration in ns; as XLA names kernels on NVIDIA
+COMPUTE = (
+    ("nvjet_hsh_128x256_64x4_2x1_v_bz_TNT", 60_000),
+    ("loop_multiply_fusion_{}", 9_000),
+    ("input_reduce_fusion_{}", 14_000),
+    ("input_scatter_fusion_{}", 30_000),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", 90_000),
+)
+COMM = ("ncclDevKernel_AllGather_RING_LL", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL")
+STATS = (
+    "correlation_id",
+    "kernel_details",
+    "tf_op",
+    "name",
+    "hlo_op",
+    "hlo_module",
+    "program_id",
+    "step_num",
+    "device_id",
+    "context_id",
+)
+CORRELATION, DETAILS, TF_OP, NAME, OP, MODULE, PROGRAM, STEP, DEVICE, CONTEXT = range(1, 11)
+OPS = 400  # distinct hlo ops
+TENSILE = 60  # names of matrix products that the tables hold, 500 characters each
+CONFIGURATIONS = 2000  # texts like "grid:128,1,1 block:256,1,1 ..."
+PYTHON_NAMES = 20_000
+HLO_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """What was written: the bytes, and what a reader must find in them."""
+
+    data: bytes
+    kernels: int
+    sum_ps: int
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def message(field: int, data: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def names(field: int, table: list[str]) -> bytes:
+    """Encode a metadata map: ids from 1 in the order of the table."""
+    return b"".join(
+        message(field, number(1, i) + message(2, number(1, i) + message(2, name.encode())))
+        for i, name in enumerate(table, 1)
+    )
+
+
+def reference(stat: int, value: int) -> bytes:
+    return message(4, number(1, stat) + number(7, value))
+
+
+def event(name: int, start_ps: int, duration_ps: int, stats: bytes) -> bytes:
+    body = number(1, name) + number(2, start_ps) + number(3, duration_ps) + stats
+    return message(4, body)
+
+
+def line(ident: int, name: str, events: list[bytes]) -> bytes:
+    return message(3, number(1, ident) + message(2, name.encode()) + b"".join(events))
+
+
+def texts(tables: float) -> list[str]:
+    """Return the stat names of a plane, with the strings that events refer to."""
+    return [
+        *STATS,
+        *(f"fusion.{i}" for i in range(OPS)),
+        "jit_train_step",
+        "grid:1,1,1",
+        *(
+            f" grid:{i},1,1 block:256,1,1 private_mem:0 group_mem:16384 occ_pct:{i % 100}"
+            for i in range(int(CONFIGURATIONS * tables))
+        ),
+        *(
+            f"jit(train_step)/transpose(jvp(Transformer))/decoder/layers/while/body/mlp/wi_{i}/dot"
+            for i in range(int(OPS * tables))
+        ),
+    ]
+
+
+def modules(tables: float) -> bytes:
+    """Encode the plane with the HLO of the modules, as bytes that a drill does not read."""
+    module = message(5, number(1, 1) + message(6, bytes(int(HLO_BYTES * tables))))
+    named = message(2, number(1, 1) + message(2, b"jit_train_step") + module)
+    return message(1, message(2, b"/host:metadata") + message(4, number(1, 1) + named))
+
+
+def capture(
+    *, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES, tables: float = 1.0
+) -> Capture:
+    """Encode `GPUS` devices with `STEPS` steps of so many kernels each.
+
+    `tables` is the share of names and HLO that no kernel bears.
+    """
+    chance = random.Random(5)
+    kernel_names = [
+        name.format(i) for name, _ in COMPUTE for i in range(80 if "{}" in name else 1)
+    ] + list(COMM)
+    duration_of = {
+        name.format(i): ns for name, ns in COMPUTE for i in range(80 if "{}" in name else 1)
+    }
+    first_op, first_module = len(STATS) + 1, len(STATS) + 1 + OPS
+    stat_names = texts(tables)
+    unused = [
+        f"Cijk_Ailk_Bljk_BBS_BH_{'MT256x224x64_' * 38}{i}" for i in range(int(TENSILE * tables))
+    ]
+    fixed = (
+        reference(DETAILS, first_module + 1)
+        + reference(TF_OP, first_module)
+        + reference(NAME, first_module)
+    )
+    tail = reference(MODULE, first_module) + message(4, number(1, PROGRAM) + number(4, 77))
+    op_stat = [reference(OP, first_op + i) + tail for i in range(OPS)]
+    out: list[bytes] = []
+    launches: list[bytes] = []
+    total_ps = correlation = 0
+    step_ps = 0
+    for gpu in range(GPUS):
+        main: list[bytes] = []
+        side: list[bytes] = []
+        clock = 1_000_000_000
+        side_clock = clock
+        for step in range(STEPS):
+            for k in range(kernels_per_step):
+                correlation += 1
+                stats = message(4, number(1, CORRELATION) + number(3, correlation)) + fixed
+                stats += op_stat[k % OPS] + message(4, number(1, CONTEXT) + number(3, 1))
+                if k % 12 == 11:
+                    duration = chance.randrange(100_000, 400_000) * 1000
+                    begin = max(side_clock, clock)
+                    name = len(kernel_names) - k % 2
+                    side.append(event(name, begin, duration, stats))
+                    side_clock = begin + duration
+                else:
+                    name = k % (len(kernel_names) - 2) + 1
+                    mean = duration_of[kernel_names[name - 1]]
+                    duration = chance.randrange(mean // 2, mean * 2) * 1000
+                    main.append(event(name, clock, duration, stats))
+                    clock += duration + chance.randrange(2_000) * 1000
+                total_ps += duration
+                launch = number(1, CORRELATION) + number(3, correlation)
+                device = number(1, DEVICE) + number(3, gpu)
+                launches.append(
+                    event(1, (step * kernels_per_step + k) * 10_000, 5_000_000,
+                          message(4, device) + message(4, launch) + fixed + tail)
+                )  # fmt: skip
+            clock = side_clock = max(clock, side_clock) + 1_000_000_000
+        step_ps = kernels_per_step * 10_000
+        body = number(1, gpu) + message(2, f"/device:GPU:{gpu}".encode())
+        body += line(13, "Stream #13(Compute)", main) + line(14, "Stream #14(Compute)", side)
+        out.append(message(1, body + names(4, kernel_names + unused) + names(5, stat_names)))
+    host_names = [
+        "cuLaunchKernel",
+        "train",
+        *(
+            f"$model.py:{i} call_of_a_function_{i}"
+            for i in range(max(2000, int(PYTHON_NAMES * tables)))
+        ),
+    ]
+    python = [
+        event(2, step * step_ps, step_ps - 1000, message(4, number(1, STEP) + number(4, 5 + step)))
+        for step in range(STEPS)
+    ]
+    python += [event(3 + i % 2000, i * 1_000, 900, b"") for i in range(frames)]
+    host = number(1, 700) + message(2, b"/host:CPU") + line(1, "python", python)
+    host += line(2, "pjrt", launches) + names(4, host_names) + names(5, stat_names)
+    out.append(message(1, host))
+    out.append(modules(tables))
+    out.append(message(4, b"node001"))
+    return Capture(data=b"".join(out), kernels=correlation, sum_ps=total_ps)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="write a synthetic xplane.pb")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--kernels", type=int, default=25_000, help="kernels of a GPU and step")
+    options = parser.parse_args()
+    made = capture(kernels_per_step=options.kernels)
+    options.file.write_bytes(made.data)
+    print(f"{options.file}: {len(made.data) / 1e6:.0f} MB, {made.kernels} kernels")

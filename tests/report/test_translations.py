@@ -107,7 +107,7 @@ def msgids() -> Iterator[str]:
 
 
 def compiled(folder: Path) -> gettext.GNUTranslations:
-    """The catalog as msgfmt compiles it now; it refuses placeholders that do not agree."""
+    """The catalog as msgfmt compiles it now."""
     out = folder / "zh.mo"
     command = ["msgfmt", "--check", "--check-format", "--output-file", str(out), str(CATALOG)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,25 @@
-"""What a fault of a cluster ends in, and the test that injects it: a table of slurm_jobs.md."""
+"""Run every fault of the table below on the lab, and print what came of each: `make slurm-faults`.
+
+    python tests/slurm/faults.py            all of them (a quarter of an hour on a quiet machine)
+    python tests/slurm/faults.py -k drain   those whose name holds the word, as pytest's -k
+
+A fault is a test; each of its cases is an entry. *lost* counts trials that ran to their end and
+have no result in the ledger, *doubled* those that ran to their end twice; - is a fault below whole
+sweeps; *s* is how many seconds it took. Ends with 1 if any entry is not as expected, or a trial was
+lost or doubled.
+"""
 
 from __future__ import annotations
 
+import argparse
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 _S, _E, _C, _P = (
     "tests/slurm/test_slurm_",
     "tests/executors/test_",
@@ -11,13 +29,15 @@ _S, _E, _C, _P = (
 
 # the test that injects it -> the fault, what is expected
 FAULTS: dict[str, tuple[str, str]] = {
-    f"{_C}recovering.py::test_a_profile_that_cannot_run_is_dropped_once":
+    f"{_S}faults.py::test_what_the_log_says_drops_the_profile":
         ("OOM line, unknown flag, NaN", "profile dropped, never tried again"),
     f"{_S}faults.py::test_a_node_that_goes_down_is_resumed_and_the_trial_run_again":
         ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
         ("a person drains a node", "the sweep stops with the reason, the drain stands"),
-    f"{_C}attempts.py::test_a_queue_that_a_drained_node_holds_is_freed":
+    f"{_S}faults.py::test_blindness_is_waited_out":
+        ("Slurm answers nonsense for 15 s", "waited out"),
+    f"{_S}faults.py::test_a_node_drained_by_slurm_under_the_queue_is_resumed":
         ("Slurm drains a node", "resumed"),
     f"{_S}faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
         ("node drained before the start", "named, nothing submitted"),
@@ -26,7 +46,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_S}faults.py::test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run":
         ("scancel by a person", "stands; the next run measures"),
     f"{_S}faults.py::test_a_killed_rank_is_run_again": ("kill -9 of a rank", "run again"),
-    f"{_C}recovering.py::test_a_retry_that_needs_the_site_waits_for_it":
+    f"{_S}faults.py::test_a_nic_fault_needs_the_site":
         ("NIC fault", "the site's hook, else the sweep stops"),
     f"{_S}faults.py::test_the_controller_may_die_and_come_back":
         ("kill -9 of slurmctld", "waited out, no further job"),
@@ -34,15 +54,18 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("kill -9 of worker and session, two sessions", "jobs adopted"),
     f"{_S}faults.py::test_the_nodes_of_the_first_trial_are_those_of_all":
         ("other nodes in the next session", "refused, or begun anew"),
+    f"{_S}hitches.py::test_a_hitch_of_sbatch_is_tried_again": ("sbatch fails once", "tried again"),
     f"{_S}hitches.py::test_a_sweep_does_not_mind_a_hitch_at_every_submission":
         ("each sbatch fails once", "tried again"),
+    f"{_S}hitches.py::test_a_sweep_whose_sbatch_hides_that_it_took_the_job_submits_it_once":
+        ("sbatch takes the job and hides it", "found by its name: one job"),
     f"{_S}hitches.py::test_a_session_killed_as_sbatch_took_its_job_leaves_it_to_the_next":
         ("session killed as sbatch took its job", "found by the next"),
-    f"{_C}unreadable_outcomes.py::test_it_is_told_and_retried_and_the_file_is_kept":
+    f"{_S}hitches.py::test_an_outcome_that_cannot_be_read_is_its_attempts_failure":
         ("outcome.json unreadable, others run", "run again, others count"),
     f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
         ("a person puts a running trial back", "waited for, told, run again"),
-    f"{_C}attempts.py::test_a_job_that_slurm_will_never_start_stops_the_sweep_with_the_remedy":
+    f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
         ("a limit that never lets it start", "the sweep stops with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
@@ -55,44 +78,68 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("controller lost its state, number reused", "the stranger left alone"),
     f"{_S}people.py::test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory":
         ("more memory than the job may", "out-of-memory, oom-host"),
+    f"{_S}people.py::test_a_work_directory_that_is_away_is_waited_for_and_told":
+        ("work directory away under a sweep", "waited for, told"),
     f"{_S}standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
         ("fatal line, processes stay", "ended, by its class"),
-    f"{_C}follow.py::test_a_hang_is_no_step_for_longer_than_the_phase_allows":
+    f"{_S}standstill.py::test_a_hang_ends_as_its_phase_says":
         ("hang in each phase", "ended, by its phase"),
-    f"{_C}sessions.py::test_a_full_disk_of_an_earlier_session_does_not_stop_the_next_one":
+    f"{_S}surroundings.py::test_a_full_work_directory_ends_the_session_and_the_next_goes_on":
         ("work directory full", "ends with a message; goes on"),
-    f"{_C}recovering.py::test_a_back_off_lasts_as_long_whatever_the_days_clock_does":
+    f"{_S}surroundings.py::test_clocks_that_jump_end_nothing_and_start_nothing":
         ("clocks jump five hours", "not noticed"),
+    f"{_S}surroundings.py::test_lines_cut_short_or_doubled_change_no_score":
+        ("torn and doubled lines", "the same score"),
+    f"{_S}shared_nodes.py::test_a_sweep_begins_on_nodes_where_another_runs":
+        ("another sweep of ours on the nodes", "queued"),
     f"{_S}accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         ("controller has forgotten a job", "sacct tells its end"),
+    f"{_S}accounting.py::test_slurmdbd_that_goes_away_in_the_middle_is_not_missed":
+        ("slurmdbd killed under a trial", "not missed"),
     f"{_S}accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused":
         ("MaxSubmitJobs of the accounting", "waited for, told"),
     f"{_S}accounting.py::test_a_sweep_does_not_miss_slurmdbd":
         ("slurmdbd killed under a sweep", "not missed"),
     f"{_S}secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
         ("secrets planted in twelve ways", "in no record"),
+    f"{_S}sweeps.py::test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job":
+        ("kill -9 of a JAX sweep", "resumed"),
+    f"{_S}waves.py::test_all_waves_by_their_markers_interrupted_and_resumed":
+        ("interrupted between waves", "resumed"),
     f"{_S}maxtext_slurm.py::test_a_signal_to_it_cancels_the_job":
         ("signal to a site's launcher", "its job cancelled"),
     f"{_S}maxtext_slurm.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":
         ("site's launcher killed", "its job found"),
     f"{_S}trials.py::test_no_secret_of_the_submitter_is_in_the_job":
         ("secret in the submitter's shell", "not in the job"),
+    f"{_S}trials.py::test_the_exit_code_of_the_trainer_is_told": ("trainer exits 41", "failed, 41"),
+    f"{_S}trials.py::test_a_payload_that_cannot_run_says_why":
+        ("no interpreter on the node", "failed, with its words"),
     f"{_S}trials.py::test_a_bad_node_name_is_refused_at_once":
         ("bad node name", "refused at once"),
+    f"{_S}trials.py::test_scancel_from_outside_is_known_at_the_next_poll":
+        ("scancel of a trial", "cancelled at the next poll"),
     f"{_S}trials.py::test_our_own_cancel_ends_a_running_and_a_waiting_job":
         ("our own cancel", "both end"),
     f"{_S}trials.py::test_a_job_is_not_over_while_its_processes_hold_the_nodes":
         ("processes swallow SIGTERM", "running until they are gone"),
     f"{_S}trials.py::test_a_node_that_goes_down_is_a_node_failure":
         ("node set down", "node-fail, no requeue"),
+    f"{_S}trials.py::test_a_killed_slurmd_is_a_node_failure": ("kill -9 of slurmd", "node-fail"),
+    f"{_S}trials.py::test_nodes_drained_before_the_start_are_told_and_the_job_waits":
+        ("drained before its start", "waits, then runs"),
     f"{_S}trials.py::test_kill_9_of_one_rank_ends_all_of_them":
         ("kill -9 inside a rank", "all ranks end"),
+    f"{_S}trials.py::test_kill_9_of_slurmctld_loses_nothing":
+        ("slurmctld killed under a trial", "down, then its own end"),
     f"{_S}trials.py::test_jobs_that_slurm_has_forgotten_are_still_over":
         ("MinJobAge passed, no slurmdbd", "the payload's word"),
     f"{_S}trials.py::test_nothing_is_submitted_twice": ("sbatch's answer is lost", "one job"),
     f"{_S}allocation.py::"
     "test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice":
         ("allocation: over under a trial, another", "told; the other goes on"),
+    f"{_S}allocation.py::test_a_killed_payload_costs_its_trial_one_attempt":
+        ("allocation: kill -9 of a payload", "run again, in the same one"),
     f"{_S}allocation.py::test_a_killed_session_loses_and_doubles_nothing":
         ("allocation: kill -9 of the session", "the next one goes on in it"),
     f"{_S}allocation.py::"
@@ -120,3 +167,55 @@ FAULTS: dict[str, tuple[str, str]] = {
     f"{_P}kills.py::test_ctrl_c_ends_what_none_waits_for": ("Ctrl-C", "says so, ends the jobs"),
     f"{_P}kills.py::test_ctrl_c_can_leave_it_running": ("Ctrl-C, --xlatune-keep-jobs", "runs on"),
 }  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Run the faults and print the table; return the exit status."""
+    parser = argparse.ArgumentParser(description="Faults injected on a real Slurm.")
+    parser.add_argument("-k", default="", help="only those whose name holds this, as pytest's -k")
+    given = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder, "junit.xml")
+        words = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={junit}"]
+        words += ["-k", given.k] if given.k else []
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *words, *FAULTS],
+            cwd=ROOT,
+            check=False,
+        )
+        if not junit.exists():
+            return 1
+        rows = list(_rows(ET.parse(junit).getroot()))
+    bad = [row for row in rows if row[2] != "as expected" or {row[3], row[4]} - {"0", "-"}]
+    _show([("fault", "expected", "seen", "lost", "doubled", "s"), *rows])
+    sys.stdout.write(f"\n{len(rows)} faults, {len(bad)} not as expected\n")
+    return 1 if bad or not rows else 0
+
+
+def _rows(junit: ET.Element) -> Iterator[tuple[str, ...]]:
+    for case in junit.iter("testcase"):
+        test, _, which = case.get("name", "").partition("[")
+        if case.get("file") is None:  # pytest's own entry of an interrupt
+            yield "the rest of the table", "run", "interrupted", "-", "-", "-"
+            continue
+        fault, expected = FAULTS[f"{case.get('file')}::{test}"]
+        which = which.rstrip("]")
+        what = f"{fault} ({which})" if which else fault
+        trouble = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
+        seen = "as expected"
+        if trouble is not None:
+            seen = f"{trouble.tag}: {(trouble.get('message') or '').splitlines()[0]}"
+        counted = {each.get("name"): each.get("value", "-") for each in case.iter("property")}
+        took = f"{float(case.get('time', 0)):.0f}"
+        yield what, expected, seen, counted.get("lost", "-"), counted.get("doubled", "-"), took
+
+
+def _show(rows: list[tuple[str, ...]]) -> None:
+    widths = [min(max(len(row[i]) for row in rows), 60) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell[:width].ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,9 @@
-r"""Checks of the lab's nodes and of its network: pretending trainers.
+r"""Checks of the lab's nodes and of its network, and a sweep beside them: pretending trainers.
 
 The lab's nodes share this machine's cores, so a step says how long it took: on node003 alone 30 %
-longer, and on the pair node002 and node003 too. The reports in
-reports/example/nodes and reports/example/network are made by
+longer, and on the pair node002 and node003 too. It is no test by itself:
+`test_slurm_two_studies.py` runs it with pytest. The reports in reports/example/nodes and
+reports/example/network are made by
 
     python tests/slurm/lab.py start && eval "$(python tests/slurm/lab.py env)"
     for LAB_CHECK in nodes network; do

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -152,6 +153,15 @@ def test_a_step_gets_the_environment_of_a_login_and_nothing_that_steers_srun(
     assert steps.submit("env", "env") == done, "the same attempt again is the same step"
 
 
+def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str, str]) -> None:
+    steps.new(environ=own)
+    begins = [f"{steps.root}/{name}.begin" for name in ("one", "other")]
+    both = "touch {}; until [ -e {} ]; do sleep 0.1; done"  # one waits for the other
+    one = steps.submit("one", both.format(*begins), ("node001",))
+    other = steps.submit("other", both.format(*begins[::-1]), ("node002",))
+    assert steps.end(one).state is steps.end(other).state is State.COMPLETED
+
+
 def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     steps: Steps, own: Mapping[str, str]
 ) -> None:
@@ -239,6 +249,36 @@ def inside(faults: Any, own: Mapping[str, str], monkeypatch: pytest.MonkeyPatch)
     return faults
 
 
+def test_a_sweep_inside_salloc(inside: Any, lab: ModuleType) -> None:
+    inside.write(inside.profiles())
+    said = inside.run(*IN_ALLOCATION, slot=())
+    assert "2 passed" in said, said
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
+    assert inside.project.jobs(lab) == 0
+    began, ended = (
+        [line["at"] for line in inside.project.events(kind)]
+        for kind in ("attempt-submitted", "attempt-ended")
+    )
+    assert len(began) == 3
+    assert all(end_s <= begin_s for end_s, begin_s in zip(ended, began[1:], strict=False))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_payload_costs_its_trial_one_attempt(inside: Any, rank: int) -> None:
+    inside.write(inside.profiles(HOLD=str(inside.go)))
+    session = inside.start(*IN_ALLOCATION, slot=())
+    folder = inside.victim()
+    claimed = folder / (f"claimed.{rank}.json" if rank else "claimed.json")
+    os.kill(json.loads(claimed.read_text())["pid"], signal.SIGKILL)
+    inside.wait_until(lambda: inside.states() == ["failed"])
+    inside.go.touch()
+    assert "2 passed" in inside.finished(session)
+    assert inside.decided() == [("retry", "killed")]
+    inside.assert_measured_once("victim")
+    assert inside.project.losses() == (0, 0)
+
+
 def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
     inside.hold()
     session = inside.start(*IN_ALLOCATION, slot=())
@@ -274,3 +314,9 @@ def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
     assert "2 passed" in said, said
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
+
+
+def test_outside_of_an_allocation_one_message_says_so(faults: Any) -> None:
+    faults.write(faults.profiles())
+    assert "found no allocation" in faults.run("--xlatune-executor", "allocation")
+    assert not faults.project.submitted

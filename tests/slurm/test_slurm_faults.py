@@ -7,6 +7,7 @@ faults are real. `docs/reference/slurm_jobs.md` holds the same list as a table.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,31 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors.slurm._poller import EMPTY_ROUNDS
+
 Faults = Any  # of conftest.py, which cannot be imported from here
 
 TRIALS = 3  # a baseline, the profile with the fault, one more
+
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
+NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
+
+
+def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
+    says = [("oom", {"SAY": OOM}), ("unknown", {"SAY": UNKNOWN}), ("nan", {"LOSS": "nan"})]
+    faults.write(
+        ", ".join(f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in says)
+    )
+    said = faults.run()
+    assert "3 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "numerical-failure"),
+        ("drop", "oom-gpu"),
+        ("drop", "unknown-flag"),
+    ]
+    assert "171.96" in said
+    assert len(faults.project.submitted) == 4, "no drop is tried again"
 
 
 def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
@@ -56,6 +79,65 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     slurm(*drain, "state=resume")
     assert "2 passed" in faults.run()
     faults.assert_measured_once("victim")
+
+
+# what every question gets while the file is there; else Slurm's own word
+BLIND = """\
+#!/bin/sh
+if [ -e {blind} ]; then echo asked >> {blind}; printf '{said}'; exit {code}; fi
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        pytest.param("", 0, id="nothing"),
+        pytest.param(r"\\001\\377 garbage\\n", 0, id="garbage"),
+        pytest.param("slurm: fatal: garbage", 1, id="an error"),
+    ],
+)
+def test_blindness_is_waited_out(
+    faults: Faults, said: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = faults.path / "blind"
+    (faults.path / "bin").mkdir()
+    for name in ("scontrol", "squeue", "sacct"):
+        script = faults.path / "bin" / name
+        script.write_text(BLIND.format(blind=blind, said=said, code=code, real=shutil.which(name)))
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{faults.path / 'bin'}:{os.environ['PATH']}")
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    blind.touch()
+    asked = 3 * EMPTY_ROUNDS  # three times what a job needs to be lost
+    faults.wait_until(lambda: blind.read_text().count("asked") >= asked)
+    blind.unlink()
+    faults.go.touch()
+    words = faults.finished(session)
+    assert "2 passed" in words, words
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_node_drained_by_slurm_under_the_queue_is_resumed(
+    faults: Faults, slurm: Callable[..., str]
+) -> None:
+    faults.hold_all()
+    session = faults.start()
+    faults.victim("*")
+    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
+    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=Kill task failed")
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert [each["nodes"] for each in faults.project.events("epoch-began")] == [["node002"]]
+    assert "a new epoch: node-drain: resumed node002" in said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
 
 
 def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
@@ -143,6 +225,23 @@ def is_trainer(path: Path, folder: Path) -> bool:
 def rank_of(process: Path) -> bytes:
     pairs = (process / "environ").read_bytes().split(b"\0")
     return next(pair[13:] for pair in pairs if pair.startswith(b"SLURM_PROCID="))
+
+
+@pytest.mark.parametrize("has_hook", [True, False], ids=["a site that resets it", "no site hook"])
+def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
+    hook = "def pytest_xlatune_recover(sweep, decision, nodes):\n    return True\n"
+    faults.write(
+        faults.profiles(SAY=NIC, ONCE=str(faults.path / "once")), conftest=hook if has_hook else ""
+    )
+    said = faults.run()
+    if has_hook:
+        assert "2 passed" in said, said
+        assert faults.decided() == [("retry", "nic-fault")]
+        faults.assert_measured_once("victim")
+    else:
+        assert "[xla-tuning STOP]" in said, said
+        assert "IBV_WC_RETRY_EXC_ERR" in faults.project.events("decided")[0]["evidence"]
+        assert faults.decided()[0] == ("stop", "nic-fault")
 
 
 def test_the_controller_may_die_and_come_back(

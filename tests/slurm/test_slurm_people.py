@@ -98,6 +98,31 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     assert len(faults.project.submitted) == TRIALS + 1
 
 
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionNodeLimit"])
+def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
+    faults: Faults, slurm: Slurm, reason: str
+) -> None:
+    soon = "from pytest_xlatune.campaign import attempts\nattempts._BARRED_S = 1\n"
+    limit, none = {
+        "PartitionTimeLimit": ("MaxTime=1", "MaxTime=INFINITE"),
+        "PartitionNodeLimit": ("MaxNodes=1", "MaxNodes=UNLIMITED"),
+    }[reason]
+    faults.write(faults.profiles(), conftest=faults.BUSY + soon)
+    partition = ("--xlatune-partition", "half")
+    slurm("scontrol", "update", "partitionname=half", limit)
+    try:
+        said = faults.run(*partition)
+        jobs = slurm("squeue", "-h", "-o", "%i").split()
+    finally:
+        slurm("scontrol", "update", "partitionname=half", none)
+    assert f"never-starts (PENDING ({reason}): " in said, said
+    assert faults.decided()[0] == ("stop", "never-starts")
+    assert jobs == [], "none is left in the queue"
+    said = faults.run(*partition)
+    assert "2 passed" in said, said
+    faults.assert_measured_once("victim")
+
+
 def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
     faults.hold()
     session = faults.start()
@@ -174,3 +199,23 @@ def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
     decision = decide(outcome, None)
     assert (decision.next, decision.cls) == (Next.RETRY, FailureClass.OOM_HOST)
     assert "OUT_OF_MEMORY" in decision.evidence
+
+
+def test_a_work_directory_that_is_away_is_waited_for_and_told(
+    faults: Faults, lab: ModuleType
+) -> None:
+    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._TELL_AWAY_S = 1\n")
+    session = faults.start()
+    faults.victim()
+    work, gone = faults.path / "work", faults.path / "gone"
+    (log,) = work.glob("*/*/*/victim-*/log.0.txt")
+    faults.wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
+    work.rename(gone)
+    faults.wait_until(lambda: "it is waited for" in faults.project.said)
+    gone.rename(work)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

@@ -58,6 +58,31 @@ def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
     assert not trainers(faults.path)
 
 
+def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
+    once = str(faults.path / "once")
+    faults.write(
+        declare(
+            silent={"STAYS": "1"},
+            compiling={"STAYS": "1", "MEMSTATS": "1"},
+            victim={"STAYS": "1", "UNTIL": "4", "ONCE": once},
+        ),
+        patience="before_memstats_s=3, compiling_s=3, training_s=3, after_fatal_s=1",
+    )
+    said = faults.run()
+    assert "1 passed, 2 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "hang-init"),
+        ("drop", "hang-silent-oom"),
+        ("retry", "hang-init"),
+        ("retry", "hang-init"),
+        ("retry", "hang-mid-training"),
+    ]
+    assert all(each["fatal"] is None for each in faults.project.events("attempt-cut-short"))
+    assert faults.states() == ["cancelled", "completed"]
+    assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
+    assert len(faults.project.submitted) == 1 + 3 + 1 + 2
+
+
 # rank 0 waits for rank 1, which reads from a pipe that nothing is written to
 ONE_BEHIND = f"import os, sys, threading\n{TELL_OPTIONS}"
 ONE_BEHIND += """

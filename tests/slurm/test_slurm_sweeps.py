@@ -1,9 +1,70 @@
-"""What a node of the lab learns from the env files of the sweeps."""
+"""Whole sweeps on the lab, as a user runs them: interrupted, resumed, with and without workers."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import pytest
+
+Project = Any  # of conftest.py, which cannot be imported from here
+
+LAB_SWEEP = str(Path(__file__).with_name("lab_sweep.py"))
+NODES = ("--xlatune-nodelist", "node[001-004]")
+SCREEN = ("-m", "wave1 or wave2")
+TRIALS = 4  # two baselines, two profiles; the unknown flag is dropped
+
+
+@pytest.mark.part("sweeps")
+@pytest.mark.jax
+def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
+    project: Project, lab: ModuleType, wait_until: Callable[..., None]
+) -> None:
+    first = project.start(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
+    wait_until(lambda: len(project.measured) == 1)
+    os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
+    first.wait()
+    before, over = len(project.submitted), len(project.events("trial-ended"))
+    said = project.run(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
+    assert "2 passed" in said, said
+    assert "1 xfailed" in said, said
+    reused = "1 trial is" if over == 1 else f"{over} trials are"  # two may end together
+    assert f"{reused} reused from the ledger" in said, said
+    assert before >= 2
+    assert len(project.submitted) == len(set(project.submitted)) == TRIALS
+    assert sorted(project.measured) == ["baseline-deployed", "baseline-deployed", "opt-level-1"]
+    nodes = {tuple(line["outcome"]["nodes"]) for line in project.events("attempt-ended")}
+    assert nodes == {("node001", "node002", "node003", "node004")}
+
+    said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, *NODES)
+    assert "2 passed" in said, said
+    check_record(project.path / "reports" / "lab" / "leaderboard.json")
+    said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, "--xlatune-nodelist", "node[001-002]")
+    assert "were measured on another cell: nodelist was" in said, said
+    assert project.jobs(lab) == len(project.submitted) == TRIALS
+
+
+def check_record(board: Path) -> None:
+    """Four slurmd on one machine, each with a name, tell what their trainer ran on."""
+    record = json.loads(board.read_text(encoding="utf-8"))["record"]
+    assert [each["name"] for each in record["nodes"]] == [f"node00{at}" for at in range(1, 5)]
+    for node in record["nodes"]:
+        assert node["problems"] == []
+        assert node["node"]["kernel"] == platform.release()
+        assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
+        assert node["devices"]["devices"] == "1 x cpu", "of one process"
+        assert node["repositories"]
+        assert node["code"]
+    assert record["differing"] == []
+    assert record["changes"] == [], "neither a restart nor the order of answers is a change"
+    assert len(record["commands"]) == 2
+    assert record["node_hours"] > 0
 
 
 def test_every_node_learns_its_coordinator(trials: Any) -> None:

@@ -1,0 +1,176 @@
+"""What a sweep stands on gives way: the work directory fills up, clocks jump, a log is damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Faults = Any  # of pretend.py, which cannot be imported from here
+
+TRIALS = 3  # a baseline, the profile with the fault, one more
+HOUR_S = 3600
+PAGE_BYTES = 4096
+
+# In every interpreter of the session and of its jobs: a clock that is put forward and back.
+CLOCK = """\
+import pathlib, sys, time
+_real, _offset = time.time, pathlib.Path(__file__).with_name("offset")
+time.time = lambda: _real() + float(_offset.read_text())
+sys.executable = str(_offset.with_name("python"))
+"""
+
+
+class Disk:
+    """A file system of its own for the work directory."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = path
+        self._is_sated = threading.Event()
+        self._is_full = threading.Event()
+        self._glutton: threading.Thread | None = None
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g", "lab", path], check=True)
+
+    def fill(self) -> None:
+        """Leave no byte free, as if another user had written, and take what is set free later."""
+        for _ in range(50):
+            used = os.statvfs(self.path)
+            # refused where something was written in between
+            if self._resize((used.f_blocks - used.f_bfree) * used.f_frsize):
+                self._glutton = threading.Thread(target=self._eat)
+                self._glutton.start()
+                assert self._is_full.wait(30), f"{self.path} takes more than its size"
+                return
+        raise AssertionError(f"{self.path} is being written all the time")
+
+    def clear(self) -> None:
+        self._is_sated.set()
+        if self._glutton is not None:
+            self._glutton.join()
+        assert self._resize(2 << 30)
+
+    def _eat(self) -> None:
+        # Only when nothing is left does it rest: a page set free between two bites would be a place
+        # for the line that the test wants refused.
+        with (self.path / "glutton").open("ab", buffering=0) as file:
+            while not self._is_sated.is_set():
+                try:
+                    file.write(bytes(4096))
+                except OSError:
+                    self._is_full.set()
+                    self._is_sated.wait(0.001)
+
+    def _resize(self, size_bytes: int) -> bool:
+        options = f"remount,size={size_bytes // 1024}k"
+        done = subprocess.run(["mount", "-o", options, self.path], capture_output=True, check=False)
+        return done.returncode == 0
+
+    def remove(self) -> None:
+        self.clear()
+        subprocess.run(["umount", "--lazy", self.path], check=True)
+
+
+@pytest.fixture
+def disk(faults: Faults) -> Iterator[Disk]:
+    try:
+        made = Disk(faults.path / "work")
+    except subprocess.CalledProcessError:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("no file system can be mounted here: that needs CAP_SYS_ADMIN")
+    yield made
+    made.remove()
+
+
+def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
+    faults: Faults, disk: Disk, lab: ModuleType
+) -> None:
+    # A full disk still takes a line that fits into the last page of a file. The victim's result,
+    # which holds what it sets, does not fit.
+    faults.write(faults.profiles(HOLD=str(faults.go), PADDING="x" * 8 * PAGE_BYTES))
+    session = faults.start("-n2")
+    faults.victim()
+    faults.wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    disk.fill()
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "No space left on device" in said, said
+    assert "with free space" in said
+    assert "Traceback" not in said
+    assert len(faults.project.measured) < TRIALS
+    said = faults.run()
+    assert "cannot begin, nothing was submitted" in said, said
+    assert "cannot be written: No space left on device" in said
+    disk.clear()
+    said = faults.run()
+    assert "2 passed" in said, said
+    faults.assert_measured_once("victim")
+    # what could write its end was adopted, what could not was run again
+    assert {following for following, _ in faults.decided()} <= {"retry", "interrupted"}
+    assert len(faults.project.submitted) == faults.project.jobs(lab)
+
+
+def test_clocks_that_jump_end_nothing_and_start_nothing(
+    faults: Faults, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = faults.path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK)
+    offset = clock / "offset"
+    offset.write_text("0")
+    python = clock / "python"
+    # the payload is started with -I -S, which would keep our clock out
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" != -I ] || shift 2\nPYTHONPATH={clock} exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(clock))
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    for hours in (5, -5):
+        part = offset.with_name("part")
+        part.write_text(str(hours * HOUR_S))
+        part.replace(offset)
+        wait_for_turns(faults)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    assert faults.project.events("epoch-began") == faults.project.events("attempt-cut-short") == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS
+    # the fault was there: by the node's clock the victim ended before it began
+    (victim,) = (
+        line["outcome"]
+        for line in faults.project.events("attempt-ended")
+        if line["trial_id"].startswith("victim")
+    )
+    assert victim["end_s"] < victim["start_s"] - 4 * HOUR_S
+
+
+def wait_for_turns(faults: Faults) -> None:
+    """Wait until the process that drives has looked at the jobs several times more."""
+    (beat,) = faults.path.glob("work/*/*/turn.beat")
+    before_ns = beat.stat().st_mtime_ns
+    faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)
+
+
+def test_lines_cut_short_or_doubled_change_no_score(faults: Faults) -> None:
+    faults.write(faults.profiles(TORN="1"))
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    scores = [line["result"]["score"] for line in faults.project.events("trial-ended")]
+    assert {(each["n_steps"], each["tgs"], each["step_s"]) for each in scores} == {
+        (scores[0]["n_steps"], scores[0]["tgs"], scores[0]["step_s"])
+    }

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
 from tests.helpers.known_truth import CELLS, follow, write
 
 Project = Any  # of conftest.py, which cannot be imported from here

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from statistics import fmean, median
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_xlatune.stats.design import t_quantile
 
@@ -62,11 +64,11 @@ class BlockFit:
 
 def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None:
     """Fit block and arm effects; None where there is no control or nothing beside it."""
-    counts = Counter(score.arm for score in scores)
+    counts = Counter([score.arm for score in scores])
     arms = sorted(counts.keys() - {control})
     if not arms or not counts[control]:
         return None
-    blocks = list(dict.fromkeys(score.block for score in scores))
+    blocks = list(dict.fromkeys([score.block for score in scores]))
     column = {arm: at for at, arm in enumerate(arms)}
     row = {block: len(arms) + at for at, block in enumerate(blocks)}
     design = np.zeros((len(scores), len(arms) + len(blocks)))
@@ -74,21 +76,17 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
         design[at, row[score.block]] = 1.0
         if score.arm != control:
             design[at, column[score.arm]] = 1.0
-    values = np.array([score.value for score in scores])
-    # centred: a common factor of all TGS must not cost digits
-    values -= values.mean()
-    normal = design.T @ design
-    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
-    effects = inverse @ (design.T @ values)
-    residual = values - design @ effects
-    estimable = inverse @ normal
-    df = len(scores) - round(float(np.trace(estimable)))
+    effects, inverse, estimable, residual, df = _solved(scores, design)
     squares = float(residual @ residual)
     weights = _control_weights(scores, arms, control)
 
+    cells: dict[Hashable, dict[str, list[float]]] = {}
+    for score in scores:
+        cells.setdefault(score.block, {}).setdefault(score.arm, []).append(score.value)
+
     def alone(arm: str) -> tuple[float | None, float | None]:
         """Return the arm's own variance, and what it is of everything else's."""
-        found = _own_variance(scores, arm, control)
+        found = _own_variance(cells.values(), arm, control)
         if found is None:
             return None, None
         own, job = found
@@ -127,7 +125,7 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     Each control keeps an effect of its own, so that what controls differ by for good is no noise.
     None where no control or nothing beside them was scored.
     """
-    counts = Counter(score.arm for score in scores)
+    counts = Counter([score.arm for score in scores])
     beside = sorted(counts.keys() & set(controls))
     arms = sorted(counts.keys() - set(beside))
     if not beside or not arms:
@@ -138,14 +136,7 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     design = np.zeros((len(scores), len(column) + len(blocks)))
     for at, score in enumerate(scores):
         design[at, [column[score.arm], row[score.block]]] = 1.0
-    values = np.array([score.value for score in scores])
-    values -= values.mean()
-    normal = design.T @ design
-    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
-    effects = inverse @ (design.T @ values)
-    residual = values - design @ effects
-    estimable = inverse @ normal
-    df = len(scores) - round(float(np.trace(estimable)))
+    effects, inverse, estimable, residual, df = _solved(scores, design)
     is_whole = len(scores) == len(column) * len(blocks) and set(counts.values()) == {len(blocks)}
     fits = {}
     for arm in arms:
@@ -169,26 +160,42 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     )
 
 
+_Matrix = NDArray[Any]
+
+
+def _solved(
+    scores: Sequence[BlockScore], design: _Matrix
+) -> tuple[_Matrix, _Matrix, _Matrix, _Matrix, int]:
+    """Return effects, their covariance, what is estimable, residuals and degrees of freedom."""
+    values = np.array([score.value for score in scores])
+    # centred: a common factor of all TGS must not cost digits
+    values -= values.mean()
+    normal = design.T @ design
+    inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
+    effects = inverse @ (design.T @ values)
+    estimable = inverse @ normal
+    df = len(scores) - round(float(np.trace(estimable)))
+    return effects, inverse, estimable, values - design @ effects, df
+
+
 _OWN_RUNS = 3  # block differences, below which their variance says nothing
 _REST_DF = 4  # degrees of freedom of everything else, likewise
 
 
 def _own_variance(
-    scores: Sequence[BlockScore], arm: str, control: str
+    blocks: Iterable[Mapping[str, Sequence[float]]], arm: str, control: str
 ) -> tuple[float, float] | None:
     """Return the variance of the mean of an arm's block differences, and that of one of its jobs.
 
     None with less than three blocks that hold it and a control.
     """
-    cells: dict[Hashable, tuple[list[float], list[float]]] = {}
-    for score in scores:
-        if score.arm in (arm, control):
-            cells.setdefault(score.block, ([], []))[score.arm == control].append(score.value)
-    both = [(own, beside) for own, beside in cells.values() if own and beside]
+    both = [(cells[arm], cells[control]) for cells in blocks if arm in cells and control in cells]
     if len(both) < _OWN_RUNS:
         return None
-    found = variance([fmean(own) - fmean(beside) for own, beside in both])
-    of_one_job = fmean(1 / len(own) + 1 / len(beside) for own, beside in both)
+    gains = [fmean(own) - fmean(beside) for own, beside in both]
+    mean = fmean(gains)
+    found = math.fsum([(gain - mean) ** 2 for gain in gains]) / (len(gains) - 1)
+    of_one_job = fmean([1 / len(own) + 1 / len(beside) for own, beside in both])
     return found / len(both), found / of_one_job
 
 
@@ -200,14 +207,14 @@ def _control_weights(
     Such arms share every block with as many controls, whatever else stands there for a while: their
     estimates are plain means of block differences.
     """
-    cells = Counter((score.block, score.arm) for score in scores)
+    cells = Counter([(score.block, score.arm) for score in scores])
     blocks = {block for block, _ in cells}
     in_block = {cells[block, control] for block in blocks}
     weight = in_block.pop()
     if in_block or not weight:
         return {}
-    whole = (arm for arm in arms if all(cells[block, arm] == 1 for block in blocks))
-    return dict.fromkeys(whole, float(weight))
+    held = Counter([arm for (_, arm), count in cells.items() if count == 1])
+    return {arm: float(weight) for arm in arms if held[arm] == len(blocks)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,16 +273,16 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
     filled = [sorted(group) for group in groups if group]
     if not filled:
         return ()
-    centres = [math.fsum(slot for slot, _ in group) / len(group) for group in filled]
-    levels = [math.fsum(score for _, score in group) / len(group) for group in filled]
+    centres = [math.fsum([slot for slot, _ in group]) / len(group) for group in filled]
+    levels = [math.fsum([score for _, score in group]) / len(group) for group in filled]
     off = [
         (slot - centre, score - level)
         for group, centre, level in zip(filled, centres, levels, strict=True)
         for slot, score in group
     ]
-    spread = math.fsum(x * x for x, _ in off)
-    slope = math.fsum(x * y for x, y in off) / spread if spread else 0.0
-    squares = math.fsum((y - slope * x) ** 2 for x, y in off)
+    spread = math.fsum([x * x for x, _ in off])
+    slope = math.fsum([x * y for x, y in off]) / spread if spread else 0.0
+    squares = math.fsum([(y - slope * x) ** 2 for x, y in off])
     df = max(len(off) - len(filled) - bool(spread), 0)
     told = [slot for group in filled for slot, _ in group]
     if sum(map(len, beside)) >= _MANY:
@@ -318,10 +325,11 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
     def distances(values: Sequence[Sequence[float]]) -> list[float]:
         """Return them but for one of each group, which lies at its centre."""
-        found = (abs(x - at) for own, at in zip(values, centres, strict=True) for x in own)
+        found = [abs(x - at) for own, at in zip(values, centres, strict=True) for x in own]
         return sorted(found)[len(groups) :] or [0.0]
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
+    before: tuple[list[float], float] | None = None
     # not the MAD of all: where a third does harm it is the scale of the harm, and of three winners
     # beside twelve slow flags 58 % were found instead of 93 %
     off = distances(groups)
@@ -333,6 +341,9 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         ]
         centres = [median(own or [at]) for own, at in zip(near, centres, strict=True)]
         sd = max(1.4826 * median(distances(near)), IDENTICAL)
+        if before == (centres, sd):
+            break
+        before = centres, sd
     return centres, sd
 
 
@@ -355,8 +366,8 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
         beside: the other groups.
         slope: the slope of the baselines, where the search begins.
     """
-    products = math.fsum(x * y for x, y in off)
-    squares = math.fsum(x * x for x, _ in off)
+    products = math.fsum([x * y for x, y in off])
+    squares = math.fsum([x * x for x, _ in off])
     spread = squares
     for _ in range(_ROUNDS):
         residuals = [[y - slope * x for x, y in group] for group in beside]
@@ -365,14 +376,18 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
         for group, own, level in zip(beside, residuals, levels, strict=True):
             weights = [weight(each - level, sd) for each in own]
             whole = math.fsum(weights) or 1.0
-            x0 = math.fsum(w * x for w, (x, _) in zip(weights, group, strict=True)) / whole
-            y0 = math.fsum(w * y for w, (_, y) in zip(weights, group, strict=True)) / whole
+            x0 = math.fsum([w * x for w, (x, _) in zip(weights, group, strict=True)]) / whole
+            y0 = math.fsum([w * y for w, (_, y) in zip(weights, group, strict=True)]) / whole
             parts.append((x0, y0, list(zip(weights, group, strict=True))))
-        spread = squares + math.fsum(w * (x - x0) ** 2 for x0, _, own in parts for w, (x, _) in own)
+        spread = squares + math.fsum(
+            [w * (x - x0) ** 2 for x0, _, own in parts for w, (x, _) in own]
+        )
         if not spread:
             return 0.0, 0.0
-        found = math.fsum(w * (x - x0) * (y - y0) for x0, y0, own in parts for w, (x, y) in own)
-        slope = (products + found) / spread
+        found = math.fsum([w * (x - x0) * (y - y0) for x0, y0, own in parts for w, (x, y) in own])
+        before, slope = slope, (products + found) / spread
+        if slope == before:
+            break
     return slope, spread
 
 
@@ -516,5 +531,5 @@ def upper_bound(estimate: float, variance: float, *, sigma: float, df: int) -> f
 
 def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return (estimate, variance) of independent (estimate, variance), by inverse variance."""
-    weight = math.fsum(1 / variance for _, variance in parts)
-    return math.fsum(estimate / variance for estimate, variance in parts) / weight, 1 / weight
+    weight = math.fsum([1 / variance for _, variance in parts])
+    return math.fsum([estimate / variance for estimate, variance in parts]) / weight, 1 / weight

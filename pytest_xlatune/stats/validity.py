@@ -234,10 +234,12 @@ def different_loss(
         others: losses of the baseline.
         first: the loss of the baseline's first step; None is unknown.
     """
-    scale = max(abs(reference), _BY_HEART * abs(first or 0.0))
-    own = _TIMES_THEIR_OWN * max((abs(each - reference) for each in others), default=0.0)
+    scale, off = max(abs(reference), _BY_HEART * abs(first or 0.0)), abs(loss - reference)
     # a NaN is within no tolerance
-    if abs(loss - reference) <= max(tolerance * scale, min(own, _MOST_TIMES * tolerance * scale)):
+    if off <= tolerance * scale:
+        return None
+    own = _TIMES_THEIR_OWN * max((abs(each - reference) for each in others), default=0.0)
+    if off <= min(own, _MOST_TIMES * tolerance * scale):
         return None
     return say(
         "its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} "

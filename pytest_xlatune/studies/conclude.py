@@ -46,7 +46,6 @@ from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
     Past,
-    fitted,
     unlike_warmup,
     usable,
 )
@@ -204,7 +203,7 @@ def _ranks_only(times: int) -> Message:
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:
     """Return an arm over screen and all blocks; None where neither tells."""
-    fit = fitted(decision.past.scored_in_blocks())
+    fit = decision.in_blocks
     standing = decision.ranks.standings.get(arm)
     found = fit.arms.get(arm) if fit is not None else None
     parts = [(standing.estimate, standing.variance)] if standing else []
@@ -277,7 +276,7 @@ def _in_all_blocks(
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
     spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
-    found = compared(fitted(decision.past.scored_in_blocks()), arm, family=1, alpha=SWEEP_ALPHA)
+    found = compared(decision.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(found, Comparison):
         return None
     method = say(
@@ -389,7 +388,7 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
     """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
     if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
         return None
-    fit = fitted(decision.past.scored_in_blocks()) if decision.look else None
+    fit = decision.in_blocks if decision.look else None
     found = largest(
         decision.ranks, fit, verdicts, arms=decision.arms.candidates, kept=decision.kept
     )

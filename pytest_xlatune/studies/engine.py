@@ -31,7 +31,7 @@ from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import combine
+from pytest_xlatune.stats.blocks import BlockFit, combine
 from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal
 from pytest_xlatune.studies.look import (
     SPARE,
@@ -135,6 +135,11 @@ class SweepDecision:
     def look(self) -> Look | None:
         """The look at the deciding blocks; None while some are missing."""
         return self.blocks.look if self.blocks else None
+
+    @cached_property
+    def in_blocks(self) -> BlockFit | None:
+        """The least squares of all blocks, spare ones included."""
+        return fitted(self.past.scored_in_blocks())
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:

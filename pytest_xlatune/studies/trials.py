@@ -471,7 +471,7 @@ class Past:
         """Arm in blocks -> why it cannot run."""
         return {
             key.arm: result.reason or CANNOT_RUN
-            for key, result in sorted(self.confirm.items(), key=lambda item: item[0])
+            for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0))
             if result.status is TrialStatus.DROPPED
         }
 
@@ -486,14 +486,23 @@ class Past:
         compares across it. A trial that was tried again after a later block had begun stands in the
         block beside which it ran, or in none that holds another.
         """
-        dropped = self.dropped
         return [
-            ((self.real_blocks[key], result.epoch, _allocation(result)), key.arm, score)
-            for key, result in sorted(self.confirm.items(), key=lambda item: item[0])
-            if key.arm not in dropped
-            and (not designs or result.trial.design in designs)
-            and (not until or key.block <= until)
-            and (score := usable(result)) is not None
+            cell
+            for key, design, cell in self._scored_in_blocks
+            if (not designs or design in designs) and (not until or key.block <= until)
+        ]
+
+    @cached_property
+    def _scored_in_blocks(self) -> Sequence[tuple[Place, ConfirmDesign | None, ScoredTrial]]:
+        """The scored trials of blocks in the order of their places, with place and design."""
+        return [
+            (
+                key,
+                result.trial.design,
+                ((self.real_blocks[key], result.epoch, _allocation(result)), key.arm, score),
+            )
+            for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0))
+            if key.arm not in self.dropped and (score := usable(result)) is not None
         ]
 
     @cached_property

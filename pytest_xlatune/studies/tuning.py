@@ -48,7 +48,7 @@ from pytest_xlatune.studies.turning import (
 )
 from pytest_xlatune.studies.turning import outline as outline_of_rotations
 from pytest_xlatune.studies.verdicts import best, deployed, named, told
-from pytest_xlatune.studies.waves import Waves, kinds_of
+from pytest_xlatune.studies.waves import Waves
 
 __all__ = ["RotationRule", "TuningStudy"]
 
@@ -151,7 +151,6 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 self,
                 screened=sum(trial.is_screened for trial in ahead),
                 filled=later.arms.told,
-                kinds=kinds_of(sweep.arms.read_evidence),
             )
             return (*outline_of_rotations(self), *of_trials)
 

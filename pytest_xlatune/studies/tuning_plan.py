@@ -649,20 +649,13 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
         raise ConfigError.unknown("profile", unknown, valid=known | names, where=where)
 
 
-def outline(
-    sweep: TuningPlan,
-    *,
-    screened: int,
-    filled: Sequence[Message],
-    kinds: tuple[str, ...] | None,
-) -> tuple[Message, ...]:
+def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> tuple[Message, ...]:
     """Return what a plan says of a sweep: trials, slots, and the smallest effect it finds.
 
     Args:
         sweep: whose plan.
         screened: trials of the screen that can be named.
         filled: how slots of derived waves are filled so far.
-        kinds: the collectives of the program; None is unknown.
     """
     layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
     slots = [
@@ -675,11 +668,10 @@ def outline(
         )
         for rule in rules
     ]
-    acting = _acting(sweep, kinds)
     more = say(", and those of derived waves") if sweep.policy.derives else None
     if not isinstance(layout, Plan):
         trials = say("{trials} trials{more}", trials=screened, more=more)
-        return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled, *acting)
+        return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled)
     seen = [
         say(
             "{start:size} ({finalist:size}) at {sigma:size} job noise",
@@ -726,39 +718,6 @@ def outline(
             seen=seen,
         ),
         *filled,
-        *acting,
-    )
-
-
-def _acting(sweep: TuningPlan, kinds: tuple[str, ...] | None) -> tuple[Message, ...]:
-    """Return the collectives of the program that derived profiles must act on."""
-    if not sweep.rules or sweep.context is None:
-        return ()
-    if kinds is not None:
-        return (
-            say(
-                "derived profiles must act on the collectives of the baseline's program: "
-                "{collectives}",
-                collectives=kinds,
-            )
-            if kinds
-            else say(
-                "derived profiles must act on the collectives of the baseline's program: none"
-            ),
-        )
-    is_run = any(singles.evidence for singles in sweep.singles)
-    return (
-        say(
-            (
-                "an evidence run of the baseline will show which derived settings do nothing to "
-                "its program"
-            )
-            if is_run
-            else (
-                "an evidence run of the baseline will show which derived settings do nothing to "
-                "its program: `xlatune evidence SWEEP_FILE`"
-            )
-        ),
     )
 
 

@@ -117,7 +117,8 @@ class RankReader:
     def feed(self, chunk: bytes, rank: int | None = None) -> None:
         """Read more of a log: that of a rank, or one whose lines name theirs."""
         self.log(rank).feed(chunk)
-        self._tails[rank] = (self._tails.get(rank, b"") + chunk)[-_TAIL_BYTES:]
+        kept = b"" if len(chunk) >= _TAIL_BYTES else self._tails.get(rank, b"")
+        self._tails[rank] = (kept + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def standstill(self) -> Standstill | None:
         """Say which rank is behind as far as the lines tell; None where they name none."""

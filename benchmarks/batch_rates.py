@@ -122,7 +122,6 @@ def asked_of(cell: Cell, budget: int) -> Asked:
     return Asked(
         cell=cell, variants={}, profiles=none, others={}, selected=None, budget=budget, seed=0,
         loss_tolerance=0.02,
-        read_reference=lambda *_: None,
     )  # fmt: skip
 
 

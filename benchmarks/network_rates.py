@@ -24,10 +24,9 @@ import pages
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.pairs import CONCLUSION, NetworkRecord
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.cell_arms import LEVEL
+from pytest_xlatune.studies.cell_arms import ACCUSED, waves_in
 from pytest_xlatune.studies.network_check import Network, NetworkStudy
 
 MANY = 16  # nodes, above which a row may have fewer checks
@@ -83,7 +82,7 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
     random = np.random.default_rng([seed, 20261123])
     names = study.cell.nodelist
     level = dict(zip(names, random.normal(0, world.spread, len(names)), strict=True))
-    rack = study.layout.rack_of
+    rack = study.rack_of
     lost = math.log1p(-world.loss)
     # the fault is anywhere
     first, second = (names[at] for at in random.choice(len(names), 2, replace=False))
@@ -97,7 +96,7 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
         value = min(level[a], level[b]) + random.normal(0, world.sigma)
         if random.random() < world.bad_jobs:
             value += math.log1p(-random.uniform(0.02, 0.05))
-        if study.layout.is_across(nodes):
+        if study.is_across(nodes):
             value += math.log1p(-world.across)
         if (
             (world.fault == NODE and first in nodes)
@@ -110,35 +109,29 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
         return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
 
     history: list[TrialResult] = []
+    waves = 0
     while trials := study.decide(history).due:
         history += map(run, trials)
-    concluded = study.decide(history).conclusion
-    record, whole = concluded.record, concluded.verdict(CONCLUSION)
-    assert isinstance(record, NetworkRecord)
-    assert whole is not None
+        waves += waves_in(map(study.pair_of, trials))
+    verdicts = study.decide(history).conclusion.verdicts
+    accused = [verdict for verdict in verdicts if verdict.kind in ACCUSED]
+    is_link = any("+" in verdict.arm for verdict in accused)
+    named = {name for verdict in accused for name in verdict.arm.split("+")}
+    said = {rack[name] for name in named} if world.fault == UPLINK and is_link else named
     truth = {NODE: {first}, LINK: pair, UPLINK: racks}.get(world.fault, set())
-    said = {*record.accused, *record.link}
-    right = said == truth and (not truth or bool(record.accused) is (world.fault == NODE))
-    waves = {(each.trial.stage, each.trial.block) for each in history}
-    innocent = bool(said) and not right and not (world.fault == UPLINK and record.link)
-    shift = lost if world.fault else 0.0
+    right = said == truth and (not truth or is_link is (world.fault != NODE))
+    is_open = not accused and any(v.kind is VerdictKind.INCONCLUSIVE for v in verdicts)
     found = Counter(
         jobs=len(history),
-        waves=len(waves),
-        right=int(right and (bool(truth) or whole.kind in LEVEL)),
-        accusing=int(innocent),
-        open=int(whole.kind is VerdictKind.INCONCLUSIVE),
-        healthy=int(bool(truth) and whole.kind in LEVEL),
+        waves=waves,
+        right=int(right and not is_open),
+        accusing=int(bool(accused) and not right),
+        open=int(is_open),
+        healthy=int(bool(truth) and not accused and not is_open),
     )
-    if whole.ci95 is not None and right:
+    if right and accused and (interval := accused[0].ci95):
         found["intervals"] += 1
-        found["held"] += whole.ci95[0] <= math.expm1(shift) <= whole.ci95[1]
-    if record.node_loss is not None and record.link_loss is not None and not said:
-        of_nodes = world.loss if world.fault == NODE else 0.0
-        of_links = world.loss if world.fault in (LINK, UPLINK) else 0.0
-        found["bounds"] += 1
-        found["bound held"] += record.node_loss >= of_nodes and record.link_loss >= of_links
-        found["excluded"] += round(1e6 * max(record.node_loss, record.link_loss))
+        found["held"] += interval[0] <= math.expm1(lost) <= interval[1]
     return found
 
 
@@ -151,8 +144,6 @@ def rates(world: World, checks: int) -> Counter[str]:
 def row(world: World, checks: int) -> str:
     total = rates(world, checks)
     held = f"{100 * total['held'] / total['intervals']:.1f}" if total["intervals"] else "-"
-    bound = f"{100 * total['bound held'] / total['bounds']:.1f}" if total["bounds"] else "-"
-    excluded = f"{total['excluded'] / 1e4 / total['bounds']:.1f}" if total["bounds"] else "-"
     nodes = f"{world.nodes} in {world.racks} racks" if world.racks else f"{world.nodes}"
     shares = (
         f"{100 * total[name] / checks:.1f}" for name in ("right", "accusing", "open", "healthy")
@@ -160,7 +151,7 @@ def row(world: World, checks: int) -> str:
     return (
         f"| {nodes} | {world.words} | {world.truth} | {' | '.join(shares)} | "
         f"{total['jobs'] / checks:.0f} | {total['waves'] / checks:.0f}, {total['most waves']} | "
-        f"{held} | {excluded} / {bound} | {checks} |"
+        f"{held} | {checks} |"
     )
 
 
@@ -197,10 +188,9 @@ def table(checks: int, larger: int, only: str) -> str:
         (
             "| nodes | job noise | truth | right | an innocent node or link is accused | cannot "
             "tell | said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of "
-            "right accusations that hold the truth | without accusation: excluded loss, mean / "
-            "bounds that hold | checks |"
+            "right accusations that hold the truth | checks |"
         ),
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for world in worlds():
         if only and not re.search(only, f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"):

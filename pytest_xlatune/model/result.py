@@ -508,11 +508,6 @@ class StudyRecord(Record, frozen=True, kw_only=True):
         """TFLOP/s that one device can do, as declared; None is unknown."""
         return None
 
-    def shown_by(self, trial: Trial, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the arms whose use of a device a trial on `nodes` shows; () of settings."""
-        del trial, nodes
-        return ()
-
     def shown_name(self, arm: str) -> str:
         """Return how a plot calls an arm: by its id, where the study has no better name."""
         return arm

@@ -18,6 +18,7 @@ from statistics import fmean
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.message import Message
+from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult
@@ -83,16 +84,14 @@ class Subject:
 
     @property
     def uses(self) -> Mapping[str, DeviceUse]:
-        """Arm -> what it takes of a device, of a study whose arms are cells.
-
-        In a check of a network a node's is that of every run that it took part in.
-        """
-        facts, nodes = self.conclusion.facts, {cell.digest: cell.nodelist for cell in self.cells}
+        """Arm -> what it takes of a device, of a study whose arms are cells."""
+        facts = self.conclusion.facts
+        if not isinstance(facts, CellsRecord):
+            return {}
         scores: dict[str, list[Score]] = {}
         for result in self.history:
             if result.score is not None:
-                for arm in facts.shown_by(result.trial, nodes.get(result.trial.cell_digest, ())):
-                    scores.setdefault(arm, []).append(result.score)
+                scores.setdefault(result.trial.arm, []).append(result.score)
         return {
             arm: use
             for arm, own in sorted(scores.items())

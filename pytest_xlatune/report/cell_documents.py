@@ -14,8 +14,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.pairs import CONCLUSION, CellsRecord, PairFound
-from pytest_xlatune.model.result import Conclusion, Verdict
+from pytest_xlatune.model.pairs import CellsRecord, PairFound
+from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
 from pytest_xlatune.report import DeviceUse, Subject
 from pytest_xlatune.report.document import (
@@ -54,6 +54,10 @@ def cell_document(subject: Subject) -> Document:
     nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
     whole = dataclasses.replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
     reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
+    accused = [
+        v.arm for v in conclusion.verdicts if v.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
+    ]
+    first = [name for arm in accused for name in arm.split("+")]
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
         header=header(whole, load=_sizes(subject)),
@@ -76,7 +80,7 @@ def cell_document(subject: Subject) -> Document:
             can_tell(conclusion, "study"),
             jobs(subject),
         ),
-        drawn=drawn("Every pair", pair_matrix(record.pairs, nodes=nodes, first=record.named)),
+        drawn=drawn("Every pair", pair_matrix(record.pairs, nodes=nodes, first=first)),
     )
 
 
@@ -118,24 +122,18 @@ def _arms(subject: Subject) -> Table:
             "~against",
             lambda each: ABSENT if each.delta is None else plainly(each.against) or ABSENT,
         ),
-        *_use_columns(subject),
+        *([] if conclusion.found(CellsRecord).pairs else _use_columns(subject)),
         (">runs", lambda each: str(each.n)),
         ("~why", REASONS[1]),
     ]
     rows = (*((reference,) if is_arm and reference else ()), *conclusion.verdicts)
-    return verdict_table((row for row in rows if row.arm != CONCLUSION), *shown)
+    return verdict_table(rows, *shown)
 
 
 def _pairs(pairs: Sequence[PairFound]) -> Section:
-    ordered = sorted(pairs, key=lambda each: each.change or 0.0)
+    slowest = sorted(pairs, key=lambda pair: pair.change)[:_MOST_PAIRS]
     rows = tuple(
-        (
-            literal("-".join(pair.nodes)),
-            points(pair.change),
-            "its first run" if pair.fresh is None else "fresh runs",
-            str(pair.runs),
-        )
-        for pair in ordered[:_MOST_PAIRS]
+        (literal("-".join(pair.nodes)), points(pair.change), str(pair.runs)) for pair in slowest
     )
     return section(
         "Pairs",
@@ -144,7 +142,7 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
             "A first run is held against the median of its round; fresh runs against the median of "
             "all first runs, those of the slowest pair against the runs beside them."
         ),
-        Table(columns=columns("~Pair", ">change %", "~by", ">runs"), rows=rows),
+        Table(columns=columns("~Pair", ">change %", ">runs"), rows=rows),
     )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import Message, first, sentence
-from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -305,7 +304,6 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
 
 def tally(verdicts: Sequence[Verdict]) -> str:
     """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
-    verdicts = [verdict for verdict in verdicts if verdict.arm != CONCLUSION]
     words_of = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
     names = [*words_of, *VerdictKind, "not measured yet"]
     found = [

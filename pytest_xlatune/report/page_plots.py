@@ -15,7 +15,6 @@ from itertools import pairwise
 from statistics import fmean
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.result import (
@@ -253,14 +252,6 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         and math.isfinite(verdict.delta)
         and verdict.kind is not VerdictKind.INVALID
         and not is_pending(verdict)
-    ]
-    # The conclusion of a network study repeats a node's row, unless it accuses a link.
-    of_arms = {(verdict.delta, verdict.ci95) for verdict in shown if verdict.arm != CONCLUSION}
-    shown = [
-        verdict
-        for verdict in shown
-        if verdict.arm != CONCLUSION
-        or (verdict.kind in CONFIRMED and (verdict.delta, verdict.ci95) not in of_arms)
     ]
     if not shown:
         return None

@@ -37,19 +37,15 @@ _DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"))
 def pair_matrix(
     pairs: Sequence[PairFound], *, nodes: Sequence[str], first: Sequence[str]
 ) -> Matrix | None:
-    """Return the change of every pair, fresh runs before first ones.
+    """Return the change of every pair.
 
     Of more than `_MOST_NODES` of the `nodes` those named `first`, and those in the slowest pairs,
     are shown.
     """
-    if not pairs:
-        return None
-    change = {frozenset(each.nodes): each.change for each in pairs}
-    told = sorted((item for item in change.items() if item[1] is not None), key=_by_change)
-    slowest = dict.fromkeys(name for pair, _ in told for name in sorted(pair))
-    kept = set(list(dict.fromkeys((*first, *slowest)))[:_MOST_NODES])
-    of_pairs = {name for pair in change for name in pair}
-    names = [name for name in nodes if name in kept and name in of_pairs]
+    change = {frozenset(pair.nodes): pair.change for pair in pairs}
+    slowest = [name for pair in sorted(pairs, key=lambda pair: pair.change) for name in pair.nodes]
+    kept = list(dict.fromkeys(name for name in (*first, *slowest) if name in slowest))[:_MOST_NODES]
+    names = [name for name in nodes if name in kept]
     if not names:
         return None
     caption = (
@@ -65,11 +61,7 @@ def pair_matrix(
     )
 
 
-def _by_change(pair: tuple[frozenset[str], float | None]) -> float:
-    return pair[1] or 0.0
-
-
-def _square(one: str, other: str, change: Mapping[frozenset[str], float | None]) -> Square:
+def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
     found = change.get(frozenset((one, other))) if one != other else None
     if found is None:
         return Square(looks="empty", text="", said="")

@@ -337,8 +337,6 @@ class Asked:
         budget: trials that the study may cost.
         seed: of the random orders.
         loss_tolerance: relative distance of a loss that makes a trial invalid.
-        read_reference: path of an earlier `nodes.json` -> Tokens/s/device of its median node;
-            raises ConfigError where it is no report of this cell, be it on other nodes.
         configured: the trainer's configuration file, key -> value, where it can be read here.
         commits: as the user named them, where commits are compared: `others` has their cells by
             short hash and subject then, in order.
@@ -353,7 +351,6 @@ class Asked:
     budget: int
     seed: int
     loss_tolerance: float
-    read_reference: Callable[[str], float]
     configured: Mapping[str, str] = field(default_factory=dict)
     commits: str = ""
     asks_compiler: bool = False

@@ -63,7 +63,7 @@ class CellWalk(ABC, Generic[C]):
 
     Attributes:
         study: whose question it is.
-        results: its scored trials in a history, by id.
+        results: its scored trials in a history, by id: the order of arrival says nothing.
         planned: the trials of all stages so far, in order.
         pending: those of the last stage that are not over.
         later: how many are likely to follow them, those that cannot be planned yet included.
@@ -71,7 +71,6 @@ class CellWalk(ABC, Generic[C]):
 
     def __init__(self, study: C, history: History) -> None:
         self.study = study
-        # by id: the order of arrival says nothing
         self.results: Mapping[str, TrialResult] = {
             result.trial.id: result
             for result in sorted(history, key=lambda each: each.trial.id)
@@ -104,22 +103,21 @@ class CellWalk(ABC, Generic[C]):
             later: how many are likely to follow.
         """
         self.planned += trials
-        over = {trial.id: found for trial in trials if (found := self.over(trial)) is not None}
-        self.pending = tuple(trial for trial in trials if trial.id not in over)
+        self.pending = tuple(trial for trial in trials if self.over(trial) is None)
         if self.pending:
             self.later = later
             raise _StageOpenError
-        return [over[trial.id] for trial in trials]
+        return self.of(trials)
 
     def over(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial that is over; None of another."""
-        found = self.results.get(trial.id)
-        return found if found is not None and found.status.is_final else None
+        result = self.results.get(trial.id)
+        return result if result is not None and result.status.is_final else None
 
     def value(self, trial: Trial) -> float | None:
         """Return the log score of a trial; None where there is none."""
-        found = self.over(trial)
-        score = usable(found) if found is not None else None
+        result = self.over(trial)
+        score = usable(result) if result is not None else None
         return None if score is None else score.value
 
     def of(self, trials: Sequence[Trial]) -> list[TrialResult]:
@@ -136,13 +134,12 @@ class CellWalk(ABC, Generic[C]):
         reference: Verdict | None = None,
     ) -> Conclusion:
         """Return the conclusion as far as the walk came; the record says what was declared."""
-        told = tuple(verdicts)
-        found = next((verdict.mde80 for verdict in told if verdict.mde80), None)
-        record = replace(record, peak_tflops=self.study.asked.peak_tflops, mde80=found)
+        verdicts = tuple(verdicts)
+        mde80 = next((verdict.mde80 for verdict in verdicts if verdict.mde80), None)
         return Conclusion(
             reference=reference,
-            verdicts=told,
-            record=record,
+            verdicts=verdicts,
+            record=replace(record, peak_tflops=self.study.asked.peak_tflops, mde80=mde80),
             alpha=alpha,
             complete=self.is_over,
             notes=tuple(notes),
@@ -165,11 +162,11 @@ class CellWalk(ABC, Generic[C]):
     @cached_property
     def by_arm(self) -> dict[str, list[TrialResult]]:
         """The results of all stages by arm, in the order of the stages; once the walk has ended."""
-        found: dict[str, list[TrialResult]] = {each.id: [] for each in self.study.compared(())}
+        results: dict[str, list[TrialResult]] = {arm.id: [] for arm in self.study.compared(())}
         for result in self.of(self.planned):
             for arm in self.arms_of(result.trial):
-                found[arm].append(result)
-        return found
+                results[arm].append(result)
+        return results
 
 
 W = TypeVar("W", bound=CellWalk[Any])
@@ -223,8 +220,8 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come: trials on the nodes of others run beside them."""
         walk = self.walked(history)
-        named = (*(result.trial for result in walk.results.values()), *walk.pending)
-        places = ((trial.id, self.place_of(trial)) for trial in named)
+        trials = (*(result.trial for result in walk.results.values()), *walk.pending)
+        places = ((trial.id, self.place_of(trial)) for trial in trials)
         return Outlook(
             ahead=walk.pending,
             left=walk.left,
@@ -240,7 +237,7 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
         return ()
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a trial stands, e.g. `round 3 of about 7, 4 pairs`."""
+        """Return where a trial stands, e.g. `round 3 of about 7`."""
         del trial
         return None
 
@@ -346,33 +343,17 @@ def dropped(verdict: Verdict, *reasons: Message) -> Verdict:
 
 
 def within_spread(verdict: Verdict, change: float, *, sigma: float, n: int) -> Verdict:
-    """Return a verdict with the change of a single run; its interval comes from the spread.
+    """Return a verdict with the change of a single run, a log ratio to the level of all.
 
-    Args:
-        verdict: on the arm.
-        change: log ratio of its run to the level of all.
-        sigma: robust spread of the single runs of all arms.
-        n: how many they are.
+    Its interval comes from `sigma`, the robust spread of the single runs of all `n` arms.
     """
     reach = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
     return changed(verdict, change, (change - reach, change + reach))
 
 
-# verdicts on arms that are not accused
-LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)
-_WORST_FIRST = (VerdictKind.INVALID, VerdictKind.SLOWER, VerdictKind.INCONCLUSIVE)
-
-
-def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return verdicts in the order of a report: the worst kind first, then the greatest loss."""
-
-    def rank(each: Verdict) -> tuple[int, float]:
-        order = _WORST_FIRST.index(each.kind) if each.kind in _WORST_FIRST else len(_WORST_FIRST)
-        return order, each.delta or 0.0
-
-    return sorted(verdicts, key=rank)
-
-
+ACCUSED = (VerdictKind.INVALID, VerdictKind.SLOWER)
+LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)  # of arms that are not accused
+# the kinds that are named in a sentence; these and their order are those of a report
 _NAMED = {
     VerdictKind.INVALID: "not measured: {arms}",
     VerdictKind.SLOWER: "slower: {arms}",
@@ -380,6 +361,17 @@ _NAMED = {
     VerdictKind.FASTER: "faster: {arms}",
 }
 _MOST_NAMED = 8
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return verdicts in the order of a report: the worst kind first, then the greatest loss."""
+    worst = [*_NAMED][:3]
+
+    def rank(verdict: Verdict) -> tuple[int, float]:
+        order = worst.index(verdict.kind) if verdict.kind in worst else len(worst)
+        return order, verdict.delta or 0.0
+
+    return sorted(verdicts, key=rank)
 
 
 def in_a_sentence(verdicts: Sequence[Verdict]) -> Message:
@@ -401,13 +393,7 @@ def _with_change(verdict: Verdict) -> Message:
 
 
 def refuse_budget(what: str, *, budget: int, least: int, most: int) -> None:
-    """Refuse a budget that does not pay for the first stage.
-
-    Args:
-        what: takes how many, e.g. `8 nodes need 8 jobs to begin with`.
-        budget: of the study.
-        least: jobs of the first stage.
-        most: jobs that it takes at most.
+    """Refuse a budget below the `least` jobs that a study needs, as `what` says; `most` it takes.
 
     Raises:
         ConfigError: naming the budget to ask for.
@@ -431,12 +417,7 @@ def refuse_unless_positive(what: str, **values: float | None) -> None:
 
 
 def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
-    """Refuse a node list of fewer nodes, or that names one twice, in whatever case.
-
-    Args:
-        names: the list.
-        least: how many are needed.
-        study: its kind, e.g. `node`.
+    """Refuse a list of fewer nodes than a study needs, or that names one twice, in whatever case.
 
     Raises:
         ConfigError: with the list.
@@ -455,8 +436,7 @@ def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
     """Return how many trials of equal length follow one another, where node lists are disjoint.
 
-    Args:
-        nodelists: of the trials, in their order; one without names is this machine.
+    The node lists stand in the order of the trials; one without names is this machine.
     """
     free: dict[str, int] = {}  # node -> trials before it can take another
     for names in nodelists:
@@ -488,12 +468,10 @@ OF_THE_NODES = frozenset(
 def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
     """Whether a trial without a score says nothing of its nodes, or of what it was run for.
 
-    Args:
-        result: of the trial.
-        by: failure classes that excuse it, beside those that excuse every trial.
+    Failure classes `by` excuse it, beside those that excuse every trial.
     """
     excuses = {*_OF_THE_SITE, *by}
     if result.outcome is not None and CLASS_OF_STATE.get(result.outcome.state) in excuses:
         return True
-    found = result.asking or result.findings
-    return bool(found) and found[-1].cls in excuses
+    findings = result.asking or result.findings
+    return bool(findings) and findings[-1].cls in excuses

@@ -9,7 +9,7 @@ of executors or logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean, median, stdev
 from typing import ClassVar
@@ -24,7 +24,6 @@ from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
     Conclusion,
-    Finding,
     TrialResult,
     Verdict,
     VerdictKind,
@@ -86,6 +85,7 @@ LARGE_LOSS_AT = math.log1p(-0.05)
 # nodes accused one, where 3 % of the jobs are bad
 SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # below the median by both
 MIN_SUSPECTS, SHARE = 3, 4  # suspects: a fourth of the nodes, three at least
+CONTROLS = 4  # nodes near the median that run beside the suspects
 MIN_NODES = 3
 MIN_ROUNDS = 2
 ALPHA = 0.05
@@ -96,14 +96,9 @@ SCREEN, ROUND = "screen", "round"
 
 
 class NodesRecord(CellsRecord, frozen=True, kw_only=True):
-    """Which nodes a node study recommends.
-
-    Attributes:
-        healthy: by the names that Slurm knows; () before the check is over.
-    """
+    """What a node study says besides its verdicts; `files` has the nodes that it recommends."""
 
     kind: ClassVar[str] = KIND
-    healthy: tuple[str, ...] = ()
 
 
 class Nodes(DeclaredStudy, frozen=True, kw_only=True):
@@ -111,11 +106,8 @@ class Nodes(DeclaredStudy, frozen=True, kw_only=True):
 
     Attributes:
         rounds: fresh runs of each suspect, beside the controls.
-        controls: nodes near the median that run beside the suspects.
         reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
             without it the median of these nodes is all that they are held against.
-        reference: the path of an earlier check's `nodes.json`, in the place of `reference_tgs`: its
-            median node, if its cell is this one on whatever nodes.
         floor_tgs: Tokens/s/device of which the report says which nodes are below; None is none.
         peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
@@ -125,41 +117,23 @@ class Nodes(DeclaredStudy, frozen=True, kw_only=True):
     # a node 3 % slow among bad jobs is found in 55 % of the checks with 4, in 73 % with 8
     # (python benchmarks/node_rates.py)
     rounds: int = 4
-    controls: int = 4
     reference_tgs: Real | None = None
-    reference: str = ""
     floor_tgs: Real | None = None
     peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
-        if self.rounds < MIN_ROUNDS or self.controls < 1:
-            raise ConfigError(
-                f"nodes: {self.rounds} rounds with {self.controls} controls, expected at least "
-                f"{MIN_ROUNDS} rounds and 1 control; 4 and 4 have the error rates of "
-                "docs/reference/error_rates.md"
-            )
+        if self.rounds < MIN_ROUNDS:
+            raise ConfigError(f"nodes: {self.rounds} rounds, expected at least {MIN_ROUNDS} rounds")
         refuse_unless_positive(
             "nodes",
             reference_tgs=self.reference_tgs,
             floor_tgs=self.floor_tgs,
             peak_tflops=self.peak_tflops,
         )
-        if self.reference and self.reference_tgs is not None:
-            raise ConfigError(
-                f"nodes: reference={self.reference!r} and reference_tgs={self.reference_tgs:g} are "
-                "both given; give one of them"
-            )
 
     def study(self, asked: Asked) -> NodeStudy:
-        """Return the study of the pinned nodes, each by itself.
-
-        Raises:
-            ConfigError: the earlier check cannot be read, or is of another cell.
-        """
-        if self.reference:
-            tgs = asked.read_reference(self.reference)
-            return replace(self, reference="", reference_tgs=tgs).study(asked)
+        """Return the study of the pinned nodes, each by itself."""
         return NodeStudy(
             cells=tuple(replace(asked.cell, nodelist=(node,)) for node in asked.cell.nodelist),
             asked=self,
@@ -188,10 +162,10 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
-        found = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
-        refuse_nodes(found, least=MIN_NODES, study="node")
-        what = f"{len(found)} nodes need {len(found)} jobs to begin with"
-        refuse_budget(what, budget=self.budget, least=len(found), most=self.most_jobs)
+        names = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
+        refuse_nodes(names, least=MIN_NODES, study="node")
+        what = f"{len(names)} nodes need up to {self.most_jobs} jobs"
+        refuse_budget(what, budget=self.budget, least=self.most_jobs, most=self.most_jobs)
 
     @property
     def policy(self) -> Policy:
@@ -206,7 +180,8 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     @property
     def most_jobs(self) -> int:
         """What it costs where as many nodes as can be are run again."""
-        return len(self.cells) + self.asked.rounds * (self.most_suspects + self.asked.controls)
+        again = min(self.most_suspects + CONTROLS, len(self.cells))
+        return len(self.cells) + self.asked.rounds * again
 
     @property
     def ids(self) -> Sequence[str]:
@@ -216,33 +191,28 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
     @property
     def outline(self) -> tuple[Message, ...]:
         """What a plan says of it: jobs and waves."""
-        nodes, asked = len(self.cells), self.asked
         return (
-            say("{nodes} jobs, one on each node, all at once", nodes=nodes),
+            say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells)),
             say(
                 "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
                 "controls: at most {jobs} jobs in {waves} waves",
-                rounds=asked.rounds,
+                rounds=self.asked.rounds,
                 suspects=self.most_suspects,
-                controls=asked.controls,
-                jobs=min(self.most_jobs, self.budget),
-                waves=1 + asked.rounds,
+                controls=CONTROLS,
+                jobs=self.most_jobs,
+                waves=1 + self.asked.rounds,
             ),
         )
+
+    def place_of(self, trial: Trial) -> Message | None:
+        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
+        text = "round {round} of {rounds}, suspects and controls"
+        text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
+        return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
 
     def begin(self, history: History) -> NodeWalk:
         """Return the walk before the first runs."""
         return NodeWalk(self, history)
-
-    def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
-        if trial.stage == SCREEN:
-            return say("first run of {nodes} nodes", nodes=len(self.cells))
-        return say(
-            "round {round} of {rounds}, suspects and controls",
-            round=trial.block,
-            rounds=self.asked.rounds,
-        )
 
 
 class NodeWalk(CellWalk[NodeStudy]):
@@ -251,31 +221,27 @@ class NodeWalk(CellWalk[NodeStudy]):
     is_screened = False  # whether the first run of every node is over
     suspects: tuple[str, ...] = ()  # the nodes that are run again
     controls: tuple[str, ...] = ()  # those beside them
-    affordable = 0  # rounds that the budget allows
     rounds = 0  # those that were begun
 
     def walk(self) -> None:
         """Run every node once, then rounds of those that are low, beside controls."""
         study = self.study
-        first = [study.trial_of(arm, SCREEN) for arm in study.every_arm]
-        self.run(first)
+        self.run([study.trial_of(arm, SCREEN) for arm in study.every_arm])
         self.is_screened = True
         if self.is_common or not self.low:
             return
         self.suspects = self.low[: study.most_suspects]
         good = (name for name in self.values if name not in {*self.low, *self.faulty})
         nearest = sorted(good, key=lambda name: (abs(self.values[name] - self.level), name))
-        self.controls = tuple(nearest[: study.asked.controls])
+        self.controls = tuple(nearest[:CONTROLS])
         names = [*self.suspects, *self.controls]
-        affordable = (study.budget - len(first)) // len(names)
-        self.affordable = 0 if affordable < MIN_ROUNDS else min(affordable, study.asked.rounds)
         # what failed in a round is in no later one
-        while self.rounds < self.affordable and {*names} & {*self.suspects}:
+        while self.rounds < study.asked.rounds and {*names} & {*self.suspects}:
             self.rounds += 1
             arms = [arm for arm in study.every_arm if arm.id in names]
             trials = study.block(ROUND, self.rounds, arms)
-            ended = self.run(trials, later=(self.affordable - self.rounds) * len(trials))
-            lost = {e.trial.arm for e in ended if usable(e) is None or hard_errors(e)}
+            results = self.run(trials, later=(study.asked.rounds - self.rounds) * len(trials))
+            lost = {e.trial.arm for e in results if usable(e) is None or hard_errors(e)}
             names = [name for name in names if name not in lost]
 
     # -- what the runs show
@@ -327,17 +293,14 @@ class NodeWalk(CellWalk[NodeStudy]):
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
         """The scores of the rounds."""
-        last = {
-            name: max(result.epoch for result in own) for name, own in self.by_arm.items() if own
-        }
         return tuple(
             BlockScore(block=result.trial.block, arm=result.trial.arm, value=score.value)
-            for own in self.by_arm.values()
-            for result in own
+            for runs in self.by_arm.values()
+            for result in runs
             # a node that was brought back is another one than before
             if result.trial.block
             and (score := usable(result))
-            and result.epoch == last[result.trial.arm]
+            and result.epoch == max(run.epoch for run in runs)
         )
 
     @cached_property
@@ -353,22 +316,19 @@ class NodeWalk(CellWalk[NodeStudy]):
         verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
         good = {verdict.arm for verdict in verdicts if verdict.kind in LEVEL and self.is_over}
-        healthy = tuple(each for each in names if each.lower() in good)
-        told = in_a_sentence(verdicts) if self.is_screened else say("no verdict yet")
+        healthy = tuple(name for name in names if name.lower() in good)
+        answer = in_a_sentence(verdicts) if self.is_screened else say("no verdict yet")
         summary = (
-            say("{nodes:+node}: {told}", nodes=len(names), told=told),
+            say("{nodes:+node}: {answer}", nodes=len(names), answer=answer),
             say("recommended: {nodes:,}", nodes=healthy or ("none",)),
         )
-        is_none = self.is_screened and not healthy
-        none = say("no node of {nodes} can be recommended", nodes=len(names))
         head = f"# {len(healthy)} of {counted(len(names), 'node')}; a sweep takes them with "
         listed = f"{head}--xlatune-nodelist=@healthy\n{','.join(healthy)}\n"
         sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
         record = NodesRecord(
             sigma=self.sigma if sigma is None and self.values else sigma,
-            healthy=healthy,
             summary=summary,
-            objection=(none, *summary) if is_none else (),
+            objection=summary if self.is_screened and not healthy else (),
             files={HEALTHY_FILE: listed} if healthy else {},
         )
         alpha, notes = ALPHA if self.rounds else 0.0, self._notes(verdicts)
@@ -388,9 +348,9 @@ class NodeWalk(CellWalk[NodeStudy]):
         verdict = self._of_runs(replace(so_far(name, runs), against=say(MEDIAN)), runs)
         if hard := hard_errors(*runs):
             verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
-        if said := _findings(runs, FailureClass.NODE_SAID):
-            own = say("its own log says: {lines: | }", lines=at_most(3, said))
-            verdict = replace(verdict, reasons=(*verdict.reasons, own))
+        if lines := _lines(runs, FailureClass.NODE_SAID):
+            said = say("its own log says: {lines: | }", lines=at_most(3, lines))
+            verdict = replace(verdict, reasons=(*verdict.reasons, said))
         return verdict
 
     def _of_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
@@ -441,21 +401,18 @@ class NodeWalk(CellWalk[NodeStudy]):
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from that of all others; None: it does not."""
-        every = [result for own in self.by_arm.values() for result in own]
-        usual, tolerance = median_loss(every), self.study.loss_tolerance
+        results = [result for runs in self.by_arm.values() for result in runs]
+        usual, tolerance = median_loss(results), self.study.loss_tolerance
         if usual is None or len(self.values) < MIN_NODES:
             return None
         for loss in losses_of(scored):
-            if different_loss(loss, usual, tolerance=tolerance, first=first_loss(every)):
+            if different_loss(loss, usual, tolerance=tolerance, first=first_loss(results)):
                 text = "it computes something else: its loss is {loss:.6g}, the median {median:.6g}"
                 return say(text, loss=loss, median=usual)
         return None
 
     def _suspect(self, base: Verdict, *, n: int) -> Verdict:
         """Return the verdict on a node that is run again beside the controls."""
-        if not self.rounds:
-            text = "low in its first run; the budget of {budget} jobs is spent, ask for {ask}"
-            return undecided(base, say(text, **self.study.jobs))
         if not self.is_over:
             return screened(base, say(ITS_FIRST_RUN_AGAIN))
         if self.fit is None:
@@ -464,34 +421,28 @@ class NodeWalk(CellWalk[NodeStudy]):
         found = compare(self.fit, base.arm, family=len(self.suspects), alpha=ALPHA)
         if isinstance(found, NoComparison):
             return undecided(base, found.reason)
-        is_dunnett = found.method.code is MessageCode.DUNNETT
         method = say(
             "{rounds} rounds beside {controls:+control}, {rule}",
             rounds=self.fit.n_blocks,
             controls=len(self.controls),
-            rule=say("Dunnett" if is_dunnett else "Bonferroni"),
+            rule=say("Dunnett" if found.method.code is MessageCode.DUNNETT else "Bonferroni"),
         )
         base = with_comparison(base, found, kind=base.kind, reasons=())
         base = replace(base, n=n, method=method)
         # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
         upper = 2 * found.estimate - found.lower
         low, high = found.ci95
-        loss, worse = -relative(LOSS_AT), -relative(LARGE_LOSS_AT)
         if upper < LOSS_AT:
             text = "a loss of {loss:size} or more, 95 % over all suspects"
             return decided(base, VerdictKind.SLOWER, say(text, loss=-relative(upper)))
-        if low < LARGE_LOSS_AT and high > LOSS_AT:
-            text = "its interval holds losses of {loss:size} and of {worse:size}"
-            return undecided(base, say(text, loss=loss, worse=worse))
-        if found.estimate < LOSS_AT:
+        if found.estimate < LOSS_AT or (low < LARGE_LOSS_AT and high > LOSS_AT):
             text = "a loss of {loss:size} is neither shown nor excluded"
-            return undecided(base, say(text, loss=loss))
+            return undecided(base, say(text, loss=-relative(LOSS_AT)))
         return not_accused(base, say("low in its first run, not when run again beside controls"))
 
     # -- notes
 
     def _notes(self, verdicts: Sequence[Verdict]) -> Iterator[Message]:
-        study, asked = self.study, self.study.asked
         yield from self._unasked()
         if not self.is_screened:
             return
@@ -503,20 +454,16 @@ class NodeWalk(CellWalk[NodeStudy]):
         if len(self.low) > len(self.suspects):
             text = "{low} of {nodes:+node} are low: do not trust the median, say reference_tgs="
             yield say(text, low=len(self.low), nodes=len(self.values))
-        if self.suspects and self.affordable < asked.rounds:
-            text = "the budget of {budget} jobs allows {allowed} of {rounds} rounds; all take {ask}"
-            yield say(text, allowed=self.affordable, rounds=asked.rounds, **study.jobs)
         if self.shift is None:
             yield say("where most nodes are slow alike, only a reference shows it")
         else:
             text = "the median node is {shift:percent} from the reference of {reference:g} TGS"
             yield say(text, **self._reference)
+        floor = self.study.asked.floor_tgs or 0.0
         for verdict in verdicts:
-            if verdict.tgs is not None and verdict.tgs < (asked.floor_tgs or 0.0):
+            if verdict.tgs is not None and verdict.tgs < floor:
                 text = "{node} is below the floor of {floor:g} TGS: {tgs:.1f} TGS in {runs:+run}"
-                yield say(
-                    text, node=verdict.arm, floor=asked.floor_tgs, tgs=verdict.tgs, runs=verdict.n
-                )
+                yield say(text, node=verdict.arm, floor=floor, tgs=verdict.tgs, runs=verdict.n)
         if self.is_over:
             yield from filter(None, map(self._scatter, self.suspects))
 
@@ -526,59 +473,41 @@ class NodeWalk(CellWalk[NodeStudy]):
         Both are standard deviations of one job, nodes and rounds apart.
         """
         others = [score for score in self.fresh if score.arm != name]
-        rounds: dict[Hashable, list[float]] = {}
-        for score in others:
-            rounds.setdefault(score.block, []).append(score.value)
-        own = [
-            score.value - fmean(rounds[score.block])
-            for score in self.fresh
-            if score.arm == name and score.block in rounds
-        ]
+        level = {
+            score.block: fmean(other.value for other in others if other.block == score.block)
+            for score in others
+        }
+        off = [s.value - level[s.block] for s in self.fresh if s.arm == name and s.block in level]
         rest = fit_group(others, controls={score.arm for score in others[:1]})
-        if len(own) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
+        if len(off) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
             return None
-        if stdev(own) <= max(SCATTER * rest.sigma, SCATTER_AT):
+        if stdev(off) <= max(SCATTER * rest.sigma, SCATTER_AT):
             return None
         text = "the runs of {node} scatter: {own:.2%} (one sigma), all others {others:.2%}"
-        return say(text, node=name, own=stdev(own), others=rest.sigma)
+        return say(text, node=name, own=stdev(off), others=rest.sigma)
 
     def _unasked(self) -> Iterator[Message]:
         """Yield of which nodes the own log is not known, and why."""
-        nodes: dict[Message, list[str]] = {}
+        nodes: dict[str, list[str]] = {}
         for name, runs in self.by_arm.items():
-            for why in dict.fromkeys(_not_asked(runs)):
+            for why in _lines(runs, FailureClass.NODE_UNASKED):
                 nodes.setdefault(why, []).append(name)
         text = "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone"
         for why, names in nodes.items():
-            yield say(text, nodes=at_most(3, names), why=why)
+            yield say(text, nodes=at_most(3, names), why=verbatim(why))
 
 
 def hard_errors(*results: TrialResult) -> tuple[str, ...]:
     """Return the hard errors in the log of the node of these runs: see docs/how-to/studies.md."""
-    return _findings(results, FailureClass.NODE_FAULT)
+    return _lines(results, FailureClass.NODE_FAULT)
 
 
-def _findings(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
+def _lines(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
     """Return what the site's command told of a node on that node itself, each line once."""
-    found = (
+    lines = (
         finding.text
         for result in results
         for finding in result.findings
-        if finding.cls == cls and not _is_elsewhere(finding, result)
+        if finding.cls == cls and finding.source.lower() in ("", result.trial.arm)
     )
-    return tuple(dict.fromkeys(found))
-
-
-def _is_elsewhere(finding: Finding, result: TrialResult) -> bool:
-    return bool(finding.source) and finding.source.lower() != result.trial.arm
-
-
-def _not_asked(results: Sequence[TrialResult]) -> Iterator[Message]:
-    """Yield why the own log of a node is not known."""
-    told = (FailureClass.NODE_FAULT, FailureClass.NODE_SAID)
-    for result in results:
-        for finding in result.findings:
-            if finding.cls == FailureClass.NODE_UNASKED:
-                yield verbatim(finding.text)
-            elif finding.cls in told and _is_elsewhere(finding, result):
-                yield say("the command ran on {node}", node=finding.source)
+    return tuple(dict.fromkeys(lines))

@@ -9,20 +9,16 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger, LedgerEntry
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell, family_differences
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, fine, percent
-from pytest_xlatune.report.leaderboard import SCHEMA as REPORT_SCHEMA
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of
@@ -158,50 +154,3 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
             f"{path} cannot be read: {error}; calibrate again, or remove it"
         ) from error
     return found if found.cell_digest == cell.digest else None
-
-
-def _document(path: Path) -> Any:
-    """Return the data of a report.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError: it is not there, or no report.
-        LedgerError: another version wrote it.
-    """
-    document: Any = read_json(secure_files.read_named(path))
-    if document["schema"] != REPORT_SCHEMA:
-        said = document["schema"]
-        raise LedgerError(f"schema {said!r}, this version reads {REPORT_SCHEMA}")
-    return document
-
-
-def read_reference(path: Path, cell: Cell) -> float:
-    """Return Tokens/s/device of the median node in the `nodes.json` of an earlier check.
-
-    Its cell may have been on other nodes than `cell`; all else must be the same.
-
-    Raises:
-        ConfigError: there is no such file, it is no such report, or of another cell.
-    """
-    try:
-        document: Any = read_json(secure_files.read_named(path))
-        conclusion = document["conclusion"]
-        is_whole = conclusion["record"]["kind"] == "nodes" and conclusion["complete"] is True
-        tgs = float(conclusion["reference"]["tgs"]) if is_whole else math.nan
-        before = Cell.from_json(document["cell"])
-    except (OSError, ValueError, KeyError, TypeError, LedgerError) as error:
-        raise ConfigError(
-            f"the reference {path} is no nodes.json of ours ({type(error).__name__}: {error}); "
-            "name the report of an earlier check of nodes"
-        ) from None
-    if not 0 < tgs < math.inf:
-        raise ConfigError(
-            f"the reference {path} is not the report of a finished check of nodes with a median "
-            "in TGS; name another report, or say reference_tgs=..."
-        )
-    differences = family_differences((replace(before, nodelist=cell.nodelist),), (cell,))
-    if differences:
-        raise ConfigError(
-            f"the reference {path} was measured on another cell: {differences}. Numbers of two "
-            "cells cannot be compared. Check the nodes without it"
-        )
-    return tgs

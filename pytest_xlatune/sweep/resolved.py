@@ -36,7 +36,6 @@ from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
 from pytest_xlatune.sweep.deployed import configured, with_sourced
-from pytest_xlatune.sweep.earlier import read_reference
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ class ResolvedSweep:
                 budget=design.budget or USUAL_BUDGET,
                 seed=design.seed,
                 loss_tolerance=design.loss_tolerance,
-                read_reference=lambda path: read_reference(Path(path), self.cell),
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
                 configured=configured(self.sweep.launcher, self.cell),

@@ -76,7 +76,6 @@ def asked(cell: Cell, *, budget: int) -> Asked:
         budget=budget,
         seed=0,
         loss_tolerance=0.02,
-        read_reference=refuse,
     )
 
 

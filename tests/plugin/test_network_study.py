@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -31,14 +32,23 @@ def slow(folder: Any, condition: str) -> None:
 
 
 def test_a_slow_link_fails_the_conclusion_and_no_node(project: Any) -> None:
+    pairs = project.read("test_sweep.py")
+    alone = pairs.replace('name="pretend"', 'name="alone"').replace("Network", "Nodes")
+    project.write(text=alone)
+    project.run(*NODES).assert_outcomes(passed=5)
+    project.write(text=pairs)
     slow(project, '"node002+node003" in sys.argv[2]')
     done = project.run("-m", "network", "-v", *NODES)
-    done.stdout.fnmatch_lines(["*the link node002-node003 is slower*"])
+    done.stdout.fnmatch_lines(["*slower: node002+node003 -*"])
     assert done.parseoutcomes()["passed"] == 4, "no node is accused"
     assert done.parseoutcomes()["failed"] == 1
-    done.stdout.fnmatch_lines(["FAILED*test_conclusion*the link node002-node*"])
+    done.stdout.fnmatch_lines(["FAILED*test_conclusion*Failed: 4 nodes*"])
     report = project.read("reports/pretend/network.md")
-    assert "the link node002-node003 is slower than both" in report
+    assert "the link is slower than both of its nodes with other partners" in report
+    (said,) = (line for line in report.splitlines() if "checked alone" in line)
+    assert re.fullmatch(
+        r"\* the nodes were checked alone, 20.* UTC, `alone`: 4 nodes: none .*", said
+    )
     conclusion = json.loads(project.read("reports/pretend/network.json"))["conclusion"]
-    assert conclusion["record"]["link"] == ["node002", "node003"]
-    assert len(project.submitted) <= 6 + 4 + 12
+    assert conclusion["verdicts"][0]["arm"] == "node002+node003"
+    assert len(project.submitted) <= 4 + 6 + 4 + 12

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -49,8 +48,6 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
     report = project.read("reports/pretend/nodes.md")
     assert "| `node002` | SLOWER | " in report
     assert "--xlatune-nodelist=@healthy" in report
-    conclusion = json.loads(project.read("reports/pretend/nodes.json"))["conclusion"]
-    assert conclusion["record"]["healthy"] == ["node001", "node003", "node004"]
     listed = project.read(".xlatune/healthy.nodes").splitlines()
     assert listed[-1] == "node001,node003,node004"
     again = project.run("-k", "node003", "--xlatune-nodelist=@healthy", "--collect-only", "-q")

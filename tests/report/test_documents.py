@@ -198,7 +198,6 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
     ("subject", "arm"),
     [
         pytest.param(of_studies.nodes, "node003", id="nodes"),
-        pytest.param(of_studies.network, "node004", id="network"),
         pytest.param(of_studies.batch, "pdbs-12", id="batch size"),
         pytest.param(of_studies.pairs_of_sizes, "pdbs-9-remat-policy-minimal", id="pairs"),
         pytest.param(lambda: of_studies.commit(5, 3), None, id="commits"),

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.pairs import CONCLUSION
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Conclusion
 from pytest_xlatune.studies import Answered, Ask, Question, Study
@@ -43,8 +42,8 @@ STUDIES: dict[str, tuple[Callable[..., Study], Run, str, str, list[str]]] = {
         ["first run of 8 nodes", "round 1 of 4, suspects and controls"],
     ),
     "network": (
-        lambda budget=500: network(8, budget=budget), SLOW_LINK, CONCLUSION, "",
-        ["round 1 of about 7, 4 pairs", "round 2 of about 7, 4 pairs"],
+        lambda budget=500: network(8, budget=budget), SLOW_LINK, "node002+node004", "",
+        ["round 1 of about 7", "round 2 of about 7"],
     ),
     "sizes": (
         lambda budget=40: batch(start=8, budget=budget), sizes(ceiling=21, best=12), "pdbs-12",
@@ -96,8 +95,8 @@ def test_the_contract(
 @pytest.mark.parametrize(
     ("kind", "budgets"),
     [
-        ("nodes", range(8, 40, 4)),
-        ("network", range(16, 60, 6)),
+        ("nodes", (36,)),
+        ("network", (72,)),
         ("sizes", (2, 3, 5, 8, 10, 12, 15, 20)),
         ("pairs of a size and a policy", (2, 5, 9, 14, 20)),
         ("a search of commits", range(17, 30, 4)),
@@ -113,14 +112,12 @@ def test_a_budget_is_never_exceeded(kind: str, budgets: list[int]) -> None:
 REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
     (nodes, {"count": 2}, "2 nodes are named, at least 3 are needed"),
     (nodes, {"count": 0, "names": ("n1", "n2", "N1")}, "names a node twice"),
-    (nodes, {"count": 12, "budget": 11}, "12 nodes need 12 jobs to begin with, the budget is 11"),
+    (nodes, {"count": 12, "budget": 39}, "12 nodes need up to 40 jobs, the budget is 39"),
     (nodes, {"count": 3, "rounds": 1}, "expected at least 2 rounds"),
     (network, {"count": 3}, "3 nodes are named, at least 4"),
-    (network, {"count": 4, "steps": 1}, "a single step is compilation"),
-    (network, {"count": 8, "budget": 15}, "8 nodes need 16 jobs to begin with"),
-    (network, {"count": 8, "topology": "nodes: 1"}, "names no switch with nodes"),
-    (network, {"count": 8, "racks": {"a": "node[001-007]"}}, "without a rack: node008"),
-    (network, {"count": 8, "racks": {"a": "n1"}, "topology": "x"}, "give one of them"),
+    (network, {"count": 8, "budget": 65}, "8 nodes need up to 72 jobs"),
+    (network, {"count": 8, "racks": {"a": "node[001-007]"}}, "in none or in two: node008"),
+    (network, {"count": 8, "racks": {"a": "node[001-008]"}}, "found 1 rack$"),
     (commits, {"count": 9, "budget": 16}, "a search takes 17 jobs or more, the budget is 16"),
     (commits, {"count": 0}, "no commit is named"),
     (batch, {"own": None}, "needs to know where to begin"),

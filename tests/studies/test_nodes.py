@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.studies.node_check import HEALTHY_FILE, Nodes
-from pytest_xlatune.sweep.earlier import read_reference
+from pytest_xlatune.studies.node_check import HEALTHY_FILE
 from tests.helpers.answers import NOT_ACCUSED
-from tests.helpers.cells import CELL, drive, machine, node_names, nodes
+from tests.helpers.cells import drive, machine, node_names, nodes
 
 SLOWER, INVALID, OPEN = "SLOWER", "INVALID", "INCONCLUSIVE"
 ONCE, ROUNDS = 1, 5  # waves
@@ -84,8 +78,7 @@ def row(name: str, count: int, world: dict[str, Any], **expected: Any) -> Any:
                       "node002": (UNASKED, "no answer in 30 s", ""),
                       "node003": (FAULT, "of another machine", "login1")}},
             why={"node001": "its own log says: 3 corrected ECC errors"},
-            notes=["the own log of node002 is not known: no answer in 30 s",
-                   "node003 is not known: the command ran on login1"],
+            notes=["the own log of node002 is not known: no answer in 30 s"],
         ),
         row(
             "a node whose own runs scatter is told", 12,
@@ -128,7 +121,6 @@ def test_worlds(count: int, world: dict[str, Any], expected: dict[str, Any]) -> 
         assert [e.trial.block for e in ended.history if e.trial.arm == name] == blocks
     assert len(ended.waves) == expected.get("waves", len(ended.waves))
     healthy = tuple(name for name in node_names(count) if ended.kinds[name] == NOT_ACCUSED)
-    assert ended.record.healthy == healthy
     files = ended.record.files
     assert files.get(HEALTHY_FILE, "\n").splitlines()[-1] == ",".join(healthy)
     worst = [INVALID, SLOWER, OPEN, NOT_ACCUSED]
@@ -153,35 +145,3 @@ def test_a_slow_node_is_run_again_beside_controls(count: int, effect: float, kin
         assert (len(ended.waves), found.n) == (5, 5)
         assert found.ci95 is not None
         assert found.ci95[0] < math.expm1(effect) < found.ci95[1]
-
-
-@pytest.mark.parametrize("budget", range(12, 34, 3))
-def test_a_small_budget_pays_for_fewer_rounds_or_says_that_it_cannot_tell(budget: int) -> None:
-    ended = drive(nodes(12, budget=budget), machine({"node002": -0.1}))
-    rounds = (budget - 12) // 5
-    assert len(ended.waves) == 1 + (min(rounds, 4) if rounds >= 2 else 0)
-    assert ended.kinds["node002"] == (SLOWER if rounds >= 2 else OPEN)
-
-
-def test_an_earlier_check_is_the_reference_if_its_cell_is_the_same(tmp_path: Path) -> None:
-    here = replace(CELL, nodelist=node_names(3))
-    path = tmp_path / "nodes.json"
-
-    def write(cell: Cell, *, complete: bool = True) -> None:
-        conclusion = {
-            "record": {"kind": "nodes"}, "complete": complete, "reference": {"tgs": 1840.5},
-        }  # fmt: skip
-        path.write_text(json.dumps({"cell": cell.to_json(), "conclusion": conclusion}), "utf-8")
-
-    write(replace(here, nodelist=("other001",)))
-    assert read_reference(path, here) == 1840.5
-    write(replace(here, image="another"))
-    with pytest.raises(ConfigError, match="another cell: image was 'another'"):
-        read_reference(path, here)
-    write(here, complete=False)
-    with pytest.raises(ConfigError, match="not the report of a finished check of nodes"):
-        read_reference(path, here)
-    with pytest.raises(ConfigError, match="FileNotFoundError"):
-        read_reference(tmp_path / "none.json", here)
-    with pytest.raises(ConfigError, match="both given"):
-        Nodes(reference="nodes.json", reference_tgs=1.0)

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -24,7 +23,6 @@ from pytest_xlatune.studies.cell_arms import (
     dropped,
     in_a_sentence,
     not_accused,
-    refuse_budget,
     undecided,
     worst_first,
 )
@@ -84,68 +82,33 @@ def begun(trial: Trial) -> TrialResult:
     return TrialResult(trial=trial, status=TrialStatus.RUNNING)
 
 
-def test_the_walk_ends_where_a_stage_is_not_over_and_proposes_what_is_missing() -> None:
-    study = TwoStages()
+def test_the_walk_ends_where_a_stage_is_not_over_and_the_rest_follows() -> None:
+    study, asked = TwoStages(), Question(about=Ask.CONFIRMED, name="a")
     first = study.decide(()).due
-    assert [(each.arm, each.stage) for each in first] == [
-        ("a", "once"),
-        ("b", "once"),
-        ("c", "once"),
-    ]
+    assert [(each.arm, each.stage) for each in first] == [(name, "once") for name in "abc"]
     assert study.outlook(()).left == 3 + 2
+    other = scored(study.trial("a", "again", 7))
+    assert study.decide([other]).due == first, "a trial of no stage ends none"
     history = [scored(first[0]), begun(first[1])]
     assert study.decide(history).due == first[1:], "a trial that runs is proposed until it is over"
     assert study.outlook(history).left == 2 + 2
     assert study.walked(history).best == ""
-
-
-def test_a_later_stage_is_planned_from_the_results_of_an_earlier_one() -> None:
-    study = TwoStages()
-    once = [scored(each) for each in study.decide(()).due]
+    once = [scored(each) for each in first]
+    part = study.decide(once[:2]).conclusion
+    assert not part.complete
+    assert [each.n for each in part.verdicts] == [1, 1, 0]
     again = study.decide(once).due
     assert [(each.arm, each.stage, each.block) for each in again] == [
-        ("b", "again", 1),
-        ("b", "again", 2),
-    ]
-    whole = [*once, *map(scored, again)]
-    assert study.decide(whole).due == ()
-    assert study.outlook(whole).left == 0
-
-
-def test_a_conclusion_tells_how_far_the_walk_came() -> None:
-    study = TwoStages()
-    once = [scored(each) for each in study.decide(()).due]
-    part = study.decide(once[:2]).conclusion
-    assert (part.complete, {each.arm: each.n for each in part.verdicts}) == (
-        False,
-        {"a": 1, "b": 1, "c": 0},
-    )
-    whole = study.decide([*once, *map(scored, study.decide(once).due)]).conclusion
-    assert (whole.complete, {each.arm: each.n for each in whole.verdicts}) == (
-        True,
-        {"a": 1, "b": 3, "c": 1},
-    )
-
-
-def test_a_waiting_test_is_answered_when_the_walk_is_at_its_end() -> None:
-    study, asked = TwoStages(), Question(about=Ask.CONFIRMED, name="a")
-    once = [scored(each) for each in study.decide(()).due]
+        ("b", "again", 1), ("b", "again", 2),
+    ]  # fmt: skip
     assert study.answer(once, asked) == Answer(state=Answered.NOT_YET)
-    whole = [*once, *map(scored, study.decide(once).due)]
+    assert study.walked(once) is study.walked(tuple(once)), "remembered for its history"
+    whole = [*once, *map(scored, again)]
+    assert (study.decide(whole).due, study.outlook(whole).left) == ((), 0)
+    ended = study.decide(whole).conclusion
+    assert ended.complete
+    assert [each.n for each in ended.verdicts] == [1, 3, 1]
     assert study.answer(whole, asked).state is Answered.YES
-
-
-def test_a_walk_is_remembered_for_its_history() -> None:
-    study = TwoStages()
-    once = [scored(each) for each in study.decide(()).due]
-    assert study.walked(once) is study.walked(tuple(once))
-    assert study.walked(once) is not study.walked(once[:1])
-
-
-def test_trials_of_another_study_or_another_stage_end_no_stage() -> None:
-    study = TwoStages()
-    other = scored(study.trial("a", "again", 7))
-    assert study.decide([other]).due == study.decide(()).due
 
 
 BASE = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, reasons=(verbatim("known"),), n=9)
@@ -187,16 +150,8 @@ def test_verdicts_stand_by_their_kinds_the_worst_first() -> None:
 
 def test_a_name_tells_studies_of_a_kind_apart() -> None:
     assert name_of("nodes") == "nodes"
-    assert name_of("nodes", "monday") == name_of("nodes", "monday")
     assert name_of("nodes", "monday").startswith("nodes-")
     assert name_of("nodes", "monday") != name_of("nodes", "tuesday")
-
-
-def test_a_budget_below_the_first_stage_is_refused_with_the_one_to_ask_for() -> None:
-    refuse_budget("8 nodes need 8 jobs", budget=8, least=8, most=36)
-    with pytest.raises(ConfigError, match=r"^8 nodes need 8 jobs, the budget is 7; ask for "
-                                          r"--xlatune-budget 36"):  # fmt: skip
-        refuse_budget("8 nodes need 8 jobs", budget=7, least=8, most=36)
 
 
 @pytest.mark.parametrize("kind", ["nodes", "network", "batch", "commits", "toy"])

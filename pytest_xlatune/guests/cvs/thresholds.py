@@ -1,9 +1,9 @@
 """Whether a cell as deployed meets thresholds: so many jobs of it, one verdict for each metric.
 
 A threshold is an absolute demand, e.g. at least 800 tokens/s a device. The job is the unit: the
-mean over jobs is held against the limit, one-sided at 5 % either way. What neither excludes is
-"cannot tell", with the number of jobs that would decide it. All jobs must have a score. This module
-must not know of executors or logs, nor of whose files the thresholds are.
+mean over jobs is held against the limit, one-sided at 5 % either way; what neither excludes is
+"cannot tell". All jobs must have a score. This module must not know of executors or logs, nor of
+whose files the thresholds are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.compare import above
-from pytest_xlatune.stats.design import MIN_DF, t_quantile
+from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.studies import (
     Aim,
     Asked,
@@ -56,7 +56,6 @@ from pytest_xlatune.studies.verdicts import (
 
 KIND = "thresholds"
 JOBS = 5
-_MOST_JOBS = 200
 _BOUNDS = {"min": "at least", "max": "at most"}
 # a training without chance repeats these exactly
 _OF_LOSS = ("final_loss", "loss_decreased")
@@ -246,10 +245,7 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
 
 
 def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the verdict on the values of the jobs, and its sentence.
-
-    EQUIVALENT is a pass, SLOWER a fail, INCONCLUSIVE cannot tell.
-    """
+    """Return the verdict on the values of the jobs, as `_TERMS` calls it, and its sentence."""
     mean = fmean(values)
     shown = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:
@@ -265,19 +261,4 @@ def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
     # a job has one score: judged step by step, a minimum two deviations of a step below the mean
     # fails 43 % of healthy runs of 24 steps
     kind = above([sign * value for value in values], sign * demand.value)
-    if kind is VerdictKind.INCONCLUSIVE:
-        return kind, f"cannot tell: {shown}; {_enough(values, demand.value)}"
     return kind, f"{_TERMS[kind]}: {shown}"
-
-
-def _enough(values: Sequence[float], level: float) -> str:
-    """Say how many jobs would decide it with 80 % power, were mean and noise as seen."""
-    spread = stdev(values) if len(values) > 1 else 0.0
-    distance = abs(fmean(values) - level)
-    if not spread:
-        return "the jobs do not differ at all, which no measurement of speed does"
-    for jobs in range(MIN_DF + 1, _MOST_JOBS + 1):
-        reach = t_quantile(0.95, jobs - 1) + t_quantile(0.8, jobs - 1)
-        if distance > reach * spread / math.sqrt(jobs):
-            return f"{jobs} jobs would decide it with 80 % power at the noise seen"
-    return "no reasonable number of jobs would decide it: the mean is too close to the threshold"

@@ -1,4 +1,4 @@
-"""What an earlier time left in files: the calibration of a cell, the report of a check of nodes.
+"""What an earlier time left in a file: the calibration of a cell.
 
 A calibration is a prior for planning alone, and of the same cell. This module measures nothing.
 """

@@ -17,7 +17,7 @@ from pytest_xlatune.logs import LogReader, grammar
 from pytest_xlatune.logs._course import Course
 from pytest_xlatune.logs.line_classes import LineClass, LogLine, RankListener
 from pytest_xlatune.logs.patterns import StepPattern
-from pytest_xlatune.logs.standstill import Standstill, said_by_logs
+from pytest_xlatune.logs.standstill import Standstill, Work, said_by_logs
 from pytest_xlatune.model.text import begun
 
 KEPT = 512  # steps of a rank
@@ -34,6 +34,25 @@ _NAMES = re.compile(
 )
 _NAME_WORDS = ("/replica:", "task names:", "sending heartbeats):")
 _TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
+# [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure detected by watchdog at work
+# sequence id: 5 PG status: last enqueued work: 5, last completed work: 4
+# [PG 2 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8
+# a rank that was not in a collective:  [PG 0 Rank 2] Received a dump signal due to a collective
+# timeout from  rank 7 and we will ... Last enqueued NCCL work: 8, last completed NCCL work: 8.
+_WORK = re.compile(
+    r"\[PG (?P<group>[^\]]{0,200}?) ?Rank (?P<rank>\d{1,9})\].*?"
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}).*?"
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
+)
+# [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, ...
+# [PG ID 0 PG GUID 0(default_pg) Rank 3] Watchdog caught ...
+_TIMED_OUT = re.compile(
+    r"\[(?:PG (?P<group>[^\]]{0,200}?) ?)?Rank (?P<rank>\d{1,9})\] Watchdog caught collective "
+    r"operation timeout: WorkNCCL\(SeqNum=(?P<number>\d{1,15})"
+)
+_WORK_WORDS = ("ast enqueued ", "worknccl(seqnum=")
+# the group of all ranks:  ID 0 PG GUID 0(default_pg)    0 (default_pg)    ID 0
+_OF_ALL = frozenset({"", "0", "0(default_pg)"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +117,7 @@ class RankReader:
         self._ranks: dict[int, RankLog] = {}
         self._named: set[int] = set()  # ranks that a coordination service did not hear of
         self._said = ""  # its line
+        self._work: dict[str, dict[int, Work]] = {}  # by group and rank
 
     @property
     def ranks(self) -> Mapping[int, RankLog]:
@@ -131,6 +151,7 @@ class RankReader:
             steps={rank: step for rank, step in steps.items() if step is not None},
             named=self._named,
             said=self._said,
+            groups=self._work,
         )
 
     def take(self, rank: int, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
@@ -138,6 +159,8 @@ class RankReader:
         log = self._of(rank)
         if log is not None and log.take(steps, seconds):  # the program started again
             self._named.clear()
+            for told in self._work.values():
+                told.pop(rank, None)
 
     def forget(self) -> None:
         """Forget all steps."""
@@ -147,6 +170,31 @@ class RankReader:
         """Take the ranks that a coordination service names in a line."""
         self._named |= {*map(int, _TASK.findall(tasks))}
         self._said = self._said or begun(line.text.strip(), _CHARS)
+
+    def watchdog(self, line: LogLine, rank: int | None) -> None:
+        """Take what a line of torch's watchdog counts."""
+        found = _WORK.search(line.text) or _TIMED_OUT.search(line.text)
+        if found is None:
+            return
+        # a name that all its ranks share: PG GUID, else what stands after PG
+        group = (found["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
+        whose = _whose(line.origin.rank, rank)
+        if group in _OF_ALL:
+            group = ""
+            # elsewhere it is the rank's place in its group
+            whose = int(found["rank"]) if whose is None else whose
+        if whose is None or (whose not in self._ranks and len(self._ranks) >= _MOST_RANKS):
+            return
+        told = self._work.setdefault(group, {})
+        before = told.get(whose, Work())
+        if found.re is _WORK:
+            after = before._replace(
+                enqueued=max(int(found["enqueued"]), 0),  # -1 is none
+                completed=max(int(found["completed"]), 0),
+            )
+        else:
+            after = before._replace(waits_for=int(found["number"]))
+        told[whose] = after
 
     def _of(self, rank: int) -> RankLog | None:
         if rank not in self._ranks and len(self._ranks) >= _MOST_RANKS:
@@ -168,7 +216,10 @@ class _Listener(RankListener):
     def __init__(self, reader: RankReader, rank: int | None) -> None:
         self._reader, self._rank = reader, rank
         self._goes_on_at = 0  # the line that may name further ranks
-        self.classes = (LineClass(_NAME_WORDS, self._names),)
+        self.classes = (
+            LineClass(_NAME_WORDS, self._names),
+            LineClass(_WORK_WORDS, self._counts),
+        )
 
     def take(self, label: str, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
         whose = _whose(label, self._rank)
@@ -188,6 +239,11 @@ class _Listener(RankListener):
         else:
             self._reader.name(line.text, line)
         self._goes_on_at = line.number + 1 if found is None or found["one"] is None else 0
+        return False
+
+    def _counts(self, line: LogLine, course: Course) -> bool:
+        del course
+        self._reader.watchdog(line, self._rank)
         return False
 
 

@@ -15,12 +15,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+from typing import NamedTuple
 
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
 
+# what torch's watchdogs count
+_COUNTED = {
+    "enqueued": "it had enqueued {few} collectives, and others {many}",
+    "completed": "it had completed {few} collectives, and others {many}",
+    "waits_for": "it timed out in collective {few}, and others in {many}",
+}
+
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # a line of the last step may not have been printed yet
+_APART = 16  # collectives of one group, by which ranks can be apart
 _BUSY, _IDLE = 0.5, 0.1  # of a core
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # a wait for another thread or process, or for one of many descriptors
@@ -174,6 +183,17 @@ class Standstill:
     node: str = ""
 
 
+class Work(NamedTuple):
+    """What torch's watchdog of one rank counts of a group's collectives; None where it is unsaid.
+
+    `waits_for` is the number of the collective that timed out.
+    """
+
+    enqueued: int | None = None
+    completed: int | None = None
+    waits_for: int | None = None
+
+
 # ranks, and what they do
 _Found = tuple[Sequence[RankState], Message] | None
 
@@ -211,6 +231,7 @@ def said_by_logs(
     steps: Mapping[int, int],
     named: Iterable[int] = (),
     said: str = "",
+    groups: Mapping[str, Mapping[int, Work]] | None = None,
 ) -> Standstill | None:
     """Say which rank is behind as the logs of a job tell it; None where they name none.
 
@@ -219,18 +240,20 @@ def said_by_logs(
         steps: rank -> its last step.
         named: the ranks that a coordination service did not hear of.
         said: its line.
+        groups: what torch's watchdogs count, by group of ranks that share collectives and rank.
     """
-    lost = {*named}
+    counts, lost = groups or {}, {*named}
+    counted = (rank for group in counts.values() for rank in group)
     states = tuple(
         RankState(
             rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
         )
-        for rank in sorted({*last_lines, *steps, *lost})
+        for rank in sorted({*last_lines, *steps, *lost, *counted})
     )
     gone = [state for state in states if state.rank in lost]
     is_some = gone and (len(gone) < len(states) or len(states) == 1)
     heard: _Found = (gone, say("named by the line `{said}`", said=said)) if is_some else None
-    found = heard or _steps_behind(states)
+    found = heard or _counted_less(states, [*counts.values()]) or _steps_behind(states)
     return _named(states, *found, are_seen=False) if found else None
 
 
@@ -259,6 +282,30 @@ def _steps_behind(states: Sequence[RankState]) -> _Found:
         most=max(steps),
         line=found[0].last_line or "none",
     )
+
+
+def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Found:
+    """Ranks whose watchdogs count fewer collectives of a group.
+
+    First those that enqueued fewer: their program did not get there. Then those that completed
+    fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
+    numbers far apart, or of a rank more than half, are of groups that share no name.
+    """
+    for at, (name, text) in enumerate(_COUNTED.items()):
+        best: tuple[int, int, set[int]] = (0, 0, set())
+        for group in groups:
+            told = ((rank, work[at]) for rank, work in group.items())
+            counts = {rank: count for rank, count in told if count is not None}
+            few, many = min(counts.values(), default=0), max(counts.values(), default=0)
+            found = {rank for rank, count in counts.items() if count == few}
+            is_one = name == "enqueued" or (many - few <= _APART and 2 * len(found) < len(counts))
+            if many - few > best[1] - best[0] and is_one:
+                best = few, many, found
+        few, many, late = best
+        if late:
+            found_states = [state for state in states if state.rank in late]
+            return found_states, say(text, few=few, many=many)
+    return None
 
 
 def _launched_less(states: Sequence[RankState], nccl: str) -> _Found:

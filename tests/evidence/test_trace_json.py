@@ -39,10 +39,25 @@ def stepped_json(kernels: dict[int, int]) -> bytes:
     return json.dumps({"traceEvents": [*events, {}]}).encode()
 
 
-def test_a_json_whose_events_end_inside_a_step_says_so() -> None:
-    found = drill([read_trace_json(stepped_json({5: 4, 6: 4, 7: 3}), "a.json")])
-    assert not found.even
-    assert [step.kernels for step in found.gpus[0].steps] == [4, 4, 3]
+@pytest.mark.parametrize(
+    ("kernels", "cut"),
+    [
+        pytest.param({5: 4, 6: 4, 7: 3}, 7, id="in its last step"),
+        pytest.param({5: 4, 6: 1, 7: 0}, 6, id="before it"),
+        pytest.param({5: 4, 6: 4, 7: 4}, None, id="nowhere"),
+        pytest.param({5: 4, 6: 3, 7: 4}, None, id="not at its end"),
+        pytest.param({5: 3, 6: 4, 7: 4}, None, id="at its begin, by the window"),
+    ],
+)
+def test_a_json_whose_events_end_too_early_is_left_out(
+    kernels: dict[int, int], cut: int | None
+) -> None:
+    trace = read_trace_json(stepped_json(kernels), "a.json")
+    if cut is None:
+        assert drill([trace]).total.kernels == sum(kernels.values())
+        return
+    with pytest.raises(ParseError, match=rf"a\.json: its events end in step {cut}, .* xplane\.pb"):
+        drill([trace])
 
 
 def test_json_times_are_exact_in_picoseconds() -> None:

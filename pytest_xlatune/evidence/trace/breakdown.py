@@ -391,6 +391,14 @@ class _WindowSums:
         kernels = [device.kernels for device in devices]
         if found.is_weak and like is not None and not like.is_weak:
             found = assign_by_names(trace, kernels, like.steps) or found
+        # a JSON that was cut at a limit of no table was averaged as if it were whole
+        if found.cut is not None and trace.format == "trace.json" and not self._window.force:
+            self.excluded.append(
+                f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
+                "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
+                "profile without Python frames"
+            )
+            return
         if trace.started_unix_ns and trace.stopped_unix_ns:
             self._windows.append((trace.started_unix_ns, trace.stopped_unix_ns, trace.source))
         self._formats.add(trace.format)

@@ -43,6 +43,7 @@ class Assignment:
     steps: tuple[int, ...]  # the step numbers of the annotations, or else 0, 1, 2 ...
     of: tuple[Ints, ...]  # one array for each device, in the order of the devices
     even: bool  # whether every step of every device has the same number of kernels
+    cut: int | None = None  # the step in which the kernels end, after even steps; None if none
 
     @property
     def is_weak(self) -> bool:
@@ -129,13 +130,35 @@ def _assignment(
     devices: Sequence[Kernels],
 ) -> Assignment:
     """Return an assignment, even where the module's kernels are as many in every step."""
-    counts: set[int] = set()
-    for step, kernels in zip(of, devices, strict=True):
-        mine = _of_module(kernels, main)
-        if main == ABSENT or mine.any():
-            inside = step[(step != ABSENT) & mine]
-            counts |= set(np.bincount(inside, minlength=len(numbers)).tolist())
-    return Assignment(rule=rule, steps=numbers, of=of, even=len(counts) == 1)
+    counts = np.array(
+        [
+            np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
+            for step, kernels in zip(of, devices, strict=True)
+            if (mine := _of_module(kernels, main)).any() or main == ABSENT
+        ]
+    )
+    return Assignment(
+        rule=rule,
+        steps=numbers,
+        of=of,
+        even=bool(counts.size and (counts == counts[0, 0]).all()),
+        cut=_cut(numbers, counts),
+    )
+
+
+def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
+    """Return the step in which the kernels of all devices end; None if there is none.
+
+    `counts` are the kernels of each device (rows) in each step.
+    """
+    if not counts.size:
+        return None
+    fewer = np.flatnonzero((counts < counts[0, 0]).any(axis=0))
+    if not fewer.size or not fewer[0]:
+        return None
+    at = fewer[0]
+    ends = (counts[:, :at] == counts[0, 0]).all() and (counts[:, at] <= counts[0, 0]).all()
+    return numbers[at] if ends and not counts[:, at + 1 :].any() else None
 
 
 def _main_module(devices: Sequence[Kernels], names: int) -> int:

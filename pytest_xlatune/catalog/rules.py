@@ -34,6 +34,7 @@ from pytest_xlatune.catalog.context import (
 )
 from pytest_xlatune.catalog.entries import (
     Status,
+    flags_of,
     history,
     load,
     names_of,
@@ -665,6 +666,13 @@ def _near_miss(case: Case) -> Iterator[str]:
             hint = "" if name in known else did_you_mean(name, known)
             if hint:
                 yield f"{name} is no {word} known here{hint}"
+    for variable in CHANNELS.keys() & case.profile.env.keys():
+        own, listed = CHANNELS[variable], flags_of(variable)
+        for name in flags_in(variable, case.profile.env[variable]) if listed else ():
+            hint = "" if name in listed else did_you_mean(name, listed, dashes="--")
+            # the list is not complete, so that one that only looks like the library's may be right
+            if hint or not (own.owns(name) or name in history().flags):
+                yield f"--{name} is no flag of {own.reader} known here{hint}"
 
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
@@ -746,7 +754,8 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="second-name", check=_second_name, level=Level.NOTE,
                 says="two names of one option in one profile"),
     CatalogRule(name="near-miss", check=_near_miss, level=Level.NOTE, of_deployed=True,
-                says="a variable or key that is nearly one that exists: `NCCL_MAX_NCHANELS`"),
+                says="a variable, a key or a flag of libtpu that is nearly one that exists: "
+                     "`NCCL_MAX_NCHANELS`"),
     CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, of_deployed=True,
                 says="variables of NCCL that another one switches off, a least above its most"),
     CatalogRule(name="library-value", check=_library_value, level=Level.NOTE, of_deployed=True,

@@ -410,6 +410,11 @@ def test_a_program_of_which_only_the_collectives_are_named(
             profile("p", "--xla_gpu_enable_latency_hiding_schedular=true"),
             "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
         ),
+        (
+            profile("p", "--xla_tpu_scoped_vmem_limit_kb=65536"),
+            "is no flag of libtpu known here; did you mean --xla_tpu_scoped_vmem_limit_kib?",
+        ),
+        (profile("p", env={"LIBTPU_INIT_ARGS": "--our_own=1"}), "is no flag of libtpu known here"),
     ],
 )
 def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, words: str) -> None:
@@ -422,6 +427,7 @@ def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, wor
         profile("p", env={"NCCL_MAX_P2P_NCHANNELS": "8", "NCCL_IB_TIMEOUT": "22"}),
         profile("p", env={"OUR_OWN_SWITCH": "1"}),
         profile("p", overrides={"scan_layers": "false", "width": "128"}),
+        profile("p", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_tpu_no_entry_has_it=true"),
     ],
 )
 def test_other_names_are_left_alone(given: Profile) -> None:

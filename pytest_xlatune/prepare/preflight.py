@@ -20,17 +20,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol as Interface
+from typing import runtime_checkable
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Check, Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -320,6 +325,29 @@ def refused_shape(
     return shape.reason if isinstance(shape, NoPipeline) and shape.is_refused else ""
 
 
+@runtime_checkable
+class Keyed(Interface):
+    """A launcher whose trainer takes `key=value` and refuses a key that it does not know."""
+
+    @property
+    def interpreter(self) -> str:
+        """The trainer's Python."""
+
+    @property
+    def package(self) -> str:
+        """The package that ships `configs/base.yml`; "" where none does."""
+
+    @property
+    def cwd(self) -> str:
+        """The directory the trainer runs in; "" is the attempt's folder."""
+
+    def config_of(self, cell: Cell) -> str:
+        """Return the absolute path of a cell's config."""
+
+    def keys(self, trial: Trial, cell: Cell) -> Mapping[str, str]:
+        """Return every key of a trial."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """What an installation says of itself.
@@ -343,7 +371,8 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: of one that starts no MaxText no key is known.
+        launcher: one that is not `Keyed` may name a yml, which need not list all; a key that it
+            does not list is a note.
         cell: its overrides, axes and protocol make most keys.
         profiles: each may bring more.
         environ: of this process, for PATH and HOME.
@@ -351,12 +380,12 @@ def look_at_keys(
     inside = launcher.inside
     if isinstance(launcher, CheckoutLauncher):
         why = (f"{_UNCHECKED}: each commit has its own",)
-        return Preflight(
-            notes=why if isinstance(inside, MaxTextLauncher) and inside.package else ()
-        )
-    if inside is not launcher and isinstance(inside, MaxTextLauncher) and inside.package:
+        return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
+    if inside is not launcher and isinstance(inside, Keyed) and inside.package:
         return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
-    if not isinstance(launcher, MaxTextLauncher) or not launcher.package:
+    if isinstance(launcher, CommandLauncher):
+        return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
+    if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
     found = ask(launcher, cell, environ=environ)
     if isinstance(found, str):
@@ -381,7 +410,40 @@ def look_at_keys(
     return Preflight(faults=tuple(faults))
 
 
-def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
+# a key of a yml, at whatever depth:   remat_policy: full    - name: adam
+_YML_KEY = re.compile(r"^[ \t-]*([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
+
+
+def _not_in_yml(
+    launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
+) -> Iterator[str]:
+    """Yield each key that the ymls on the trainer's command line do not list."""
+    ymls = [
+        path
+        for word in launcher.argv
+        if word.endswith((".yml", ".yaml"))
+        for path in [Path(launcher.cwd, word.partition("=")[2] or word)]
+        if path.is_absolute() and path.is_file()
+    ]
+    if not ymls:
+        return
+    known: set[str] = set()
+    for path in ymls:
+        with suppress(OSError):
+            known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
+    asked = [(f"cell {cell.label!r}", cell.overrides)]
+    asked += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
+    release = Release(
+        name=", ".join(path.name for path in ymls), base=str(ymls[0]), known=frozenset(known)
+    )
+    for where, keys in asked:
+        for key, value in keys.items():
+            # a field of a nested group is written  lora.rank=8
+            if not known.issuperset(key.split(".")):
+                yield _fault(release, key, f"{where}, {key}={value}")
+
+
+def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
     """Return what the trainer's installation says of its keys, or why it could not be asked."""
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:

@@ -139,6 +139,37 @@ def test_a_release_that_validates_nothing_takes_what_a_config_declares(checkout:
     assert [each.partition(" in ")[0] for each in found.faults] == ["unknown key 'emb_dim'"]
 
 
+@pytest.mark.parametrize(
+    ("argument", "key", "notes"),
+    [
+        pytest.param("{0}", "remat_polcy", 1, id="misspelt"),
+        pytest.param("--config={0}", "remat_polcy", 1, id="behind an option"),
+        pytest.param("own.yml", "remat_polcy", 1, id="in the folder that it runs in"),
+        pytest.param("{0}", "remat_policy", 0, id="known"),
+        pytest.param("{0}", "optimizer.rate", 0, id="known in its group"),
+        pytest.param("{0}", "optimizer.rte", 1, id="misspelt in its group"),
+        pytest.param("/gone.yml", "remat_polcy", 0, id="no such yml"),
+        pytest.param("train.toml", "remat_polcy", 0, id="no yml"),
+    ],
+)
+def test_a_key_that_the_yml_of_an_own_trainer_does_not_list_is_told(
+    argument: str, key: str, notes: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yml"
+    path.write_text("remat_policy: none\noptimizer:\n  - rate: 0.1\n", encoding="utf-8")
+    words = argument.format(path) if "{0}" in argument else argument
+    launcher = CommandLauncher(
+        argv=("/opt/train", words, "{steps}", "{overrides}"), cwd=str(tmp_path)
+    )
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), overrides={"rate": "1"})
+    found = look_at_keys(launcher, cell, [profile("p", overrides={key: "1"})], environ=os.environ)
+    assert (len(found.notes), found.faults) == (notes, ())
+    for each in found.notes:
+        assert f"unknown key '{key}' in profile 'p', {key}=1" in each
+        assert f"(own.yml does not have it: {path})" in each
+        assert "did you mean" in each or "." in key
+
+
 def test_configs_that_name_each_other_end(checkout: Path) -> None:
     (checkout / "tiny.gpu.yml").write_text('base_config: "mid.yml"\n')
     (checkout / "mid.yml").write_text('base_config: "tiny.gpu.yml"\n')

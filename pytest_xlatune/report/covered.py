@@ -14,12 +14,14 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError, XlatuneError
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.pretty_json import pretty_json
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
+from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.report import Subject
 
@@ -62,6 +64,30 @@ class Explanation(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
+class FormerSweep(Record, frozen=True, kw_only=True):
+    """An earlier measurement of a cell that was measured again under other conditions.
+
+    Attributes:
+        cell_digest: its identity then.
+        written_s: seconds since the epoch of its last event.
+        baseline: the baseline's line then.
+        best: the winner then; None where there was none.
+        recipe: settings of the winner.
+        deployed: the environment that was deployed then, as far as it is known.
+        scores: the scores of the baseline's trials then, as logarithms.
+        change: of `baseline-deployed` from then to today: what, and its 95 % interval; relative.
+    """
+
+    cell_digest: str
+    written_s: Real
+    baseline: Verdict
+    best: Verdict | None = None
+    recipe: Profile | None = None
+    deployed: dict[str, str] = msgspec.field(default_factory=dict)
+    scores: tuple[Real, ...] = ()
+    change: tuple[Real, Real, Real] | None = None
+
+
 class OtherCell(Record, frozen=True, kw_only=True):
     """The verdict of wave 6 on the winner, on another configuration of the model.
 
@@ -101,7 +127,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         files: the files that deploy the cell, as the sweep read them when it began.
         versions: of the software that ran the sweep.
         explanation: the evidence on the winner.
-        earlier_s: times of the last events of earlier measurements of the cell, oldest first.
+        earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
         record: what the figures rest on besides the settings; None where that is not known.
         slots, exposed: see `Subject`.
@@ -119,7 +145,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     files: tuple[DeployedFile, ...] = ()
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     explanation: Explanation = msgspec.field(default_factory=Explanation)
-    earlier_s: tuple[Real, ...] = ()
+    earlier: tuple[FormerSweep, ...] = ()
     elsewhere: tuple[OtherCell, ...] = ()
     record: RunRecord | None = None
     slots: tuple[tuple[str, str], ...] = ()
@@ -134,6 +160,15 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     def jobs(self) -> frozenset[str]:
         """All its jobs: another ledger of the same cell has none of them."""
         return frozenset(job for result in self.history for job in result.job_ids)
+
+    @property
+    def baseline_scores(self) -> tuple[float, ...]:
+        """The scores of the baseline's trials: logarithms."""
+        return tuple(
+            result.score.value
+            for result in self.history
+            if result.trial.is_baseline and result.score
+        )
 
     @property
     def best(self) -> Verdict | None:
@@ -162,6 +197,24 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
             remarks=self.remarks,
         )
 
+    def deploys(self, earlier: FormerSweep) -> bool:
+        """Whether the deployed environment of today is that of then with its winner on top.
+
+        Only flags and variables are compared: a cell knows its trainer's keys by their file.
+        """
+        if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
+            return False
+        then, now = dict(earlier.deployed), self.cell.environment
+        before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        wanted, found = (
+            # hidden values cannot be compared
+            {name: value for name, value in env.items() if not is_secret(name)}
+            for env in (on_top(then, earlier.recipe.env), now)
+        )
+        flags = (*before, *earlier.recipe.flags)
+        return settings_digest(after, found) == settings_digest(flags, wanted)
+
 
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     """Return cell digest -> how the document calls the cell; two of one label differ by sweep."""
@@ -177,22 +230,31 @@ def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
 def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
     """Return the document's cells with `new` among them, in the order they first came.
 
-    A cell that was measured again takes its old place, and the time of the old ledger stays.
-    Evidence that was read before stays too, because its artifacts may be gone by now.
+    A cell that was measured again takes its old place. A new ledger of it leaves a summary of the
+    old one. Evidence that was read before stays, because its artifacts may be gone by now.
     """
     cells = list(kept)
     for at, cell in enumerate(cells):
         if (cell.sweep, cell.label) != (new.sweep, new.label):
             continue
-        earlier_s = cell.earlier_s
+        earlier = cell.earlier
         if cell.cell_digest != new.cell_digest or (cell.jobs.isdisjoint(new.jobs) and cell.jobs):
+            then = FormerSweep(
+                cell_digest=cell.cell_digest,
+                written_s=cell.written_s,
+                baseline=cell.conclusion.baseline,
+                best=cell.best,
+                recipe=cell.recipe,
+                deployed=cell.cell.environment,
+                scores=cell.baseline_scores,
+            )
             # a deployed recipe makes another cell: the first one's evidence and patch were gone
-            earlier_s = (*earlier_s, cell.written_s)
+            earlier = (*earlier, then)
         elif not new.explanation.facts and cell.explanation.facts:
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        cells[at] = replace(new, earlier_s=earlier_s)
+        cells[at] = replace(new, earlier=earlier) if earlier else new
         return tuple(cells)
     return (*cells, new)
 

@@ -55,7 +55,7 @@ from pytest_xlatune.report.leaderboard import (
     sensitivity,
     tables,
 )
-from pytest_xlatune.report.lines import ending_text, figure, words
+from pytest_xlatune.report.lines import ending_text, figure, speed, words
 from pytest_xlatune.report.recipes import recipe_blocks
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
@@ -164,6 +164,14 @@ def _reason(best: Verdict, found: Explanation, say: Translator) -> str:
     )
 
 
+_HISTORY = columns(
+    "~When (UTC)",
+    ">baseline-deployed",
+    ">n",
+    "~recommended",
+    ">promised, 95 %",
+    ">baseline since then, 95 %",
+)
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
@@ -338,14 +346,7 @@ def _with_load(covered: MeasuredCell) -> Subject:
 
 def _before(cells: Sequence[MeasuredCell], beside: str, say: Translator) -> Iterator[str]:
     """Yield that no earlier measurement is known, and where a person's own document is kept."""
-    for name, covered in _named(cells):
-        if covered.earlier_s:
-            yield say(
-                "Earlier measurements of {cell}: {times} (`xlatune history` lists them)",
-                cell=name,
-                times=", ".join(map(minute, covered.earlier_s)),
-            )
-    if not any(covered.earlier_s for covered in cells):
+    if not any(covered.earlier for covered in cells):
         yield say("Earlier measurements: none is known here, so this is a fresh start")
     if beside:
         yield say(
@@ -511,6 +512,7 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
             if conflict.other is not None:
                 other = called.get(conflict.other.cell_digest, conflict.where)
                 yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
+        yield from _deployed_since(cell, name, say)
         if best is not None:
             yield from _shown_for(cell, against, say)
 
@@ -577,3 +579,50 @@ def _by_hand(
         )
     )
     yield from deployed_by_hand(recipe, guarded_lines(recipe, against), head, say)
+
+
+def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
+    """Tell what became of earlier recipes: a sentence for each, and the history of the cell."""
+    for earlier in covered.earlier:
+        if earlier.best is not None and covered.deploys(earlier):
+            yield say.text(
+                "The recipe of an earlier measurement of {cell} is deployed now: "
+                "`baseline-deployed` was {before}, the recipe promised {promised}, "
+                "and `baseline-deployed` is {now} today.",
+                cell=name,
+                before=speed(earlier.baseline),
+                promised=_promise(earlier.best),
+                now=f"{speed(covered.conclusion.baseline)} ({_change(earlier.change)})",
+            )
+    if not covered.earlier:
+        return
+    rows = [
+        (
+            minute(written_s),
+            figure(baseline),
+            str(baseline.n),
+            literal(best.arm) if best else ABSENT,
+            _promise(best) if best else ABSENT,
+            _change(change),
+        )
+        for written_s, baseline, best, change in (
+            *(
+                (former.written_s, former.baseline, former.best, former.change)
+                for former in covered.earlier
+            ),
+            (covered.written_s, covered.conclusion.baseline, covered.best, None),
+        )
+    ]
+    yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
+    yield Table(columns=_HISTORY, rows=tuple(rows))
+
+
+def _promise(best: Verdict) -> str:
+    return f"{points(best.delta)} % {interval(best.ci95)}"
+
+
+def _change(change: tuple[float, float, float] | None) -> str:
+    if change is None:
+        return ABSENT
+    delta, low, high = change
+    return f"{points(delta)} % {interval((low, high))}"

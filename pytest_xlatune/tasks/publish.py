@@ -46,7 +46,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.result import Comparison, Conclusion, TrialResult, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report import Slots, Subject
 from pytest_xlatune.report.cell_documents import checked_alone
@@ -60,6 +60,9 @@ from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.page import Live, html, page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
+from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.design import SWEEP_ALPHA
 from pytest_xlatune.studies import Aim, Study, whole
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -151,7 +154,7 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
     elif english.exists() and not by_hand.exists():
         english.rename(by_hand)  # without our data beside it a person wrote it
     beside = by_hand.name if by_hand.exists() else ""
-    cells = extended(kept, covered)
+    cells = tuple(map(_with_changes, extended(kept, covered)))
     document = tuning(cells, beside=beside)
     texts = {english: markdown(document), data: write_cells(cells)}
     if zh or chinese.exists():
@@ -163,6 +166,27 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
         patch.unlink(missing_ok=True)  # an earlier recipe may be gone
     write_all(texts)
     return tuple(texts)
+
+
+def _with_changes(covered: MeasuredCell) -> MeasuredCell:
+    """Return a cell with how its baseline changed since each earlier measurement of it.
+
+    Two samples of jobs: a drift of the machine between them is in the change.
+    """
+    if not covered.earlier:
+        return covered
+    now, found = covered.baseline_scores, []
+    for former in covered.earlier:
+        scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
+        scores += [BlockScore(block=0, arm="now", value=value) for value in now]
+        fit = fit_blocks(scores, control="then") if former.scores and now else None
+        what = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
+        change = None
+        if isinstance(what, Comparison):
+            low, high = what.ci95
+            change = (relative(what.estimate), relative(low), relative(high))
+        found.append(replace(former, change=change))
+    return replace(covered, earlier=tuple(found))
 
 
 @contextlib.contextmanager

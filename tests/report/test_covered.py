@@ -25,10 +25,16 @@ def test_another_parallelism_extends_and_the_same_cell_takes_its_place() -> None
     assert extended(cells, again) == (again, pp)
 
 
-def test_a_cell_that_is_measured_anew_keeps_when_it_was() -> None:
+def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
     first = covered(AG)
-    (only,) = extended((first,), replace(first, cell_digest="another", written_s=2e9))
-    assert only.earlier_s == (first.written_s,)
+    deployed = {"XLA_FLAGS": "--xla_ag=1"}
+    again = replace(first, cell_digest="another", cell=replace(first.cell, deployed=deployed))
+    (only,) = extended((first,), again)
+    (earlier,) = only.earlier
+    assert earlier.cell_digest == first.cell_digest
+    assert only.deploys(earlier), "what was recommended is what is deployed now"
+    other = replace(again, cell=replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=2"}))
+    assert not extended((first,), other)[0].deploys(earlier)
 
 
 def test_a_ledger_that_was_begun_anew_keeps_what_the_old_one_found() -> None:
@@ -40,9 +46,9 @@ def test_a_ledger_that_was_begun_anew_keeps_what_the_old_one_found() -> None:
         return replace(covered(AG), history=(result,))
 
     (goes_on,) = extended((with_jobs("1", "2"),), with_jobs("1", "2", "3"))
-    assert goes_on.earlier_s == ()
+    assert goes_on.earlier == ()
     (anew,) = extended((with_jobs("1", "2"),), with_jobs("7"))
-    assert len(anew.earlier_s) == 1
+    assert len(anew.earlier) == 1
 
 
 def test_the_data_comes_back_as_it_was_and_damage_is_named() -> None:

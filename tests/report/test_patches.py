@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.profile import (
+    BASELINE,
     Profile,
     append_flags,
     effective_values,
     parse_flags,
     profile,
 )
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.sweep.deployed import deployed_env
@@ -138,29 +142,59 @@ def test_a_path_that_a_diff_cannot_name_is_left_to_people() -> None:
         assert diff(DeployedFile(path=path, text="a\n"), "b\n") is None
 
 
-def test_a_recipe_that_is_deployed_is_measured_again_from_there(tmp_path: Path) -> None:
-    """Three times a recipe is found, applied and measured again."""
-    root = repository(tmp_path, {ENV: "export XLA_FLAGS=--xla_one=1\n"})
+def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path: Path) -> None:
+    """Three times a recipe is found, applied and measured again: the document has three rows."""
+    text = "export XLA_FLAGS=--xla_one=1\n"
+    root = repository(tmp_path, {ENV: text})
     for at, flag in enumerate(("--xla_one=2", "--xla_two=2", "--xla_three=2")):
         text = (root / ENV).read_text(encoding="utf-8")
         made = covered(profile(f"gain-{at}", flag), text=text, written_s=1e9 + at)
         cell = replace(made.cell, deployed=deployed_env(root / ENV))
-        made = replace(made, cell=cell, cell_digest=cell.digest)
+        conclusion = replace(made.conclusion, reference=line_of(100.0 * 1.1**at))
+        history = tuple(baseline_of(cell, 100.0 * 1.1**at, f"{at}{job}") for job in range(4))
+        made = replace(
+            made, cell=cell, cell_digest=cell.digest, conclusion=conclusion, history=history
+        )
         document = tmp_path / "tiny-tuning.md"
         is_first = not document.exists()
         if is_first:
             document.write_text("by hand\n", encoding="utf-8")
         add_to_document(tmp_path, made)
-        said = document.read_text(encoding="utf-8")
-        assert ("a fresh start" in said) is is_first
-        assert ("Earlier measurements of FSDP=8: 2001-09-09 01:46" in said) is not is_first
+        assert ("a fresh start" in document.read_text(encoding="utf-8")) is is_first
         apply(root, (tmp_path / "tiny-tuning.patch").read_text(encoding="utf-8"))
     assert "--xla_one=2" in (root / ENV).read_text(encoding="utf-8")
     assert "--xla_one=1" not in (root / ENV).read_text(encoding="utf-8"), "changed in place"
     # what a person wrote is kept beside it, and named
     kept = tmp_path / "tiny-tuning.by-hand.md"
     assert kept.read_text(encoding="utf-8") == "by hand\n"
-    assert f"`{kept.name}`" in document.read_text(encoding="utf-8")
+    text = document.read_text(encoding="utf-8")
+    assert f"`{kept.name}`" in text
+    rows = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
+    assert [row.split(" | ")[0] for row in rows] == ["100.0", "110.0", "121.0"]
+    assert [row.split(" | ")[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
+    # what became of the baseline since then, with its interval; nothing yet of today's
+    assert rows[0].split(" | ")[4].startswith("+21.0 % [")
+    assert rows[1].split(" | ")[4].startswith("+10.0 % [")
+    said = " ".join(text.split())
+    assert said.count("The recipe of an earlier measurement of FSDP=8 is deployed now") == 1
+
+
+def line_of(tgs: float) -> Verdict:
+    return Verdict(arm="baseline-deployed", kind=VerdictKind.SCREENED, tgs=tgs, n=4)
+
+
+def baseline_of(cell: Cell, tgs: float, job: str) -> TrialResult:
+    trial = Trial(
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=cell.protocol,
+        study="tuning",
+        stage="confirm",
+        block=1 + int(job[-1]),
+    )
+    wobble = tgs * (1 + 0.001 * (int(job[-1]) % 2 - 0.5))
+    score = Score(value=math.log(wobble), tgs=wobble, step_s=1.0, n_steps=10, window=(5, 14))
+    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(job,))
 
 
 @pytest.mark.parametrize(

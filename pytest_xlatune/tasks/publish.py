@@ -28,6 +28,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.ledger import (
     LEDGER,
+    AttemptEnded,
+    AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
@@ -115,23 +117,39 @@ def _is_variant(there: Cell, here: Cell) -> bool:
     return as_here.digest == here.digest
 
 
+_LET_GO = "let go: no session waits for it"
+_STOPPED = "ended after the stop of the sweep; runs again in the next session"
+
+
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return job id -> the decision on it; accepted jobs have no entry.
+    """Return job id -> the decision on it, or that it was let go; accepted jobs have no entry.
 
     A result knows the reason of its last attempt only, and a trial that will run again has none.
     """
     jobs: dict[tuple[str, int], str] = {}  # by trial id and number of the attempt
-    remarks: dict[str, str] = {}
+    remarks: dict[tuple[str, int], str] = {}
+    sessions: set[str] = set()
+    is_stopped = False
     for entry in entries:
         match entry.event:
+            case CampaignOpened(session=session):
+                is_stopped &= session in sessions
+                sessions.add(session)
             case AttemptSubmitted(submission=of):
                 jobs[of.trial_id, of.attempt] = of.job_id
-            case Decided(trial_id=trial_id, attempt=attempt, why=why) if why is not None:
-                if (trial_id, attempt) in jobs:
-                    remarks[jobs[trial_id, attempt]] = sentence(why)
+            case AttemptLetGo(trial_id=trial_id, attempt=attempt):
+                remarks[trial_id, attempt] = _LET_GO
+            case Decided(trial_id=trial_id, attempt=attempt) as event:
+                is_ours = event.next is Next.INTERRUPTED and is_stopped
+                remarks[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
+                is_stopped |= event.next is Next.STOP
+            case AttemptEnded(trial_id=trial_id, attempt=attempt):
+                # it ended by itself before the session that let it go could end it
+                if remarks.get((trial_id, attempt)) == _LET_GO:
+                    del remarks[trial_id, attempt]
             case _:
                 pass
-    return remarks
+    return {jobs[key]: words for key, words in remarks.items() if words and key in jobs}
 
 
 def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -> tuple[Path, ...]:

@@ -12,6 +12,7 @@ from pytest_xlatune.campaign.jobs import interrupted
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
+    AttemptLetGo,
     AttemptSubmitted,
     Decided,
     Event,
@@ -26,6 +27,7 @@ from tests.report.test_tuning_document import PP, SPEED, Measuring, table_rows
 
 ABSENT = "–"  # noqa: RUF001 - the dash of an absent value
 UNWAITED = "ended because no session waits for it; to be run again"
+STOPPED = "ended after the stop of the sweep; runs again in the next session"
 KILLED = "killed (signal 9): retried on the same nodes"
 Tell = Callable[[Submission, Outcome], tuple[Event, ...]]
 
@@ -75,8 +77,17 @@ def nothing_yet(submission: Submission, _: Outcome) -> tuple[Event, ...]:
     return ()
 
 
+def let_go(submission: Submission, _: Outcome) -> tuple[Event, ...]:
+    return (AttemptLetGo(trial_id=submission.trial_id, attempt=submission.attempt),)
+
+
 def ended_by_us(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    return interrupted(submission, outcome)
+    return (*let_go(submission, outcome), *interrupted(submission, outcome))
+
+
+def let_go_too_late(submission: Submission, _: Outcome) -> tuple[Event, ...]:
+    ended = AttemptEnded(trial_id=submission.trial_id, attempt=submission.attempt, outcome=END)
+    return (*let_go(submission, END), ended)
 
 
 def killed(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
@@ -88,6 +99,13 @@ def killed(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
         ),
         AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=died),
     )
+
+
+def after_a_stop(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    stop = Decided(
+        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail="no job is left"
+    )
+    return (stop, *ended_by_us(submission, outcome))
 
 
 @pytest.fixture
@@ -113,8 +131,11 @@ def rows(tried: Tried, reports: Path) -> dict[str, tuple[str, str]]:
     ("tell", "state", "remark"),
     [
         pytest.param(nothing_yet, "running", "", id="it-runs"),
+        pytest.param(let_go, "running", "let go: no session waits for it", id="let-go"),
         pytest.param(ended_by_us, "cancelled", UNWAITED, id="ended-by-us"),
+        pytest.param(let_go_too_late, "completed", "", id="over-before-we-could-end-it"),
         pytest.param(killed, "failed, signal 9", KILLED, id="tried-again"),
+        pytest.param(after_a_stop, "cancelled", STOPPED, id="stopped"),
     ],
 )
 def test_a_job_without_a_result_says_why(
@@ -132,3 +153,12 @@ def test_a_job_without_a_result_says_why(
     found = rows(tried, tmp_path / "reports")
     assert found["15000"] == ("retried", remark or ABSENT)
     assert found["15001"] == ("completed", ABSENT)
+
+
+def test_what_a_later_session_ends_was_not_ended_by_an_earlier_stop(
+    tried: Tried, tmp_path: Path
+) -> None:
+    trial = tried.first(after_a_stop, job="15000")
+    tried.open("s2")
+    tried.attempt(trial, 2, ended_by_us, job="15001")
+    assert rows(tried, tmp_path / "reports")["15001"] == ("cancelled", UNWAITED)

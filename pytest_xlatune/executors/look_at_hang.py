@@ -6,8 +6,8 @@ look at all of a process where the kernel restricts tracing. It judges nothing a
 to hold:
 
 * the kernel: state, system call and channel of the main thread, what it reads from, CPU time;
-* Python's stacks, of `faulthandler`: the payload's hook had it register a signal as the interpreter
-  started;
+* Python's stacks: of py-spy, where that is installed and may look; else of `faulthandler`, which
+  the payload's hook had register a signal as the interpreter started;
 * NCCL's RAS, where a process of the trainer listens for its clients.
 """
 
@@ -17,7 +17,9 @@ import contextlib
 import functools
 import os
 import re
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -67,6 +69,10 @@ _OF_A_FILE = frozenset(
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 #   File "/home/u/train.py", line 12 in step
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)')
+# Thread 4711 (idle): "MainThread"       Thread 0x7F12 (active)
+_SPY_THREAD = re.compile(r'Thread (?:0x[0-9A-Fa-f]+|\d+) \((?P<how>[^)]*)\)(?:: "(?P<name>.*)")?')
+#     step (/home/u/train.py:12)
+_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
 
 
 def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
@@ -263,9 +269,36 @@ def _stacks_of(process: _Seen, stacks: Path, *, until_s: float) -> dict[str, Any
     left_s = min(until_s - time.monotonic(), _STACK_S)
     if left_s <= 0 or process.fields[0] in ("Z", "X"):
         return {"stacks": []}
+    if spy := _spy(process):
+        if found := _of_spy(spy, process, left_s):
+            return {"stacks": found}
+        left_s = min(until_s - time.monotonic(), _STACK_S)
     if process.catches_signal and str(stacks) in process.descriptors():
         return {"stacks": _of_handler(process, stacks, left_s)}
     return {"stacks": []}
+
+
+def _spy(process: _Seen) -> str:
+    """Return py-spy, beside the process's interpreter or on its PATH; "" where it is not."""
+    with contextlib.suppress(OSError):
+        words = process._bytes("cmdline").split(b"\0")  # noqa: SLF001 - of this module
+        beside = Path(os.fsdecode(words[0])).with_name("py-spy")
+        is_python = Path(os.fsdecode(words[0])).name.startswith("python")
+        if is_python and beside.is_absolute() and os.access(beside, os.X_OK):
+            return str(beside)
+        path = os.fsdecode(process.environ.get(b"PATH", b""))
+        return (shutil.which("py-spy", path=path) or "") if is_python else ""
+    return ""
+
+
+def _of_spy(spy: str, process: _Seen, left_s: float) -> list[list[str]]:
+    argv = [spy, "dump", "--nonblocking", "--pid", str(process.pid)]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            argv, capture_output=True, timeout=max(left_s, 0.1), check=False, env={}
+        )
+        return of_spy(done.stdout[:_MOST_BYTES].decode("utf-8", "replace"))
+    return []
 
 
 def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
@@ -295,6 +328,17 @@ def of_handler(text: str) -> list[list[str]]:
         elif found and (frame := _FRAME.match(line)):
             found[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
     return _cut(found[::-1])
+
+
+def of_spy(text: str) -> list[list[str]]:
+    """Read the stacks that `py-spy dump` printed, the main thread's first."""
+    found: list[tuple[bool, list[str]]] = []
+    for line in text.splitlines():
+        if thread := _SPY_THREAD.match(line):
+            found.append((thread["name"] == "MainThread", []))
+        elif found and (frame := _SPY_FRAME.match(line)):
+            found[-1][1].append(f"{frame['file']}:{frame['line'] or '?'} {frame['function']}")
+    return _cut([frames for _, frames in sorted(found, key=lambda each: not each[0])])
 
 
 def _cut(stacks: list[list[str]]) -> list[list[str]]:

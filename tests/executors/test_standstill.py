@@ -21,7 +21,7 @@ from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.payloads import Start, outcome
 from tests.helpers.waiting import until
 
-PLAIN = {"PATH": "/usr/bin:/bin"}
+PLAIN = {"PATH": "/usr/bin:/bin"}  # no py-spy may lie there
 READS = """
 import os
 def wait_for_data():
@@ -199,3 +199,33 @@ def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(
     listener.settimeout(0.0)
     with pytest.raises(BlockingIOError):
         listener.accept()
+
+
+def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:
+    text = """\
+Process 7: python train.py
+Python v3.12.4 (/usr/bin/python3.12)
+
+Thread 9 (idle): "Thread-1 (beat)"
+    wait (threading.py:359)
+    beat (train.py:4)
+Thread 7 (active): "MainThread"
+    load (train.py:9)
+    <module> (train.py:12)
+"""
+    assert look_at_hang.of_spy(text) == [
+        ["train.py:9 load", "train.py:12 <module>"],
+        ["threading.py:359 wait", "train.py:4 beat"],
+    ]
+
+
+def test_py_spy_is_asked_where_it_lies_on_the_trainer_s_path(tmp_path: Path, start: Start) -> None:
+    spy = tmp_path / "bin" / "py-spy"
+    spy.parent.mkdir()
+    spy.write_text(
+        '#!/bin/sh\necho "Thread $4 (idle): \\"MainThread\\""\necho "    loads (data.py:9)"\n'
+    )
+    spy.chmod(0o755)
+    (tmp_path / "train.py").write_text(READS)
+    found = hung(tmp_path, start, sys.executable, "train.py", PATH=f"{spy.parent}:/usr/bin:/bin")
+    assert found.stands[0].at == "data.py:9 loads"

@@ -14,6 +14,7 @@ from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, tried
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
+    about_flags,
     about_program,
     answers,
     option_of,
@@ -87,6 +88,7 @@ def _init(arguments: argparse.Namespace) -> Output:
                     f"xlatune plan {named}    the trials, their cost, and what they can show",
                     f"pytest {named}          runs it",
                     *about_program(found),
+                    *about_flags(found),
                 ),
             ),
         ),

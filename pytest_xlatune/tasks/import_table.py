@@ -11,7 +11,7 @@ One row is one job:
     step_s     seconds per step; one of the two may be missing
     status     ok, or why there is no figure: oom, failed, ...; optional
 
-A fault of the table is one message with its line number; then nothing is written.
+One message names all faults of the table with their line numbers; then nothing is written.
 """
 
 from __future__ import annotations
@@ -89,30 +89,33 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     """Read a table.
 
     Raises:
-        ConfigError: the table has a fault.
+        ConfigError: the table has faults; one sentence for each.
     """
+    problems: list[str] = []
     rows: list[TableRow] = []
     profiles: dict[str, Profile] = {}
     jobs: dict[str, int] = {}
     for line, values in _lines(text, where):
-        at = f"{where}: line {line}"
         try:
             row = _row(line, values)
         except ConfigError as error:
-            raise ConfigError(f"{at}: {error}") from None
+            problems.append(f"line {line}: {error}")
+            continue
         if jobs.setdefault(row.job, line) != line:
-            raise ConfigError(f"{at}: job {row.job} is in line {jobs[row.job]} too")
+            problems.append(f"line {line}: job {row.job} is in line {jobs[row.job]} too")
         earlier = profiles.setdefault(row.profile.id, row.profile)
         if not _has_settings(earlier):
             profiles[row.profile.id] = row.profile
         elif _has_settings(row.profile) and earlier != row.profile:
-            raise ConfigError(
-                f"{at}: profile {row.profile.id!r} has other settings than before "
+            problems.append(
+                f"line {line}: profile {row.profile.id!r} has other settings than before "
                 f"({earlier.shown_text}); give each its own name"
             )
         rows.append(row)
-    if BASELINE_ID not in profiles:
-        raise ConfigError(f"{where}: no row is the baseline; name it {BASELINE_ID!r}")
+    if not problems and BASELINE_ID not in profiles:
+        problems.append(f"no row is the baseline; name it {BASELINE_ID!r}")
+    if problems:
+        raise ConfigError(f"{where}: {'; '.join(problems)}")
     # an empty cell beside others of the same profile is no other setting
     return tuple(dataclasses.replace(row, profile=profiles[row.profile.id]) for row in rows)
 

@@ -8,14 +8,18 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.catalog.rules import did_you_mean, objections
 from pytest_xlatune.executors.named import one_of_ours
 from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.profile import Flag, parse_flags
+from pytest_xlatune.model.profile import Flag, Profile, parse_flags
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.tasks.files import filled_in
 
@@ -147,6 +151,8 @@ def answers(
             found[name] = _asked(name, each, ask, tell)
     if missing:
         raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
+    if not found["nodelist"]:  # nodes may have another Python at the same path
+        _check_python(found)
     return found
 
 
@@ -283,9 +289,49 @@ def _cwd_of(words: Sequence[str]) -> str:
     return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
 
 
+# import os, jax    from jax.sharding import Mesh    from model import step
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\w+|import[ \t]+[\w., \t]+)", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
 _ASKS_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
 _ANSWERS_S = 60
+
+
+def _check_python(found: Mapping[str, str]) -> None:
+    """Refuse a Python without JAX for a trainer that needs it: each trial would end so.
+
+    Raises:
+        ConfigError: naming both, and what to type.
+    """
+    if "python" in found and not _has_jax(found["python"]):
+        raise ConfigError(f"--python {found['python']} has no JAX; name MaxText's own Python")
+    if "command" not in found:
+        return
+    words = read_command(found["command"]).words
+    script = next((Path(word) for word in words[1:] if word.endswith(".py")), None)
+    if "-m" in words[:-1]:
+        script = Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
+    if script is not None and _imports_jax(script) and not _has_jax(words[0]):
+        line = found["command"].replace(words[0], "/opt/venv/bin/python", 1)
+        raise ConfigError(
+            f"{shutil.which(words[0])} has no JAX, and {script.name} imports it; name the "
+            f"trainer's Python by its path, e.g. --command '{line}'"
+        )
+
+
+def _imports_jax(script: Path) -> bool:
+    """Whether a script imports JAX, itself or by a module that lies beside it."""
+    files, seen = [script], set[str]()
+    while files:
+        names: set[str] = set()
+        with suppress(OSError):
+            for line in _IMPORT.findall(files.pop().read_text(encoding="utf-8", errors="replace")):
+                names |= set(re.findall(r"\w+", line))
+        if "jax" in names:
+            return True
+        beside = [(script.parent / f"{name}.py") for name in names - seen]
+        files += [path for path in beside if path.is_file()]
+        seen |= names
+    return False
 
 
 def _has_jax(program: str) -> bool:
@@ -430,6 +476,19 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     "maxtext": _of_maxtext,
     "maxtext-slurm": _of_maxtext_slurm,
 }
+
+
+def about_flags(found: Mapping[str, str]) -> Iterator[str]:
+    """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
+    known = history().flags
+    for name, flag in _profiles(parse_flags(found["flags"])).items():
+        hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
+        if hint:
+            yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
+        asked = Profile(id=name, flags=(flag,))
+        for objection in objections(asked, Context(is_complete=False)):
+            if objection.level is Level.FAULT:
+                yield f"note: {objection.text}. Correct the file"
 
 
 def about_program(found: Mapping[str, str]) -> Iterator[str]:

@@ -65,6 +65,14 @@ def test_what_a_trainer_with_lines_of_its_own_needs_stands_in_the_file_as_a_comm
     assert "pdbs=8" in capsys.readouterr().out
 
 
+TRAINERS = {
+    "imports it": {"train.py": "import os, jax\n"},
+    "imports it from elsewhere": {"train.py": "def f():\n    from jax.sharding import Mesh\n"},
+    "by a module beside it": {"train.py": "from step import step\n", "step.py": "import jax\n"},
+    "as a module": {"train.py": "import jax.numpy as jnp\n"},
+}
+
+
 @pytest.fixture
 def without_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The `python3` that comes first has no JAX, as where ours stands before the trainer's."""
@@ -75,6 +83,23 @@ def without_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(python.parent), prepend=":")
     monkeypatch.chdir(tmp_path)
     return python
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
+    trainer: str, without_jax: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in TRAINERS[trainer].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    of = "-m train" if trainer == "as a module" else "train.py"
+    argv = ["init", "test_a.py", "--command", f"python3 {of} {{steps}}", *CELL.split()]
+    assert main([*argv, "--nodelist", ""]) == 2
+    said = capsys.readouterr().err
+    assert f"{without_jax} has no JAX, and train.py imports it" in said
+    assert "--command '/opt/venv/bin/python " in said
+    assert not list(tmp_path.glob("test_a.py"))
+    assert main([*argv, "--nodelist", "node001"]) == 0, "a node may have it there"
+    assert "name the Python that has it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -145,6 +170,9 @@ def test_the_env_file_that_a_recipe_changes_is_the_launchers(
     assert sweep.launcher.env_files_of(cell) == (str(tmp_path / "job.env.sh"),)
 
 
+EIGEN = "--xla_cpu_multi_thread_eigen"
+
+
 @pytest.mark.parametrize(
     ("options", "written", "told"),
     [
@@ -153,6 +181,20 @@ def test_the_env_file_that_a_recipe_changes_is_the_launchers(
             [f"profile('{name}', '--xla_" for name in ("a-1", "a-2", "b", "c-a-b-c")], "",
             id="an id has the value of its flag",
         ),
+        pytest.param(
+            ("--flags", "--xla_cpu_multi_thread_eigne=false"), ["multi-thread-eigne-false"],
+            f"--xla_cpu_multi_thread_eigne; did you mean {EIGEN}?",
+            id="a flag that no release has is told",
+        ),
+        pytest.param(
+            ("--flags", f"{EIGEN}=flase"), [], f"{EIGEN}=flase ends the process; expected",
+            id="a value on which XLA ends the process is told",
+        ),
+        pytest.param(
+            ("--flags", f"{EIGEN}=1e9"), [], f"{EIGEN}=1e9 ends the process; expected",
+            id="a number that is no switch is told",
+        ),
+        pytest.param(("--flags", f"{EIGEN}=false"), [], "", id="a switch is not told"),
         pytest.param(
             ("--command", "pyhton /t {steps}"), ["'pyhton'"],
             "this machine has no program pyhton; correct it", id="a program that is not here",

@@ -124,8 +124,8 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
         pytest.param('job,profile,tgs\n1,baseline,"1,5"\n', "found '1,5'", id="a comma"),
         pytest.param(
             "job,profile,tgs\n1,baseline,fast\n2,a,-1\n",
-            "line 2: tgs: found 'fast'",
-            id="the first fault, with its line",
+            "line 2: tgs: found 'fast'.*; line 3: tgs: found '-1'",
+            id="all that is wrong at once",
         ),
         pytest.param(
             "job,profile,flags,tgs\n1,baseline,,5\n2,a,--xla_a=1,5\n3,a,--xla_a=2,5\n",

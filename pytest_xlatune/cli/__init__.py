@@ -137,10 +137,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune history /shared/tuning --json",
         "xlatune history --cell 'llama2-70b FSDP=8'",
     ),
-    "calibrate": (
-        "xlatune calibrate sweeps/test_mine.py --jobs 8",
-        "xlatune calibrate sweeps/test_mine.py --nodelist 'node[001-064]' --slots 8",
-    ),
+    "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
     "study": (
         "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
         "xlatune study nodes sweeps/test_nodes.py --plan",

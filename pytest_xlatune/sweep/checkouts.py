@@ -85,6 +85,8 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
         names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
         near = difflib.get_close_matches(commit, names, n=1)
         what = f"did you mean {near[0]!r}?" if near else "fetch it, or write it in full"
+        if not near and _git(repository, "rev-parse", "--is-shallow-repository") == "true\n":
+            what = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
         raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {what}")
     found = done.stdout.strip()
     if found == _git(repository, "rev-parse", "HEAD").strip():

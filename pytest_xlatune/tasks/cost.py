@@ -8,23 +8,28 @@ the queue is unknown. A site may set a limit above which a person has to say yes
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
-from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
-from pytest_xlatune.stats.rotations import JobPace
+from pytest_xlatune.stats.rotations import JobPace, JobWork
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _HOUR_S = 3600.0
+_FOLDERS_UP, _FOLDERS_DOWN = 4, 200  # of the current one, where another start may have worked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +183,45 @@ def cost_of(
     )
 
 
+def hours_of_both(
+    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, cell: Cell
+) -> tuple[str, ...]:
+    """Say how long the plan of a study takes, and the one without rotation; () where it is one.
+
+    Args:
+        outline: what a plan says of the study.
+        entries: the entries of the ledger of its cell.
+        cell: the same.
+    """
+    both_of = next(
+        (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
+    )
+    if both_of is None:
+        return ()
+    plans = (
+        JobWork(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
+        JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
+    )
+    protocol = cell.protocol
+    pace = pace_in(entries, cell) or JobPace.guessed(protocol.deadline_s, protocol.steps)
+    own, other = (duration(work.seconds(pace)) for work in plans)
+    about = "about" if pace.jobs else "perhaps"
+    said = f"one job after the other: {about} {own} with rotation, {other} without it"
+    return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
+
+
+def _told(pace: JobPace, *, limit_s: float) -> str:
+    """Say what the time of a job is made of, and how that is known."""
+    parts = (
+        f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
+        f"{duration(pace.compile_s)} to compile a further program"
+    )
+    if not pace.jobs:
+        return f"{parts}, a guess from the time limit of {duration(limit_s)}: no job has run here"
+    guess = "" if pace.compilations else ", the last a guess"
+    return f"{parts}{guess}, the mean of {counted(pace.jobs, 'job')} here"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
     """An attempt that has begun and is over: when, and how long it waited in the queue."""
@@ -225,6 +269,25 @@ def _waves_left(study: Study, outlook: Outlook) -> int:
     ahead = [nodes.get(trial.cell_digest, ()) for trial in outlook.ahead]
     waves = waves_in(ahead)
     return math.ceil(outlook.left * waves / len(ahead)) if waves < len(ahead) else 0
+
+
+def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
+    """Say where another work directory holds trials of this cell; () where this one does.
+
+    A start from another folder has another work directory, and would measure again. Looked at are
+    the current folder, those above it and those in it.
+    """
+    if (workdir / folder / LEDGER).exists():
+        return ()
+    here = Path.cwd()
+    places = [here, *list(here.parents)[:_FOLDERS_UP], *sorted(here.glob("*/"))[:_FOLDERS_DOWN]]
+    found = dict.fromkeys((path / workdir.name).resolve() for path in places)
+    return tuple(
+        f"{path} holds trials of this very cell, and this run would measure them again; start it "
+        f"from {path.parent}, or with --xlatune-workdir {path}"
+        for path in found
+        if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - false where we may not look
+    )
 
 
 def refuse_unasked(cost: Cost, *, limit_h: float | None, is_said: bool, sweep: str) -> None:

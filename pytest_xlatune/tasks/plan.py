@@ -37,7 +37,7 @@ from pytest_xlatune.report.study_documents import plan
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of
+from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
 
 _SESSION = "SESSION"  # stands for the id: a plan has no session
 
@@ -98,9 +98,11 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
     capacity = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
+        *hours_of_both(outlook.lines, entries, cell=resolved.cell),
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
         *not_compiled(resolved, study),
+        *kept_elsewhere(resolved.folder, workdir),
     ]
     firsts: dict[str, Trial] = {}
     for trial in sorted(left, key=lambda each: not each.profile.is_baseline):

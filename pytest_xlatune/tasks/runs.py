@@ -12,12 +12,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType
 
 import msgspec
 
@@ -52,7 +56,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
-from pytest_xlatune.tasks.cost import cost_of, refuse_unasked
+from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
 from pytest_xlatune.tasks.publish import read_known
 
 
@@ -121,6 +125,41 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
         raise ConfigError(str(error)) from None
 
 
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Deliver Ctrl-C again that came while Python ran a finalizer, where an exception is lost.
+
+    Seen in one of 180 runs: it came in `__del__` of a lock of filelock, and the session waited on.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Thread(target=deliver, daemon=True).start()
+        else:
+            before(lost)
+
+    def deliver() -> None:
+        main = threading.main_thread().ident or 0
+        while _runs(again.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
+            time.sleep(0.01)  # in there it would be lost in the same way
+        signal.pthread_kill(main, signal.SIGINT)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is again:
+            sys.unraisablehook = before
+
+
+def _runs(code: CodeType, frame: FrameType | None) -> bool:
+    """Whether the code of a function stands in the stack that ends in a frame."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
 class Runs(ExitStack):
     """The campaigns that one process drives, until the context ends: each folder has its log.
 
@@ -161,6 +200,8 @@ class Runs(ExitStack):
             LedgerError: the ledger cannot be read or written.
         """
         folder = open_folder(self._options, resolved.folder)
+        if not self._logged:
+            self.enter_context(interrupts_kept())
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))
@@ -212,7 +253,8 @@ class Runs(ExitStack):
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
         found.raise_faults(f"sweep {resolved.sweep.name!r}")
-        return (*lost, *found.notes, *not_compiled(resolved, study))
+        beside = () if state.opened else kept_elsewhere(resolved.folder, self._options.workdir)
+        return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
 
 
 def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:

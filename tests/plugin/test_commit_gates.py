@@ -167,6 +167,7 @@ STEPS = "protocol=Protocol(steps=12),"
         pytest.param("empty", {}, "holds the very same files", id="a commit of nothing"),
         pytest.param("", code("mian"), "'mian'; did you mean 'main'?", id="a misspelt branch"),
         pytest.param("", code("0123abc"), "no commit '0123abc'; fetch it", id="an unknown hash"),
+        pytest.param("shallow", {}, "(fetch-depth: 0, GIT_DEPTH: 0)", id="a clone of one commit"),
         pytest.param("", code("--all"), "has no commit '--all'", id="an option of git"),
         pytest.param("edit", {}, f"{OTHERS} speed.py", id="what is changed, not committed"),
         pytest.param("", code("uncommitted"), "has no commit 'uncommitted'", id="changes"),
@@ -221,6 +222,9 @@ def test_what_would_measure_nothing_is_refused(
     (folder.path / "other").mkdir()
     if change == "empty":
         repository.git("commit", "--quiet", "--allow-empty", "-m", "nothing")
+    if change == "shallow":
+        head = repository.git("rev-parse", "HEAD")
+        (repository.path / ".git" / "shallow").write_text(f"{head.strip()}\n", "utf-8")
     if change == "edit":
         repository.write(800.0)
     text = GATE_FILE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError, Exit
+from pytest_xlatune.model.message import MessageCode, coded
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.studies.network_check import Network
@@ -19,7 +21,7 @@ from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cost import Cost, cost_of, refuse_unasked
+from pytest_xlatune.tasks.cost import Cost, cost_of, hours_of_both, kept_elsewhere, refuse_unasked
 
 DESIGN = """\
         screen_baselines=2,
@@ -117,6 +119,38 @@ def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
     plan.stdout.fnmatch_lines(["*ranking only*"])
     ranked = folder.run("-m", "wave2", "--xlatune-yes")
     ranked.assert_outcomes(passed=2, xfailed=1)
+
+
+def test_trials_measured_from_another_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, cell = tmp_path, Path("pretend/cell")  # few folders lie in it, unlike in pytest's own
+    project = above / "project"
+    kept, below = project / ".xlatune", project / "sweeps"
+    (kept / cell).mkdir(parents=True)
+    (kept / cell / "ledger.jsonl").write_text("{}\n")
+    below.mkdir()
+    for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
+        monkeypatch.chdir(here)
+        (said,) = kept_elsewhere(cell, workdir)
+        assert f"{kept} holds trials of this very cell" in said
+        assert f"--xlatune-workdir {kept}" in said
+    monkeypatch.chdir(project)
+    assert kept_elsewhere(cell, kept) == ()
+    assert kept_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
+
+
+def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
+    cell = checked(Nodes(), nodes=1).cell
+    work = {"jobs": 3, "steps": 90, "compilations": 5, "others": 10, "other_steps": 150}
+    both = coded(MessageCode.BOTH_PLANS, "{jobs}", **work)
+    # half of 45 minutes is start-up, and 40 % of that compiles; 15 steps take the rest
+    (said,) = hours_of_both((both,), (), cell=cell)
+    assert said.startswith(
+        "one job after the other: perhaps 4 h 8 min with rotation, 7 h 30 min without it: 23 min "
+        "to start, 90 s a step, 9 min to compile a further program, a guess from the time limit"
+    )
+    assert hours_of_both((), (), cell=cell) == ()
 
 
 def checked(study: Any, *, nodes: int) -> ResolvedSweep:

@@ -198,6 +198,27 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
     assert "xlatune: ended " in said
 
 
+LOST_IN_A_FINALIZER = """
+import time
+
+class Lock:
+    def __del__(self):
+        raise KeyboardInterrupt
+
+def test_interrupted(baseline_deployed):
+    with pytest.raises(KeyboardInterrupt):
+        Lock()
+        time.sleep(100)
+"""
+
+
+def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Any) -> None:
+    """Python passes what a finalizer raises to no caller."""
+    text = folder.read("test_sweep.py") + LOST_IN_A_FINALIZER
+    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    folder.run("-k", "interrupted").assert_outcomes(passed=1)
+
+
 def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Any) -> None:
     text = folder.read("test_sweep.py")
     last = "\n\ndef test_last(baseline_deployed):\n    raise KeyboardInterrupt\n"

@@ -11,11 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pytest_xlatune import secure_files
+from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace import Family, parse_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import read_window
-from pytest_xlatune.evidence.trace.collectives import Communication, communication_of
+from pytest_xlatune.evidence.trace.collectives import Communication, Watch, communication_of
 from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.text import counted
@@ -77,27 +78,30 @@ def drill_variants(
             f"--step-time was given {len(step_times_s)} times for {len(variants)} variants; give "
             "it once for each, in their order, or not at all"
         )
-    programs = [read_program(dump) for dump in dumps]
+    programs: Sequence[Program | None] = [*map(read_program, dumps)] or [None] * len(named)
     drills: list[Drill] = []
+    watches: list[Watch] = []
     problems: list[str] = []
     left_out: list[str] = []
     for paths, step_s in zip_longest(variants, step_times_s):
+        watch = Watch() if collectives or dumps else None
         try:
-            drilled, without = read_window(paths, window, step_s=step_s)
+            drilled, without = read_window(paths, window, step_s=step_s, observe=watch)
         except XlatuneError as error:
             problems.append(str(error))
         else:
             drills.append(drilled)
             left_out += without
+            watches += [] if watch is None else [watch]
     if not drills:
         raise ParseError("; ".join(problems))
     # beside a variant that is missing, nothing says which program belongs to which other one
-    talking = drills if not problems and (collectives or programs) else []
+    talking = [] if problems else watches
     return Drilled(
         drills=tuple(drills),
         collectives=tuple(
-            communication_of(drilled, program)
-            for drilled, program in zip_longest(talking, programs[: len(talking)])
+            communication_of(drilled, program, watch)
+            for drilled, watch, program in zip(drills, talking, programs, strict=False)
         ),
         problems=(*problems, *left_out),
     )

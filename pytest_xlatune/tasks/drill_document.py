@@ -259,8 +259,8 @@ def _collectives(found: Communication, name: str, top: int, width: int | None) -
             _or_dash(row.ranks, "d"),
             f"{row.executions:.4g}",
             _ms(row.duration_s),
-            _ms(row.transfer_s),
-            _ms(row.wait_s),
+            _or_dash(row.transfer_s, ".3f", 1e3),
+            _or_dash(row.wait_s, ".3f", 1e3),
             _ms(row.alone_s),
             _or_dash(row.algbw, ".2f", 1e-9),
             _or_dash(row.busbw, ".2f", 1e-9),
@@ -269,6 +269,14 @@ def _collectives(found: Communication, name: str, top: int, width: int | None) -
     ]
     what = f"{title}: ms of one execution; alone ms and calls per device and step"
     yield _table(head, rows, words=2, title=what)
+    if (late := found.late) is not None:
+        assumed = ", as if each collective went over all devices" if late.is_assumed else ""
+        yield lines(
+            plain(
+                f"{late.device} came last most: the others waited {_ms(late.imposed_s)} ms a step "
+                f"for it, {late.of_all:.0%} of all waits{assumed}"
+            )
+        )
     if found.unmatched:
         shown = ", ".join(found.unmatched[:3])
         count = counted(len(found.unmatched), "operation")

@@ -14,6 +14,7 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.collectives import (
     Communication,
+    Watch,
     communication_of,
     ranks_of,
 )
@@ -25,7 +26,8 @@ US = 1_000_000  # picoseconds
 
 
 def watched(space: Space, program: Program | None = None) -> Communication:
-    return communication_of(drill([space.trace()]), program)
+    watch = Watch()
+    return communication_of(drill([space.trace()], observe=watch), program, watch)
 
 
 def step_of(op: str | None, kernel: str, durations_us: list[list[int]]) -> Space:
@@ -91,16 +93,62 @@ def test_bandwidths_equal_a_computation_by_hand(
     space = streams(step_of(op, kernel, [[400, 100, 300, 200], [160, 240, 200, 120]]))
     found = watched(space, made(entry(instruction)))
     (row,) = found.rows
-    # by hand: the shortest kernel takes 100 us; those of all devices take 215 us on average
+    # by hand: the shortest kernels take 100 and 120 us, so a transfer takes 110 us on average;
+    # the kernels of all devices take 215 us on average, of which 105 us are wait
     assert (row.kind, row.size_bytes, row.ranks, row.executions) == (
         op.partition(".")[0].removesuffix("-start"), size_bytes, 4, 1.0,
     )  # fmt: skip
-    assert row.transfer_s == pytest.approx(100e-6)
+    assert row.transfer_s == pytest.approx(110e-6)
     assert row.duration_s == row.alone_s == pytest.approx(215e-6)
-    assert row.wait_s == pytest.approx(115e-6)
-    assert row.algbw == pytest.approx(size_bytes / 100e-6)
-    assert row.busbw == pytest.approx(size_bytes / 100e-6 * factor)
+    assert row.wait_s == pytest.approx(105e-6)
+    assert row.algbw == pytest.approx(size_bytes / 110e-6)
+    assert row.busbw == pytest.approx(size_bytes / 110e-6 * factor)
     assert found.unmatched == ()
+    # step 5: device 1 came last, the others waited 300 + 200 + 100; step 6: device 3, 40 + 120 + 80
+    assert found.late is not None
+    assert (found.late.device, found.late.is_assumed) == ("a.xplane.pb /device:GPU:1", False)
+    assert found.late.imposed_s == pytest.approx(600e-6 / 2), "a step"
+    assert found.late.of_all == pytest.approx(600 / 840)
+
+
+ALL_REDUCE = "%all-reduce.1 = f32[4000] all-reduce(%p), replica_groups={}, to_apply=%add"
+
+
+@pytest.mark.parametrize(
+    ("groups", "durations_us", "transfer_us", "late"),
+    [
+        pytest.param("{}", [[400, 100]] * 2, 100, 1, id="all devices"),
+        pytest.param(None, [[400, 100]] * 2, 100, 1, id="no program, as if all"),
+        pytest.param("{{0},{1}}", [[400, 100]] * 2, 100, None, id="groups of a mesh"),
+        pytest.param("{}", [[400, 400], [100, 100]], 250, None, id="long for all is no wait"),
+        pytest.param("{}", [[400, 100], [400]], None, None, id="one device lacks an execution"),
+        pytest.param("{}", [[400]] * 2, 400, None, id="one device"),
+    ],
+)
+def test_the_device_that_came_last_is_named_where_it_can_be_told(
+    groups: str | None, durations_us: list[list[int]], transfer_us: int | None, late: int | None
+) -> None:
+    space = streams(step_of("all-reduce.1", "ncclDevKernel_AllReduce", durations_us))
+    program = None if groups is None else made(entry(ALL_REDUCE.format(groups)))
+    found = watched(space, program)
+    (row,) = found.rows
+    assert row.transfer_s == (None if transfer_us is None else pytest.approx(transfer_us * 1e-6))
+    assert (found.late and found.late.device) == (
+        None if late is None else f"a.xplane.pb /device:GPU:{late}"
+    )
+
+
+def test_kernels_that_do_not_overlap_name_no_device() -> None:
+    space = Space()
+    space.host("train", 0, 9_000 * US, "step_num", 5)
+    op, kernel = "all-reduce.1", "ncclDevKernel_AllReduce"
+    for gpu, begin in enumerate((0, 500)):
+        spent = (100 + gpu) * US
+        space.host("cuLaunchKernel", 0, 1, "correlation_id", gpu + 1)
+        space.kernel(gpu, "Stream #1", kernel, begin * US, spent, op=op, correlation=gpu + 1)
+    (row,) = (found := watched(space)).rows
+    assert (row.kind, found.late) == ("all-reduce", None)
+    assert row.wait_s == pytest.approx(0.5e-6)
 
 
 def test_an_operation_is_counted_as_often_as_it_runs_in_a_loop() -> None:

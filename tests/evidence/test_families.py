@@ -39,10 +39,10 @@ def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str) -> None
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 3, 70_000]), st.integers(0, 99)), max_size=9))
-def test_groups_add_up_and_keep_the_longest_and_the_shortest(table: list[tuple[int, int]]) -> None:
+def test_groups_add_up_and_keep_the_longest(table: list[tuple[int, int]]) -> None:
     keys, values = (np.array([each[i] for each in table], np.int64) for i in (0, 1))
     assert grouped(keys, [values, values * 2]).tolist() == [
-        [key, len(mine), sum(mine), 2 * sum(mine), max(mine), min(mine)]
+        [key, len(mine), sum(mine), 2 * sum(mine), max(mine)]
         for key in sorted({key for key, _ in table})
         for mine in [[value for its, value in table if its == key]]
     ]

@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -66,7 +66,7 @@ _APART = 0.1  # of a stretch: a device that ends so much before the others
 
 
 def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
-    """Return a row for each key: it, a count, each column's sum, the first's greatest and least.
+    """Return a row for each key: it, a count, each column's sum, the first's greatest.
 
     A key, not negative, and a value of each column belong to each element.
     """
@@ -77,8 +77,7 @@ def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
     ordered = [column.take(order) for column in columns]
     sums = [np.add.reduceat(each, begins) for each in ordered]
     longest = np.maximum.reduceat(ordered[0], begins)
-    shortest = np.minimum.reduceat(ordered[0], begins)
-    return np.stack([keys[order[begins]], count, *sums, longest, shortest], axis=1)
+    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
 
 
 class Timeline(Record, frozen=True, kw_only=True):
@@ -165,7 +164,6 @@ class TimeRow(Record, frozen=True, kw_only=True):
     alone_ps: int = 0  # with nothing beside them on their device
     main_ps: int = 0  # on their device's main stream
     longest_ps: int = 0
-    shortest_ps: int = 0
 
 
 class Gpu(Record, frozen=True, kw_only=True):
@@ -276,22 +274,27 @@ class CaptureWindow:
     force: bool = False  # show a capture that lost events, under a warning
 
 
+Observe = Callable[[Trace, Device], None]  # a device whose kernels have their class and step
+
+
 def drill(
     traces: Iterable[Trace | ParseError],
     window: CaptureWindow | None = None,
     *,
     step_s: float | None = None,
+    observe: Observe | None = None,
 ) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
     Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place. `step_s` is the step time of a companion run without profiler.
+    takes its place. `step_s` is the step time of a companion run without profiler. `observe` is
+    called with each device while its capture is in memory.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
             other than the given one.
     """
-    sums = _WindowSums(window or CaptureWindow())
+    sums = _WindowSums(window or CaptureWindow(), observe)
     for trace in traces:
         if isinstance(trace, ParseError):
             sums.excluded.append(str(trace))
@@ -305,15 +308,15 @@ _Key = tuple[str, str, Kind]  # of a row: name, family, kind
 
 
 def _add(rows: dict[_Key, list[int]], key: _Key, values: Sequence[int]) -> None:
-    """Add a count, three sums, the longest and the shortest of them to a row."""
-    row = rows.setdefault(key, [0, 0, 0, 0, values[4], values[5]])
+    """Add a count, three sums and the longest to a row."""
+    row = rows.setdefault(key, [0, 0, 0, 0, 0])
     for place, value in enumerate(values[:4]):
         row[place] += value
-    row[4:] = max(row[4], values[4]), min(row[5], values[5])
+    row[4] = max(row[4], values[4])
 
 
 def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
-    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps", "shortest_ps")
+    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
     found = (
         TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
         for (name, family, kind), values in rows.items()
@@ -324,8 +327,9 @@ def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
 class _WindowSums:
     """The sums of the captures of a window that were read so far."""
 
-    def __init__(self, window: CaptureWindow) -> None:
+    def __init__(self, window: CaptureWindow, observe: Observe | None) -> None:
         self._window = window
+        self._observe = observe
         self._families = (*window.families, OTHER)
         self._kernels: dict[_Key, list[int]] = {}
         self._ops: dict[_Key, list[int]] = {}
@@ -415,6 +419,8 @@ class _WindowSums:
         family, kind_of = classify(trace.names, self._window.families)
         self._backends.add(device.backend)
         kernels = dataclasses.replace(device.kernels, kind=kind_of[device.kernels.name], step=step)
+        if self._observe is not None:
+            self._observe(trace, dataclasses.replace(device, kernels=kernels))
         main, on_main = _main_stream(device, kernels)
         alone, timelines, begins_ps = _timelines(kernels, len(found.steps))
         self._gpus.append(

@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observe, drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane_file
 from pytest_xlatune.model.errors import ParseError
 
@@ -143,11 +143,12 @@ def read_window(
     window: CaptureWindow,
     *,
     step_s: float | None = None,
+    observe: Observe | None = None,
 ) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or the files named; one window of one job.
 
     Return where the time went, and one sentence for each path or capture that is not in it;
-    `step_s` is the step time of a companion run without profiler.
+    `step_s` and `observe` are those of `drill`.
 
     Raises:
         ParseError: nothing to drill, or captures that do not belong together.
@@ -159,7 +160,7 @@ def read_window(
     ]
     found = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_read(choose_captures(found)), window, step_s=step_s)
+        drilled = drill(_read(choose_captures(found)), window, step_s=step_s, observe=observe)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)

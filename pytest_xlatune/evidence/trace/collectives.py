@@ -5,8 +5,11 @@ the compiled program has that operation's kind, bytes and ranks. Where a trace n
 a library's kernel still says which collective it is, but for send and receive: those are of the one
 kind that the compiled program has, or of none that can be told.
 
-The kernel of a collective runs on every device until the last one has come. Its shortest execution
-holds the least wait and counts as the transfer; what the others take beyond it is wait.
+The kernel of a collective runs on every device until the last one has come. So the shortest kernel
+of an execution holds no wait: it counts as the transfer, what the others take beyond it is wait,
+and its device came last. No clock of two hosts is compared. A trace does not say which device is in
+which group of a program, so nobody is named by a collective of some devices, nor where its kernels
+do not overlap.
 
 Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), with
 n ranks, a transfer of t seconds and S bytes: of the whole result of an all-gather, of the whole
@@ -26,10 +29,12 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
-from pytest_xlatune.evidence.trace import Kind
+from pytest_xlatune.evidence.trace import ABSENT, COMMUNICATION, Device, Ints, Kind, Trace
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Real, Record
@@ -45,20 +50,19 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
     ranks: int | None
     executions: Real  # per device and step
     duration_s: Real  # of its kernel, a mean
-    transfer_s: Real  # of the shortest one
+    transfer_s: Real | None  # of the shortest in an execution; None where devices ran it unequally
     alone_s: Real  # per device and step: nothing runs beside it
 
     @property
-    def wait_s(self) -> float:
+    def wait_s(self) -> float | None:
         """What its kernels take beyond the transfer, a mean."""
-        return self.duration_s - self.transfer_s
+        return None if self.transfer_s is None else self.duration_s - self.transfer_s
 
     @property
     def algbw(self) -> float | None:
         """Bytes per second, by the size."""
-        if self.size_bytes is None or self.transfer_s <= 0:
-            return None
-        return self.size_bytes / self.transfer_s
+        taken_s = self.duration_s if self.transfer_s is None else self.transfer_s
+        return None if self.size_bytes is None or taken_s <= 0 else self.size_bytes / taken_s
 
     @property
     def busbw(self) -> float | None:
@@ -67,14 +71,27 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
         return None if self.algbw is None or factor is None else self.algbw * factor
 
 
+class Late(Record, frozen=True, kw_only=True):
+    """The device that the others waited for most, and what they waited for it."""
+
+    device: str
+    imposed_s: Real  # of a step, the sum over the other devices
+    of_all: Real  # share of all waits
+    is_assumed: bool  # no program says which devices wait for each other: as if all did
+
+
 class Communication(Record, frozen=True, kw_only=True):
     """The collectives of a window."""
 
     rows: tuple[CollectiveTime, ...]  # the costliest first
+    late: Late | None  # None where no device waited, or nothing tells for which one
     unmatched: tuple[str, ...]  # operations of the trace that the program does not have
 
 
+_AT_ONCE = 0.9  # of the executions: the last began before the first ended
+_SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
 _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+_WAITING = frozenset({"all-reduce", *_SHARED})
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})
 
 
@@ -82,7 +99,7 @@ def bus_factor(kind: str, ranks: int | None) -> float | None:
     """Return busbw / algbw for a kind of collective among so many ranks."""
     if kind in _DIRECT:
         return 1.0
-    if not ranks or kind not in {"all-reduce", *_SHARED}:
+    if not ranks or kind not in _WAITING:
         return None
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
@@ -118,8 +135,48 @@ def size_of(collective: Collective, ranks: int | None) -> int | None:
     return None if collective.kind == "ragged-all-to-all" else collective.size_bytes
 
 
-def communication_of(found: Drill, program: Program | None) -> Communication:
+class Watch:
+    """Keeps what each device took for each execution of a collective, while a trace is read."""
+
+    def __init__(self) -> None:
+        # operation or kernel -> source and name of a device -> step, start and duration
+        self._runs: dict[str, dict[tuple[str, str], Ints]] = defaultdict(dict)
+
+    def __call__(self, trace: Trace, device: Device) -> None:
+        """Take the kernels of a device."""
+        kernels = device.kernels
+        mine = np.flatnonzero((kernels.kind == COMMUNICATION) & (kernels.step != ABSENT))
+        mine = mine[np.lexsort((kernels.start_ps[mine], kernels.step[mine]))]
+        columns = np.stack([kernels.step, kernels.start_ps, kernels.duration_ps])[:, mine]
+        for label in (kernels.op[mine], kernels.name[mine]):
+            for name in np.unique(label[label != ABSENT]).tolist():
+                runs = columns[:, label == name]
+                self._runs[trace.names[name]][trace.source, device.name] = runs
+
+    def runs(self, row: TimeRow, devices: int) -> Mapping[tuple[str, str], Ints] | None:
+        """Return the executions of a row on each device; None where they do not correspond."""
+        runs = self._runs[row.name]
+        first = next(iter(runs.values()), np.zeros((3, 0), np.int64))
+        is_alike = all(np.array_equal(of_device[0], first[0]) for of_device in runs.values())
+        is_whole = len(runs) == devices and devices * first.shape[1] == row.count
+        return runs if is_alike and is_whole else None
+
+
+def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
+    """Tell whether kernels that share a clock ran at once, nearly always."""
+    for source in {source for source, _ in runs}:
+        near = np.stack([columns for (of, _), columns in runs.items() if of == source])
+        begun, ended = near[:, 1].max(axis=0), (near[:, 1] + near[:, 2]).min(axis=0)
+        if float((begun <= ended + _SKEW_PS).mean()) < _AT_ONCE:
+            return False
+    return True
+
+
+def communication_of(found: Drill, program: Program | None, watch: Watch) -> Communication:
     """Return the collectives of a window, joined with the program where there is one."""
+    imposed: dict[tuple[str, str], int] = defaultdict(int)
+    is_assumed = False
+    devices = len(found.gpus)
     known: dict[str, Collective] = {}
     for collective in () if program is None else program.collectives:
         for name in filter(None, (collective.name, collective.inner)):
@@ -129,22 +186,41 @@ def communication_of(found: Drill, program: Program | None) -> Communication:
         of_program = known.get(row.name.replace("-done", "-start", 1))
         ranks = None
         if of_program is not None:
-            ranks = ranks_of(of_program.groups, len(found.gpus))
+            ranks = ranks_of(of_program.groups, devices)
         elif program is not None:
             unmatched.append(row.name)
+        kind = _kind_of(row.name) if of_program is None else of_program.kind
+        runs, transfer_s = watch.runs(row, devices), None
+        if runs is not None:
+            table = np.stack([duration for _, _, duration in runs.values()])
+            transfer_s = float(table.min(axis=0).mean()) * 1e-12
+            if kind in _WAITING and (of_program is None or ranks == devices) and _overlap(runs):
+                is_assumed |= of_program is None
+                waited, last = (table - table.min(axis=0)).sum(axis=0), table.argmin(axis=0)
+                for at, device in enumerate(runs):
+                    imposed[device] += int(waited[last == at].sum())
         rows.append(
             CollectiveTime(
                 name=row.name,
-                kind=_kind_of(row.name) if of_program is None else of_program.kind,
+                kind=kind,
                 size_bytes=None if of_program is None else size_of(of_program, ranks),
                 ranks=ranks,
                 executions=row.count / max(1, found.gpu_steps),
                 duration_s=row.sum_ps / row.count * 1e-12,
-                transfer_s=row.shortest_ps * 1e-12,
+                transfer_s=transfer_s,
                 alone_s=found.seconds(row.alone_ps),
             )
         )
-    return Communication(rows=tuple(rows), unmatched=tuple(sorted(unmatched)))
+    late = None
+    if sum(imposed.values()):
+        device = max(imposed, key=lambda each: (imposed[each], each))
+        late = Late(
+            device=" ".join(device),
+            imposed_s=imposed[device] / found.divided_by * 1e-12,
+            of_all=imposed[device] / sum(imposed.values()),
+            is_assumed=is_assumed,
+        )
+    return Communication(rows=tuple(rows), late=late, unmatched=tuple(sorted(unmatched)))
 
 
 def _communication(found: Drill) -> Sequence[TimeRow]:

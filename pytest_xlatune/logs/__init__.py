@@ -47,6 +47,7 @@ from pytest_xlatune.logs.line_classes import (
     LogLine,
     RankListener,
     blocks_of,
+    steps_of_format,
     steps_of_pattern,
 )
 from pytest_xlatune.logs.patterns import StepPattern, fitting
@@ -142,10 +143,11 @@ class LogReader:
         self, pattern: StepPattern | None = None, *, ranks: RankListener | None = None
     ) -> None:
         self._blocks = [Blocks(form) for form in formats()]
+        own = [] if pattern is None else [steps_of_pattern(pattern)]
         # what the user says comes first
-        self._own_steps = () if pattern is None else (steps_of_pattern(pattern),)
+        self._other_steps = (*own, *map(steps_of_format, formats()))
         self._is_json = pattern is not None and pattern.is_json
-        self._steps = (*self._own_steps, STEPS_OF_MAXTEXT)
+        self._steps = (*self._other_steps, STEPS_OF_MAXTEXT)
         of_ranks = () if ranks is None else ranks.classes
         self._facts = (*map(blocks_of, self._blocks), *of_ranks, *FACTS)
         words = (
@@ -328,7 +330,7 @@ class LogReader:
             segment=segment,
             is_torn=is_torn,
         )
-        if self._is_json and not is_torn and self._is_read(line, self._own_steps):
+        if self._is_json and not is_torn and self._is_read(line, self._other_steps):
             return
         inner = grammar.unwrap(text)
         if inner is not None:

@@ -1,8 +1,8 @@
 """Formats of logs that other distributions bring: an entry point of `pytest_xlatune.log_formats`.
 
 It names a subclass of `LogFormat`. Every log is read by all of them, beside what this package
-reads: blocks of lines that tell of a failure, which a reader of theirs reads whole. A log without a
-word of theirs costs the search for those words. Steps are read by a step pattern.
+reads: lines of steps that another trainer prints, and blocks of lines that tell of a failure, which
+a reader of theirs reads whole. A log without a word of theirs costs the search for those words.
 Pure: what they read is handed to them.
 """
 
@@ -18,6 +18,7 @@ from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
+from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.text import begun
 
 LEAST_LETTERS = 3  # of a word, by which the lines worth reading are found
@@ -74,6 +75,11 @@ class LogFormat:
     words: ClassVar[tuple[str, ...]] = ()
     openings: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[tuple[str, ...]] = ()
+
+    def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
+        """Return the steps of a line with one of `words`, as the process `rank` printed them."""
+        del text, rank
+        return ()
 
     def reader(self) -> BlockReader:
         """Return a reader for the blocks of one log; asked for once a line had one of `words`."""

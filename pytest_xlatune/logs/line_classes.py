@@ -1,7 +1,8 @@
 """The classes of lines: what a line tells, and which lines are looked at for it.
 
 A line goes through the classes in their order until one has taken it for itself. Each is asked only
-for lines that have one of its words. Another trainer's steps come in as a row of `patterns`.
+for lines that have one of its words. Another trainer's steps come in as a row of `patterns`, or as
+a `LogFormat` of another distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course, StepListener
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, sight
-from pytest_xlatune.logs.formats import Blocks, LinePlace
+from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model import channels
@@ -73,6 +74,16 @@ class RankListener(StepListener):
     """Is told the steps of all ranks, and given the lines of its own `classes`."""
 
     classes: tuple[LineClass, ...] = ()
+
+
+def steps_of_format(form: LogFormat) -> LineClass:
+    """Return the class of the lines of steps that a format of another distribution reads."""
+
+    def read(line: LogLine, course: Course) -> bool:
+        is_whole = not line.is_torn or line.text.endswith("]")  # a bar that is drawn to its end
+        return is_whole and _take(form.steps(line.text, line.origin.label), line, course)
+
+    return LineClass(form.words, read)
 
 
 def steps_of_pattern(pattern: StepPattern) -> LineClass:

@@ -1,14 +1,26 @@
-"""The lists of stuck workers that a trainer prints."""
+"""Steps of a trainer that prints ticks, and its lists of stuck workers."""
+
+import re
 
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.result import Action
+from pytest_xlatune.model.result import Action, StepRecord
+
+# tick 7 took 0.512 s, 1000.0 tokens a second
+TICK = re.compile(r"tick (\d{1,9}) took (\d+\.\d+) s, (\d+\.\d+) tokens a second")
 
 
 class Ticks(LogFormat):
-    words = ("stuck workers: ",)
+    words = ("tokens a second", "stuck workers: ")
     openings = ("stuck workers: ",)
     heads = ("Stuck workers: ",)
+
+    def steps(self, text, rank):
+        found = TICK.search(text)
+        if found is None:
+            return ()
+        step, seconds, tokens = int(found[1]), float(found[2]), float(found[3])
+        return (StepRecord(step=step, step_s=seconds, tgs=tokens, label=rank),)
 
     def reader(self):
         return Stuck()

@@ -1,4 +1,4 @@
-"""A log format of another distribution: blocks of lines."""
+"""A log format of another distribution: steps, and blocks of lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pytest_xlatune.model.result import Action
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.guests import install
 from tests.helpers.how_to import whole
-from tests.helpers.log_lines import step
 
 FORMAT, PROJECT = whole("a log format")
 SHORT = """\
@@ -30,7 +29,7 @@ class Short(LogFormat):
 class NoFormat:
     pass
 """
-TICKS = "".join(f"{step(at)}\n" for at in range(12))
+TICKS = "".join(f"tick {at} took 0.512 s, {1000 + at}.0 tokens a second\n" for at in range(12))
 BLOCK = "Stuck workers: \n  n7\nend of the list\n"
 MODULES = {"xlatune_ticks": FORMAT[0], "their_short": SHORT}
 
@@ -56,14 +55,14 @@ def ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ticks")
 @pytest.mark.parametrize("size", [7, 64, 1 << 20])
-def test_its_blocks_are_read_in_any_pieces(size: int) -> None:
+def test_its_steps_and_blocks_are_read_in_any_pieces(size: int) -> None:
     data = (TICKS + BLOCK).encode()
     reader = LogReader()
     for at in range(0, len(data), size):
         reader.feed(data[at : at + size])
     reader.close()
     report = reader.report()
-    assert [each.step for each in report.steps] == [*range(12)]
+    assert [(each.step, each.tgs) for each in report.steps] == [(at, 1000 + at) for at in range(12)]
     [finding] = report.findings
     assert (finding.cls, finding.action) == (FailureClass.HANG_MID_TRAINING, Action.RETRY)
     assert (finding.line, finding.text, finding.detail) == (13, "Stuck workers:", "worker n7")
@@ -71,11 +70,14 @@ def test_its_blocks_are_read_in_any_pieces(size: int) -> None:
 
 
 @pytest.mark.usefixtures("ticks")
-def test_steps_behind_a_block_refute_it() -> None:
+def test_steps_behind_a_block_refute_it_and_maxtexts_lines_are_read_as_before() -> None:
     assert not read_log([(BLOCK + TICKS).encode()]).steps_after_cancel
     after = LogReader()
-    after.feed((f"{step(0)}\n" + BLOCK + TICKS).encode())
+    after.feed((TICKS[:45] + BLOCK + TICKS).encode())
     assert after.fatal is None
+    line = "completed step: {}, seconds: 0.5, TFLOP/s/device: 1.5, Tokens/s/device: 9.1, loss: 7\n"
+    report = read_log(["".join(line.format(at) for at in range(9)).encode()])
+    assert [each.step for each in report.steps] == [*range(9)]
 
 
 @pytest.mark.parametrize(

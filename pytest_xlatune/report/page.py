@@ -160,6 +160,7 @@ def page_of(
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
         "Step times of every trial": [strips(history, reference=reference)],
         "Settings in effect": [_settings(history)],
+        "Findings": [_findings(history)],
         _JOBS: [jobs],
         "What was measured, and on what": [Bullets(items=document.header)],
     }
@@ -268,6 +269,29 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     return Table(
         columns=titles, rows=tuple((*row[:5], row[5] or ABSENT, str(n)) for row, n in rows)
     )
+
+
+def _findings(history: Sequence[TrialResult]) -> Table | None:
+    """Return what the logs of the trials show: one row of equal findings, with all their jobs."""
+    jobs: dict[tuple[str, ...], list[str]] = {}
+    times: dict[tuple[str, ...], int] = {}
+    for result in history:
+        for finding in result.findings:
+            row = (
+                literal(result.trial.arm),
+                plain(finding.cls),
+                str(finding.action),
+                plain(finding.detail) or ABSENT,
+                literal(sentence(finding.said)) or ABSENT,
+            )
+            jobs.setdefault(row, []).extend(result.job_ids)
+            times[row] = times.get(row, 0) + finding.count
+    titles = columns("~Arm", "~class", "action", "~detail", "~evidence", ">times", "~Jobs")
+    rows = tuple(
+        (*row, str(count), plain(", ".join(dict.fromkeys(jobs[row]))) or ABSENT)
+        for row, count in times.items()
+    )
+    return Table(columns=titles, rows=rows) if rows else None
 
 
 def html(page: Page) -> str:

@@ -37,7 +37,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.document import Document, Text
+from pytest_xlatune.report.document import Document, Table, Text
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
@@ -114,6 +114,20 @@ def test_foreign_text_is_never_markup() -> None:
     text = html(page)
     check_own_tags_only(text)
     assert "<script>alert(1)" in unescape(text), "it is shown as it is"
+
+
+def test_equal_findings_of_an_arm_are_one_row_with_all_their_jobs() -> None:
+    finding = Finding(cls="hang", action=Action.RETRY, text="no step", detail="d", count=2)
+    first, second, *_ = (each for each in HISTORY if each.trial.is_baseline)
+    history = tuple(
+        replace(each, findings=(finding,), job_ids=(job,))
+        for each, job in ((first, "7"), (second, "8"))
+    )
+    made = page_of(leaderboard(FINISHED), dataclasses.replace(FINISHED, history=history))
+    (part,) = (each for each in made.parts if each.title == "Findings")
+    (table,) = part.blocks
+    assert isinstance(table, Table)
+    assert table.rows == (("`baseline-deployed`", "hang", "retry", "d", "`no step`", "4", "7, 8"),)
 
 
 @pytest.mark.parametrize(

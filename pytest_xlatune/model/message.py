@@ -45,7 +45,6 @@ class MessageCode(StrEnum):
 
     NO_TURNS = "no-turns"  # the log's lines are no turns of programs
     BOTH_PLANS = "both-plans"  # its values are the work of two plans
-    RANK_SLOWER = "rank-slower"
     OWN_NOISE = "own-noise"
     DUNNETT = "dunnett"
     SURVIVORS = "survivors"

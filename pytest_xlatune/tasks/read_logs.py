@@ -27,7 +27,7 @@ from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, prima
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
-from pytest_xlatune.model.message import Message, MessageCode, coded, say, sentence
+from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
@@ -467,8 +467,7 @@ def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, .
             ),
         )
     return tuple(
-        coded(
-            MessageCode.RANK_SLOWER,
+        say(
             "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
             rank=straggler.rank,
             slower=straggler.slower,

@@ -35,6 +35,7 @@ from pytest_xlatune.logs._course import (
     Course,
     Phase,
 )
+from pytest_xlatune.logs._prefix import PrefixLearner
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
 from pytest_xlatune.logs._signatures import is_harmless, table
 from pytest_xlatune.logs.formats import Blocks, formats
@@ -155,6 +156,7 @@ class LogReader:
         )
         self._filter = LineFilter((*table().words, *filter(None, words)))
         self._course = Course(ranks)
+        self._learner = PrefixLearner()
         self._step_shapes = StepShapes() if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
@@ -321,6 +323,10 @@ class LogReader:
     ) -> None:
         """Read a text of one line; `outer` printed it where it stands in another line."""
         origin, text = grammar.split_origin(segment)
+        if not is_torn and self._learner.learns(text):
+            self._read_hidden()
+        behind, text = self._learner.split(text)
+        origin = origin if behind == _NO_ORIGIN else behind
         origin = outer if outer is not None and origin == _NO_ORIGIN else origin
         line = LogLine(
             text=text,
@@ -344,6 +350,16 @@ class LogReader:
                 line = dataclasses.replace(line, text=own, low=own.lower())
         if not self._is_read(line, self._steps):
             self._is_read(line, self._facts)
+
+    def _read_hidden(self) -> None:
+        """Read the settings that a prefix hid before it was learnt."""
+        self._course.has_front = False
+        for text in self._learner.hidden:
+            origin, rest = self._learner.split(text)
+            setting = grammar.parse_environment(rest) if rest != text else None
+            if setting is not None:
+                self._course.start.env.put(*setting, origin)
+        self._learner.hidden.clear()
 
     def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
         """Read a line by classes, one after the other; return whether one took it for itself."""

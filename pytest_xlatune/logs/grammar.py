@@ -369,6 +369,39 @@ def parse_environment(text: str) -> tuple[str, str] | None:
     return match["name"], value
 
 
+def hides_setting(text: str) -> bool:
+    """Whether a line of `printenv` stands behind another text."""
+    match = _ENVIRONMENT.search(text) if "=" in text else None
+    return match is not None and match.start() > 0
+
+
+# what MaxText prints at the beginning of a line:  Config param steps: 15     completed step: 7,
+_HEAD = re.compile(
+    r"(?<![A-Za-z])(?:Config param \w+: |completed step: \d{1,15},|Memstats: After params )"
+)
+_MOST_FRONT = 240
+
+
+def front_of(text: str) -> str:
+    """Return the unknown text in front of a line of MaxText; "" where none is.
+
+    Known prefixes may stand behind it:  job7> I0112 07:08:09.123456 1401 a.py:1] completed step: 7,
+    """
+    match = _HEAD.search(text, 0, _MOST_FRONT)
+    front = text[: match.start()] if match is not None else ""
+    # an envelope, and MaxText's own word, are no unknown text
+    if not front.strip() or "{" in front or '": "' in front or "[Rampup" in front:
+        return ""
+    return next(
+        (
+            front[:at]
+            for at in range(1, len(front))
+            if not front[at - 1].isalnum() and _prefixes(text[at:])[0] == len(front) - at
+        ),
+        front,
+    )
+
+
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
     """Return the unrounded steps of the last start in the text of a metrics file, in order.
 

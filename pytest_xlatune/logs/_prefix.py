@@ -1,0 +1,52 @@
+"""What stands in front of the lines of a log and is in no table: a launcher's own prefix."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs.grammar import Origin
+
+_NUMBERS = re.compile(r"[0-9]+")
+_LEAST_LINES, _MOST_LINES = 3, 4096
+_MOST_SHAPES, _MOST_HIDDEN = 8, 256
+
+
+class PrefixLearner:
+    """Learns what stands in front of each line, as in `3@gpu020> completed step: 7`.
+
+    A text that is in front of three lines of MaxText, but for its digits, is a prefix. None of its
+    numbers is taken for a rank.
+
+    Attributes:
+        hidden: lines that it may have hidden a setting in before it was learnt.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []
+        self._prefix: re.Pattern[str] | None = None
+        self._shapes: Counter[str] = Counter()
+        self._lines = 0
+
+    def learns(self, text: str) -> bool:
+        """Take a line without its known prefixes; return whether it is the one that tells."""
+        if self._prefix is not None or self._lines >= _MOST_LINES:
+            return False
+        self._lines += 1
+        shape = _NUMBERS.sub("0", grammar.front_of(text))
+        if not shape:
+            if len(self.hidden) < _MOST_HIDDEN and grammar.hides_setting(text):
+                self.hidden.append(text)
+            return False
+        if shape in self._shapes or len(self._shapes) < _MOST_SHAPES:
+            self._shapes[shape] += 1
+        if self._shapes[shape] < _LEAST_LINES:
+            return False
+        self._prefix = re.compile("[0-9]+".join(map(re.escape, shape.split("0"))))
+        return True
+
+    def split(self, text: str) -> tuple[Origin, str]:
+        """Take the prefix that was learnt off a line, and the known ones behind it."""
+        match = self._prefix.match(text) if self._prefix is not None else None
+        return (Origin(), text) if match is None else grammar.split_origin(text[match.end() :])

@@ -154,7 +154,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
             "--model m --parallelism DP=4"
         ),
     ),
-    "plan": ("xlatune plan sweeps/test_mine.py --budget 65",),
+    "plan": (
+        "xlatune plan sweeps/test_mine.py --budget 65",
+        "xlatune plan sweeps/test_mine.py --compile",
+    ),
 }
 _WIDTH = 78
 # A flag of XLA or libtpu has an underscore in its name; no option of ours has one.

@@ -21,6 +21,12 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the profiles on this machine, by one step of the trainer each, and say what "
+        "each comes to",
+    )
     add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 
@@ -33,5 +39,5 @@ def _plan(arguments: argparse.Namespace) -> Output:
     sigma = known.noise.sigma_job if known else None
     earlier = recorded_trials(options.workdir / resolved.folder)
     study = resolved.study(sigma=sigma, earlier=earlier)
-    plan = plan_of(resolved, study, workdir=options.workdir)
+    plan = plan_of(resolved, study, workdir=options.workdir, compiles=arguments.compile)
     return Output(documents=(plan,))

@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from pytest_xlatune import secure_files
+from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.executors import machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
@@ -39,7 +40,7 @@ from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import say
-from pytest_xlatune.model.profile import BASELINE
+from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,
@@ -69,6 +70,7 @@ for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "m
     except metadata.PackageNotFoundError:
         pass
 """
+_REFUSALS = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.BAD_FLAG_VALUE})
 _OUT_OF_MEMORY = frozenset({FailureClass.OOM_GPU, FailureClass.OOM_HOST})
 _RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
 _NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could say how it ended")
@@ -158,13 +160,31 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
     Raises:
         ConfigError: the trainer runs on another machine.
     """
-    launcher, executor = resolved.sweep.launcher, resolved.sweep.site.executor
+    spec, launcher = spec_for(resolved, cell, BASELINE), resolved.sweep.launcher
+    limit, interpreter = check.memory_limit_gib, launcher.interpreter
+    sources = (path for path in map(Path, launcher.files(cell)) if path.is_file())
+    return Compiler(
+        spec=spec,
+        # one that is not here is in a container, whose image the spec names
+        python=interpreter if interpreter and shutil.which(interpreter) else "",
+        sources=tuple(path for path in sources if path.stat().st_size <= _MAX_SOURCE),
+        memory_limit_bytes=None if limit is None else int(limit * 2**30),
+    )
+
+
+def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpec:
+    """Return one step of a cell's trainer with the settings of a profile, its program dumped.
+
+    Raises:
+        ConfigError: the trainer runs on another machine.
+    """
+    executor = resolved.sweep.site.executor
     if not class_named(executor).is_here:
         raise ConfigError(
             f"compile check: these trials run by {executor}, and only a trainer on this machine is "
-            "compiled by running it. Leave the compile check out: the trials find the ceiling"
+            "compiled by running it. Leave the compile check out: the trials find the ceiling, and "
+            "what a compiler refuses"
         )
-    limit, interpreter = check.memory_limit_gib, launcher.interpreter
     protocol = msgspec.structs.replace(
         cell.protocol,
         steps=1,
@@ -176,19 +196,12 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
     )
     trial = Trial(
         cell_digest=cell.digest,
-        profile=BASELINE,
+        profile=profile,
         protocol=protocol,
         study="compile-check",
         stage="compile-check",
     )
-    sources = (path for path in map(Path, launcher.files(cell)) if path.is_file())
-    return Compiler(
-        spec=launcher.launch(trial, cell),
-        # one that is not here is in a container, whose image the spec names
-        python=interpreter if interpreter and shutil.which(interpreter) else "",
-        sources=tuple(path for path in sources if path.stat().st_size <= _MAX_SOURCE),
-        memory_limit_bytes=None if limit is None else int(limit * 2**30),
-    )
+    return resolved.sweep.launcher.launch(trial, cell)
 
 
 def answer(
@@ -260,11 +273,14 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What came out of compiling a cell."""
+    """What came out of compiling a cell, or a profile of it."""
 
+    program: Program | None = None  # the step's; None is that none was dumped
     needed_bytes: int | None = None  # of the step's program on a device; None is unknown
     said: str = ""  # its last word where something went wrong
     is_interrupted: bool = False  # from outside, so that nothing of the cell is known
+    is_ended: bool = False  # from outside, whatever it dumped before
+    is_refused: bool = False  # a flag was unknown to it, or its value
     is_out_of_memory: bool = False  # it ended for want of memory
     took_s: float = 0.0
 
@@ -273,21 +289,24 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
     """Run a spec to its end in a new folder and read what it dumped."""
     outcome = run_in(folder, spec)
     said, cause = _last_word(folder, outcome)
-    no_memory, needed_bytes = cause in _OUT_OF_MEMORY, None
-    is_dumped = True
+    is_refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
+    program = None
     try:
-        needed_bytes = read_program(folder / DUMP_FOLDER).memory_bytes
+        program = read_program(folder / DUMP_FOLDER)
     except XlatuneError as error:
-        said, is_dumped = said or str(error), False
+        said = said or str(error)
     # whether it was ended from outside, which says nothing of the cell
     is_ended = outcome.signal in _FROM_OUTSIDE or outcome.state not in (
         State.COMPLETED,
         State.FAILED,
     )
     return Compiled(
-        needed_bytes=needed_bytes,
+        program=program,
+        needed_bytes=None if program is None else program.memory_bytes,
         said=said,
-        is_interrupted=is_ended and not is_dumped and not no_memory,
+        is_interrupted=is_ended and program is None and not (is_refused or no_memory),
+        is_ended=is_ended,
+        is_refused=is_refused,
         is_out_of_memory=no_memory,
         took_s=(outcome.end_s or 0) - (outcome.start_s or 0),
     )

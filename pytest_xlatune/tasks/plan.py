@@ -1,4 +1,4 @@
-"""The plan of a sweep, found out without running anything: trials, their cost, first script.
+"""The plan of a sweep, found out without a trial: trials, their cost, first script.
 
 A plan takes the evidence from the ledger, and decides what follows from it by the same step as the
 campaign. A leaderboard shows what the campaign did.
@@ -16,11 +16,13 @@ from pytest_xlatune.executors import request_for
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import fine, size
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.prepare.compile_profiles import CompiledProfile, compile_profiles
 from pytest_xlatune.prepare.lint import look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_shape
 from pytest_xlatune.report.bubble import bubbles
@@ -28,8 +30,11 @@ from pytest_xlatune.report.document import (
     Bullets,
     Document,
     Section,
+    Table,
     Text,
     bullets,
+    columns,
+    literal,
     plain,
     section,
 )
@@ -75,16 +80,20 @@ def scripts_of(
     return () if shown is None else ((f"{shown[0]}{of_others}", shown[1]),)
 
 
-def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document:
+def plan_of(
+    resolved: ResolvedSweep, study: Study, *, workdir: Path, compiles: bool = False
+) -> Document:
     """Return the plan of a sweep as if nothing were measured, and the places of its settings.
 
     From the ledger below `workdir` it takes the evidence, the trials that are measured already, and
-    how long they took.
+    how long they took. `compiles` compiles the profiles now, and keeps nothing.
 
     Raises:
-        ConfigError: the launcher cannot express a trial.
+        ConfigError: the launcher cannot express a trial; or nothing can be compiled.
         LedgerError: the ledger cannot be read.
     """
+    if compiles and resolved.sweep.declared is not None:
+        raise ConfigError("--compile: this study compares no profiles of one cell")
     folder = workdir / resolved.folder
     entries = Ledger(folder / LEDGER).refresh()
     state = replay(entries)
@@ -101,7 +110,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
         *hours_of_both(outlook.lines, entries, cell=resolved.cell),
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
-        *not_compiled(resolved, study),
+        *(() if compiles else not_compiled(resolved, study)),
         *kept_elsewhere(resolved.folder, workdir),
     ]
     firsts: dict[str, Trial] = {}
@@ -135,6 +144,7 @@ def plan_of(resolved: ResolvedSweep, study: Study, *, workdir: Path) -> Document
                 head,
                 *_impossible(resolved, files),
                 *_objections(resolved),
+                *([_compiled(compile_profiles(resolved))] if compiles else ()),
                 costs,
             ),
             *others,
@@ -174,6 +184,21 @@ def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
         return ()
     more = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")
     return (section("What the catalog objects to", bullets(*map(plain, lines)), more),)
+
+
+def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
+    """Say what compiling each profile came to."""
+    titles = columns("~Profile", "~class", "~compared with the baseline's program")
+    rows = tuple(
+        (
+            literal(profile.profile),
+            f"{profile.cls} as {literal(profile.of)}" if profile.of else str(profile.cls),
+            plain(profile.reason),
+        )
+        for profile in profiles
+    )
+    limits = "By one step of the trainer on this machine each. Only a trial shows the speed."
+    return section("Compile check", Text(text=limits), Table(columns=titles, rows=rows))
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:

@@ -1,0 +1,162 @@
+"""What compiling a sweep's profiles on this machine tells of each, before any of them has a trial.
+
+Each profile is compiled by one step of the sweep's own trainer, in a process of its own, and its
+program is compared with the one of the cell as deployed and with those of the profiles before it.
+Two programs may be equal and run differently: a setting that may act at run time is named beside
+them. Nothing is kept.
+
+Nothing here knows pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.difference import (
+    Change,
+    change,
+    difference,
+    differing,
+    expectations,
+    size,
+)
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, effective_values
+from pytest_xlatune.prepare.compile_check import Compiled, compiled, spec_for
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+
+class CompileClass(StrEnum):
+    """What compiling says of a profile."""
+
+    SAME = "same program"
+    COMPILES = "compiles"
+    REFUSED = "flag refused"
+    FAILED = "does not compile"
+    MEMORY = "needs too much memory"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProfile:
+    """A profile, and what compiling it says.
+
+    Attributes:
+        profile: its id.
+        cls: the class.
+        of: the id of the one whose program is the same; "" where there is none.
+        reason: why it is of this class.
+    """
+
+    profile: str
+    cls: CompileClass
+    of: str = ""
+    reason: str = ""
+
+
+def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
+    """Compile the profiles of a sweep in their order and say what each came to.
+
+    Raises:
+        ConfigError: the trainer runs on another machine, or the cell as deployed gives no program.
+    """
+    check = resolved.compile_check
+    limit_gib = None if check is None else check.memory_limit_gib
+    profiles = [profile for profile in resolved.sweep.profiles if not profile.is_baseline]
+    with TemporaryDirectory(prefix="compiling-") as scratch:
+
+        def of(profile: Profile) -> Compiled:
+            spec = spec_for(resolved, resolved.cell, profile)
+            return compiled(spec, Path(scratch) / profile.id)
+
+        deployed = of(BASELINE)
+        if deployed.program is None:
+            raise ConfigError(f"the cell as deployed gives no program to compare: {deployed.said}")
+        made = ((profile, of(profile)) for profile in profiles)
+        limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
+        return tuple(judged(deployed.program, made, limit_bytes=limit_bytes))
+
+
+def judged(
+    deployed: Program, made: Iterable[tuple[Profile, Compiled]], *, limit_bytes: int | None
+) -> Iterator[CompiledProfile]:
+    """Yield what compiling says of each profile; pure.
+
+    Args:
+        deployed: the program of the cell as deployed.
+        made: each profile with what came out of compiling it.
+        limit_bytes: the memory of one device; None is unknown.
+    """
+    before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}
+    for profile, found in made:
+        program = found.program
+        needed = found.needed_bytes
+        if program is not None and found.said and program.module != deployed.module:
+            program = None  # it ended before its step was compiled
+        if found.is_out_of_memory:
+            cls, of, reason = CompileClass.MEMORY, "", found.said
+        elif program is None:
+            cls, of, reason = _without_program(found), "", found.said
+        elif needed is not None and limit_bytes is not None and needed > limit_bytes:
+            cls, of = CompileClass.MEMORY, ""
+            reason = f"{size(needed)} of {size(limit_bytes)}"
+        else:
+            settings = run_time_settings(profile, deployed, program)
+            cls, of, reason = _compared(program, settings, before)
+            before[profile.id] = (program, settings)
+            reason += f"; then: {found.said}" if found.said else ""
+        yield CompiledProfile(profile=profile.id, cls=cls, of=of, reason=reason)
+
+
+def _without_program(found: Compiled) -> CompileClass:
+    if found.is_refused:
+        return CompileClass.REFUSED
+    return CompileClass.UNKNOWN if found.is_ended else CompileClass.FAILED
+
+
+def _compared(
+    program: Program,
+    settings: Mapping[str, str | None],
+    before: Mapping[str, tuple[Program, Mapping[str, str | None]]],
+) -> tuple[CompileClass, str, str]:
+    """Return the class, whose program is the same, and the reason; the most alike one counts."""
+    alike = {
+        name: sorted({setting for setting, _ in settings.items() ^ others.items()})
+        for name, (other, others) in before.items()
+        if change(other, program) is Change.IDENTICAL
+    }
+    if alike:
+        of = min(alike, key=lambda name: len(alike[name]))
+        reason = "no setting is left that could act: a trial of it measures noise"
+        if alike[of]:
+            reason = f"{', '.join(alike[of])} may act below the program, or at run time"
+        return CompileClass.SAME, of, reason
+    changed = difference(before[BASELINE_ID][0], program)
+    reason = "; ".join(map(sentence, changed.messages))
+    return CompileClass.COMPILES, "", reason
+
+
+def run_time_settings(
+    profile: Profile, deployed: Program, program: Program
+) -> dict[str, str | None]:
+    """Return the settings of a profile that may act without changing the program."""
+    asked = effective_values(profile.flags)
+    flags: dict[str, str | None] = dict(asked)
+    names = differing(deployed, program)
+    if names is not None and program.options is not None:
+        flags = {name: program.options.get(name) for name in names}
+        # XLA prints a list that was emptied as it prints a default: not at all
+        flags |= {name: value for name, value in asked.items() if not value}
+    # a flag that acts on the program alone runs alike where programs are equal
+    in_program = {name for name, expected in expectations().items() if expected.fact is not None}
+    return {
+        **{f"--{name}": value for name, value in flags.items() if name not in in_program},
+        **profile.env,
+        **profile.overrides,
+    }

@@ -1,0 +1,118 @@
+"""What compiling the profiles of a sweep says of each: by kept programs, and by the quickstart."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.evidence.hlo import Program, read_hlo
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.prepare.compile_check import Compiled
+from pytest_xlatune.prepare.compile_profiles import CompileClass, judged
+from tests.helpers.hlo_programs import text
+
+ROOT = Path(__file__).parents[2]
+GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
+PRIORITY = "xla_gpu_enable_highest_priority_async_stream"
+GRAPHS = "xla_gpu_enable_command_buffer"
+LIMIT = 80 << 30
+
+
+@functools.cache
+def kept(name: str) -> Program:
+    return read_hlo(text("0.12.0", name).splitlines(keepends=True), name)
+
+
+def made(
+    name: str, options: dict[str, str] | None = None, memory: int | None = None, **said: object
+) -> Compiled:
+    program = msgspec.structs.replace(kept(name), options=options, memory_bytes=memory)
+    return Compiled(program=program, needed_bytes=memory, **said)  # type: ignore[arg-type]
+
+
+FIRST = (profile("first", f"--{GATHER}=1"), made("fsdp-ag", {GATHER: "1"}))
+# name, flags and variables of the profile, what it came to; its class, whose program, the reason
+Row = tuple[str, str, dict[str, str], Compiled, CompileClass, str, str]
+SAME, COMPILES = CompileClass.SAME, CompileClass.COMPILES
+ROWS: list[Row] = [
+    ("a control", f"--{GATHER}=1", {}, made("fsdp", {GATHER: "1"}),
+     SAME, BASELINE_ID, "no setting"),
+    ("a default, or dropped", "--xla_x=1", {}, made("fsdp", {}), SAME, BASELINE_ID, "no setting"),
+    ("a flag of the run time", f"--{PRIORITY}=false", {}, made("fsdp", {PRIORITY: "false"}),
+     SAME, BASELINE_ID, f"--{PRIORITY} may act"),
+    ("a list that was emptied", f"--{GRAPHS}=", {}, made("fsdp", {}),
+     SAME, BASELINE_ID, f"--{GRAPHS} may act"),
+    ("XLA printed no options", f"--{PRIORITY}=false", {}, made("fsdp"),
+     SAME, BASELINE_ID, f"--{PRIORITY} may act"),
+    ("a flag in no table", "--xla_new=1", {}, made("fsdp", {"xla_new": "1"}),
+     SAME, BASELINE_ID, "--xla_new may act"),
+    ("a variable", "", {"NCCL_PROTO": "LL"}, made("fsdp", {}),
+     SAME, BASELINE_ID, "NCCL_PROTO may act"),
+    ("a twin", f"--{GATHER}=2", {}, made("fsdp-ag", {GATHER: "2"}), SAME, "first", "no setting"),
+    ("a twin but for a variable", f"--{GATHER}=2", {"NCCL_PROTO": "LL"},
+     made("fsdp-ag", {GATHER: "2"}), SAME, "first", "NCCL_PROTO may act"),
+    ("another schedule", "--xla_x=1", {}, made("fsdp-ov", {"xla_x": "1"}),
+     COMPILES, "", "other schedule"),
+    ("more memory than there is", "", {}, made("fsdp-ag", {}, LIMIT + 1),
+     CompileClass.MEMORY, "", "80 GiB of 80 GiB"),
+    ("it ended for want of memory", "", {}, made("fsdp-ag", said="no 9 GiB", is_out_of_memory=True),
+     CompileClass.MEMORY, "", "no 9 GiB"),
+    ("it failed after it", "", {}, made("fsdp-ov", {}, said="no file"), COMPILES, "", "; then: no"),
+    ("it failed before its step", "", {}, dataclasses.replace(made("fsdp", {}, said="no luck"),
+     program=msgspec.structs.replace(kept("fsdp"), module="jit_init")),
+     CompileClass.FAILED, "", "no luck"),
+    ("a flag that is refused", "", {}, Compiled(said="Unknown flag", is_refused=True),
+     CompileClass.REFUSED, "", "Unknown flag"),
+    ("no program", "", {}, Compiled(said="Check failed"), CompileClass.FAILED, "", "Check failed"),
+    ("it was killed", "", {}, Compiled(is_ended=True), CompileClass.UNKNOWN, "", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in ROWS])
+def test_each_profile_has_its_class_and_reason(row: Row) -> None:
+    _, flags, env, found, cls, of, reason = row
+    asked = profile("p", flags, env=env)
+    deployed = made("fsdp", {}).program
+    assert deployed is not None
+    first, second = judged(deployed, [FIRST, (asked, found)], limit_bytes=LIMIT)
+    assert (first.cls, "2 of 64 MiB" in first.reason) == (COMPILES, True)
+    assert (second.profile, second.cls, second.of) == ("p", cls, of)
+    assert reason in second.reason
+
+
+QUICKSTART = """
+import importlib.util
+import msgspec
+spec = importlib.util.spec_from_file_location("quickstart_sweep", {path!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+KEPT = ("gpu-threshold", "warp-drive", "fusion-off")
+SWEEP = msgspec.structs.replace(
+    module.SWEEP, profiles=tuple(each for each in module.PROFILES if each.id in KEPT)
+)
+"""
+
+
+@pytest.mark.jax
+@pytest.mark.part("programs")
+def test_the_quickstart_is_compiled_through_its_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
+    sweep, path = tmp_path / "test_few.py", str(ROOT / "sweeps" / "test_quickstart.py")
+    sweep.write_text(QUICKSTART.format(path=path), encoding="utf-8")
+    assert main(["plan", str(sweep), "--compile", "--workdir", str(tmp_path / "w")]) == 0
+    table = capsys.readouterr().out.partition("Compile check")[2].partition("What it costs")[0]
+    for name, said in (
+        ("fusion-off", "compiles"),
+        ("gpu-threshold", f"same program as {BASELINE_ID}"),
+        ("warp-drive", "flag refused"),
+    ):
+        assert any(name in line and said in line for line in table.splitlines()), (name, table)
+    assert not (tmp_path / "w").exists()

@@ -68,7 +68,7 @@ def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(
         main(["plan", "--help"])
     said = capsys.readouterr().out
     shown = set(re.findall(r"^  --([a-z-]+)", said, re.MULTILINE))
-    assert shown == {"model", "budget", "executor", "nodelist", "partition", "workdir"}
+    assert shown == {"model", "budget", "compile", "executor", "nodelist", "partition", "workdir"}
     assert "`pytest -v --help` lists them as --xlatune-NAME" in " ".join(said.split())
     assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}
 

@@ -114,7 +114,7 @@ SWEEPS = Path(__file__).parents[2] / "sweeps"
     ("kind", "nodes", "axes", "expected"),
     [
         ("nodes", 128, "FSDP=8", ("128 jobs, one on each node", "272 jobs in 5 waves")),
-        ("network", 128, "FSDP=16", ("8128 jobs of two nodes in 127 rounds", "in 143 waves")),
+        ("network", 128, "FSDP=16", ("8128 jobs of two nodes in 127 rounds", "at most 8532")),
         ("batch", 8, "FSDP=8", ()),
     ],
 )

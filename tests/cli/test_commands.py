@@ -292,3 +292,30 @@ def test_an_output_that_was_closed_from_the_start_is_no_trouble(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it under `>&-`
     assert main(["steps", str(log)]) == 0
+
+
+def test_a_study_is_what_pytest_runs_with_the_same_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = str(SWEEPS / "test_nodes.py")
+    cell = ["--nodelist", "node[001-004]", "--model", "m", "--parallelism", "FSDP=8"]
+    cell += ["--launcher", "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"]
+    started: list[list[str]] = []
+
+    def execv(program: str, words: list[str]) -> None:
+        started.append([program, *words])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    with pytest.raises(SystemExit):
+        main(["study", "nodes", sweep, "--plan", "--pdbs", "8", *cell])
+    ((program, *words),) = started
+    assert (program, words[:6]) == (
+        sys.executable,
+        [sys.executable, "-m", "pytest", sweep, "-m", "nodes"],
+    )
+    assert "--xlatune-nodelist=node[001-004]" in words
+    assert "--xlatune-pdbs=8" in words
+    assert words[-1] == "--xlatune-plan"
+    assert main(["study", "gate", sweep, "--pdbs", "8", *cell]) == 2
+    assert "run it: xlatune study nodes" in capsys.readouterr().err

@@ -495,7 +495,11 @@ def _refusal(text: str, at: int, where: str) -> str:
     if token.startswith("-"):
         return f"{where}: malformed flag {token!r}: expected --name or --name=value"
     if re.match("[A-Z_][A-Z0-9_]*=", token):
-        return f"{where}: {token!r} is a variable and no flag; a profile has them in env={{...}}"
+        name, _, value = token.partition("=")
+        return (
+            f"{where}: {token!r} is a variable and no flag; write it into the sweep file: "
+            f"profile('NAME', env={{{name!r}: {value!r}}})"
+        )
     if at == _skip_space(text, 0):
         return (
             f"{where}: {token!r} does not begin with '--', so XLA would take the text as the "

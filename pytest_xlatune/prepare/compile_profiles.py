@@ -77,7 +77,10 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
 
         deployed = of(BASELINE)
         if deployed.program is None:
-            raise ConfigError(f"the cell as deployed gives no program to compare: {deployed.said}")
+            raise ConfigError(
+                f"the cell as deployed gives no program to compare: {deployed.said}. Does the "
+                "trainer compile its step with XLA?"
+            )
         made = ((profile, of(profile)) for profile in profiles)
         limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
         return tuple(judged(deployed.program, made, limit_bytes=limit_bytes))

@@ -433,8 +433,8 @@ def control_failed(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterato
 
 _REMEDY = N_(
     "To decide it, measure that setting alone, have the trainer's log print it, or declare it with "
-    "`SiteSettings(unseen=...)`, and run the sweep again with `--xlatune-fresh`: a trial keeps what "
-    "was declared when it ran."
+    "`SiteSettings(unseen=...)`, and run the sweep again with `--xlatune-fresh`: a trial keeps "
+    "what was declared when it ran."
 )
 
 

@@ -167,10 +167,6 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert report["conclusion"]["verdicts"][0]["arm"] == "good+fair+wide.4"
     assert report["conclusion"]["verdicts"][0]["kind"] == "FASTER"
     assert "--xla_width=4" in waves.read("reports/pretend/leaderboard.md")
-    # predicted before, beside what was measured
-    assert "| `more` | 4 | 16 | 1 | 15.8 % | +47.4 |" in waves.read(
-        "reports/pretend/leaderboard.md"
-    )
     assert "FASTER" in waves.read("reports/pretend-tuning.md")
     assert "SLOWER" in waves.read("reports/pretend-dense/gate.md")
     document = waves.read("reports/pretend-tuning.md")

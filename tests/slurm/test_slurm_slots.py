@@ -118,7 +118,6 @@ def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
     tuning = (reports / "labwaves-tuning.md").read_text(encoding="utf-8")
     assert "It was measured on 2 node slots side by side" in tuning
     assert "* Node slots: 1: node[001-002]; 2: node[003-004]" in tuning
-    assert "## Pipeline bubble" in tuning
     report = json.loads((reports / "labwaves" / "leaderboard.json").read_text(encoding="utf-8"))
     assert {each["slot"] for each in report["trials"]} == {1, 2}
     on = {each["slot"]: each["nodes"] for each in report["slots"]}

@@ -67,7 +67,6 @@ class NotRun(StrEnum):
 
     NEEDLESS = "needless"  # its program is the baseline's, or another profile's
     COMPILED = "compiled"  # compiling it was all that was asked
-    CANNOT = "cannot"  # its program does not compile, or does not fit
 
 
 class Submission(Record, frozen=True, kw_only=True):

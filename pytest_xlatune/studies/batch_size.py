@@ -35,7 +35,6 @@ from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import (
     Comparison,
     Conclusion,
-    NotRun,
     Score,
     TrialResult,
     TrialStatus,
@@ -540,7 +539,7 @@ class Standing:
 def is_unfit(result: TrialResult) -> bool:
     """Whether a run shows that its value does not fit."""
     is_told = any(finding.cls in _UNFIT for finding in result.findings)
-    return result.status is TrialStatus.DROPPED and (is_told or result.not_run is NotRun.CANNOT)
+    return result.status is TrialStatus.DROPPED and is_told
 
 
 def cause_of(result: TrialResult) -> str:

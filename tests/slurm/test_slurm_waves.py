@@ -79,7 +79,6 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
 
     reports = project.path / "reports"
     tuning = (reports / "labwaves-tuning.md").read_text(encoding="utf-8")
-    board = (reports / "labwaves" / "leaderboard.md").read_text(encoding="utf-8")
     assert "### Evidence: `baseline-deployed` to " in tuning
     record = json.loads((reports / "labwaves" / "leaderboard.json").read_text(encoding="utf-8"))
     best = record["conclusion"]["record"]["recipe"]["arm"]

@@ -4,7 +4,7 @@ An arm is a cell: the sweep's own with another value of one key, most often
 `per_device_batch_size`, or of that and a second key. A size that does not fit is an answer. What is
 due after what:
 
-    compiled   sizes in halves, where a compiler is asked: no job
+    compiled   sizes by a line through their memory, where a compiler is asked: no job
     probe      each size once: up while it fits, the middle of the gap, then around the best
     block      the leading sizes side by side, in a random order of its own
 
@@ -440,8 +440,24 @@ class Lane:
     def next_compiled(self) -> int | None:
         """The place to compile next; None once the ceiling is known, or cannot be."""
         low, high = self.compiled
-        is_open = high - low > 1 and all(each.fits is not None for each in self.memory.values())
-        return (low + high) // 2 if is_open else None
+        if high - low <= 1 or any(each.fits is None for each in self.memory.values()):
+            return None
+        # what is known to fit already is followed by the next size, which proves the ceiling
+        return min(max(self._expected_top(low, high), low + 1), high - 1)
+
+    def _expected_top(self, low: int, high: int) -> int:
+        """Return the place of the ceiling by a line through memory; the middle without one."""
+        needed = {at: each.needed_bytes for at, each in self.memory.items() if each.needed_bytes}
+        limit = next((each.limit_bytes for each in self.memory.values() if each.limit_bytes), None)
+        if len(needed) < 2 or limit is None:  # noqa: PLR2004
+            return (low + high) // 2
+        first, last = sorted(sorted(needed, key=lambda at: abs(needed[at] - limit))[:2])
+        growth = needed[last] - needed[first]
+        if growth <= 0:
+            return (low + high) // 2
+        left = (limit - needed[first]) / growth
+        size = self.sizes[first] + left * (self.sizes[last] - self.sizes[first])
+        return max((at for at in self.places if self.sizes[at] <= size), default=low)
 
     @property
     def is_compiled(self) -> bool:

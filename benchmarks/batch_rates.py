@@ -36,7 +36,6 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import (
     Action,
     Finding,
-    NotRun,
     Score,
     TrialResult,
     TrialStatus,
@@ -135,9 +134,7 @@ def compiled(trial: Trial, needed: float) -> TrialResult:
     """Return the answer of a compiler: bytes of so much memory as the ceiling stands for."""
     whole = 10**11
     memory = CompiledMemory(needed_bytes=int(needed * whole), limit_bytes=whole)
-    return TrialResult(
-        trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.COMPILED, memory=memory
-    )
+    return TrialResult(trial=trial, status=TrialStatus.DROPPED, memory=memory)
 
 
 @dataclass(frozen=True, kw_only=True)

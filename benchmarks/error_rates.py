@@ -45,13 +45,11 @@ from simworlds import (
     ONE,
     PERIODIC,
     POWERS,
-    SETTLED,
     SLOW_LOST,
     SPARE,
     STACKED,
     STOPS,
     THREE_FOUR,
-    THREE_SETTLED,
 )
 from tallies import Tally, measure
 
@@ -103,7 +101,7 @@ def _false(tally: Tally) -> float:
 COVERED = tuple(each for each in ALL if each.warming != LATE and each not in (HARMFUL, SLOW_LOST))
 BARS = (
     Bar(number="1", demand="false winner, every null world",
-        worlds=(*NULLS, *PERIODIC, FOUR, SETTLED, SPARE, LOSING), figure=_false, high=0.055,
+        worlds=(*NULLS, *PERIODIC, FOUR, SPARE, LOSING), figure=_false, high=0.055,
         errors=2),
     Bar(number="1", demand="false winner, arms of 2 to 5 times the noise", worlds=NOISY,
         figure=_false, high=0.06, errors=2),
@@ -127,8 +125,6 @@ BARS = (
         errors=1, of=_winners),
     Bar(number="5", demand="power, four waves", worlds=(THREE_FOUR,), figure=lambda t: t.power,
         low=0.875, errors=1, of=_winners),
-    Bar(number="5", demand="power, 17 of 25 left", worlds=(THREE_SETTLED,),
-        figure=lambda t: t.power, low=0.96, errors=1, of=_winners),
     Bar(number="5", demand="power, flags that harm", worlds=HARMED, figure=lambda t: t.power,
         low=0.92, errors=1, of=_winners),
     Bar(number="5", demand="power, noise 1.0 %, 80 jobs", worlds=LARGE[:1],

@@ -54,6 +54,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.rounds import fit_turns, turns_of
 from pytest_xlatune.stats.search import DEPLOYED, Point, points_of
 from pytest_xlatune.studies.derived import Search
+from pytest_xlatune.studies.trials import ALIAS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 
 PART = "rotations"  # of the page
@@ -190,6 +191,11 @@ def worlds() -> tuple[World, ...]:
     return tuple(found)
 
 
+def _does_nothing(program: str) -> bool:
+    """Whether it is the baseline, or the baseline under an alias as a finalist."""
+    return is_baseline(program) or program == ALIAS.id
+
+
 class Cluster:
     """One sweep's luck."""
 
@@ -224,14 +230,15 @@ class Cluster:
 
     def own(self, program: str) -> float:
         """Return what a program of a process has of its own."""
-        at = -1 if is_baseline(program) or program in SPACE.names else int(program[1:])
+        is_numbered = not (_does_nothing(program) or program in SPACE.names)
+        at = int(program[1:]) if is_numbered else -1
         times = self.world.noisy.get(at, 1.0)
         sd = self.world.sigma * math.sqrt(1 - self.world.share) * times
         return float(self.noise(sd, 1)[0])
 
     def effect(self, program: str, *, is_turned: bool) -> float:
         """Return a profile's log effect."""
-        if is_baseline(program):
+        if _does_nothing(program):
             return 0.0
         if program in SPACE.names:
             return math.log1p(self.point(SPACE.names[program]))

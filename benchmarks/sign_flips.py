@@ -172,7 +172,7 @@ def one(pair: Pair, seed: int) -> Deployed:
         won=len(won),
         missed=len(won - (has[0] & has[1])),
         gains=(_gain(worlds[0], has[0]), _gain(worlds[1], has[1])),
-        jobs=max(sum(not each.not_run for each in cell.history) for cell in cells),
+        jobs=max(len(cell.history) for cell in cells),
     )
 
 

@@ -29,7 +29,6 @@ from pytest_xlatune.model.result import (
     EvidenceResult,
     Finding,
     NoScore,
-    NotRun,
     Outcome,
     Shares,
     State,
@@ -64,7 +63,6 @@ class World:
         losing: share of its runs that a profile loses by index: a hang, tried twice.
         slow_ones: it loses the slowest of them, not any.
         waves: in which the profiles are measured, dealt in turn.
-        settled: how many of the last profiles are known to be the baseline without a job.
         stragglers: share of steps that are 5-30 % slower.
         straggling: share of steps by profile index, where a profile causes them.
         pauses: share of steps that the host delays by half a step; the next one pays it back.
@@ -103,7 +101,6 @@ class World:
     losing: dict[int, float] = field(default_factory=dict)
     slow_ones: bool = False
     waves: int = 1
-    settled: int = 0
     stragglers: float = 0.03
     straggling: dict[int, float] = field(default_factory=dict)
     pauses: float = 0.0
@@ -150,11 +147,6 @@ class World:
             for each in self.together
         )
         return (*singles, *several)
-
-    def is_settled(self, trial: Trial) -> bool:
-        """Whether compiling shows that a trial would be one of the baseline."""
-        at = _index(trial)
-        return at is not None and at >= self.profiles - self.settled
 
     def singles(self) -> tuple[Singles, ...]:
         """Return the rule that chooses what is measured, where evidence does."""
@@ -362,17 +354,6 @@ def drive(study: TuningStudy, cluster: Cluster, seed: int) -> tuple[Conclusion, 
         runs = (trial for trial in trials if not trial.protocol.is_scored)
         history += [cluster.evidence(trial, seed) for trial in runs]
         jobs = [trial for trial in trials if trial.protocol.is_scored]
-        settled = [trial for trial in jobs if cluster.world.is_settled(trial)]
-        history += [
-            TrialResult(
-                trial=trial,
-                status=TrialStatus.DROPPED,
-                reason=verbatim("no run"),
-                not_run=NotRun.NEEDLESS,
-            )
-            for trial in settled
-        ]
-        jobs = [trial for trial in jobs if trial not in settled]
         for beside in _rounds(jobs) if cluster.world.node_slots > 1 else [jobs]:
             cluster.rounds += cluster.world.node_slots > 1
             history += cluster.run(beside) if beside else []

@@ -56,7 +56,6 @@ FOUR = replace(NULL, name="four waves", waves=4)
 LOSING = replace(NULL, name="three arms lose half of their runs",
                  losing=dict.fromkeys(range(18, 21), 0.5))  # fmt: skip
 SLOW_LOST = replace(LOSING, name="three arms lose their slower half", slow_ones=True)
-SETTLED = replace(NULL, name="17 of 25 settled without a job", settled=8)
 HANGING = (
     replace(LOSING, name="one at +4 % that hangs in half of its runs", effects=(0.04,),
             losing={0: 0.5}),
@@ -132,11 +131,10 @@ LARGE_NULLS = tuple(
 # as in the reference, but from where a power bar is taken
 ONE = replace(NULL, name="one at +2 %, noise 0.6 %", effects=(0.02,))
 THREE_FOUR = replace(THREE, name="three at +2 %, four waves", waves=4)
-THREE_SETTLED = replace(THREE, name="three at +2 %, 17 of 25 settled without a job", settled=8)
 # the worlds of the page's tables
 ALL = (
-    *NULLS, *PERIODIC, FOUR, SETTLED, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING,
-    STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, THREE_SETTLED, *STOPS, *BOUNDS, STRAGGLING,
+    *NULLS, *PERIODIC, FOUR, SPARE, *NOISY, LOSING, SLOW_LOST, LONG, FAILING,
+    STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, *STOPS, *BOUNDS, STRAGGLING,
     *HANGING, *HARMED, *LARGE,
 )  # fmt: skip
 # those that are measured by name alone

@@ -78,7 +78,7 @@ def measure(world: World, seeds: range) -> Tally:
         conclusion, history = sweep(world, seed)
         tally.sweeps += 1
         # an evidence run is a job beside the budget
-        jobs = [each for each in history if each.trial.protocol.is_scored and not each.not_run]
+        jobs = [each for each in history if each.trial.protocol.is_scored]
         tally.most_jobs = max(tally.most_jobs, len(jobs))
         # what got no slot could not be found
         screened = (each.trial for each in jobs if each.trial.is_screened)

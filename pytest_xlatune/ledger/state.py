@@ -395,13 +395,13 @@ def _keep(state: LedgerState, event: Event) -> None:
 def _open(state: LedgerState, event: CampaignOpened) -> None:
     """A new session may try again what could not be measured in an earlier one.
 
-    What a compile check took out is open again too: each session checks anew. The trials that are
+    What was compiled alone is open again too: each session checks anew. The trials that are
     left run with the time limit of this session and are read by its step pattern.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
-            if ended and (ended.not_run is not None or ended.status is TrialStatus.UNMEASURED):
+            if ended and (ended.memory is not None or ended.status is TrialStatus.UNMEASURED):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
         state.asked_whole = set()  # much may have happened over night

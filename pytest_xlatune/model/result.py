@@ -39,7 +39,6 @@ __all__ = [  # what a log tells too, from where it stands
     "Needed",
     "NoScore",
     "NoiseRecord",
-    "NotRun",
     "Outcome",
     "Recipe",
     "RecipePart",
@@ -60,13 +59,6 @@ __all__ = [  # what a log tells too, from where it stands
     "Witness",
     "relative",
 ]
-
-
-class NotRun(StrEnum):
-    """Why a trial was not run at all."""
-
-    NEEDLESS = "needless"  # its program is the baseline's, or another profile's
-    COMPILED = "compiled"  # compiling it was all that was asked
 
 
 class Submission(Record, frozen=True, kw_only=True):
@@ -246,9 +238,8 @@ class TrialResult(Record, frozen=True, kw_only=True):
         job_ids: the job ids of all attempts, in order.
         outcome: how the last attempt ended.
         epoch: counts the changes after which scores are not comparable (a node swap).
-        not_run: why it was not run at all; None where it was, or is to be.
         settings: each setting, and whether it was in effect; None where nothing was looked at.
-        memory: what compiling says, where that was all that was asked.
+        memory: what compiling says, where that was all that was asked and nothing ran; else None.
         rotation: of a trial whose programs took turns; its `score` is None but for a look.
         devices: what shows where it ran -> the device, e.g. a module of a dump -> "cuda sm_9.0".
     """
@@ -261,7 +252,6 @@ class TrialResult(Record, frozen=True, kw_only=True):
     job_ids: tuple[str, ...] = ()
     outcome: Outcome | None = None
     epoch: int = 0
-    not_run: NotRun | None = None
     settings: tuple[TrialSetting, ...] | None = None
     memory: CompiledMemory | None = None
     rotation: RotationResult | None = None
@@ -406,7 +396,6 @@ class Verdict(Record, frozen=True, kw_only=True):
         method: how it was decided.
         reasons: why this and not another verdict, in order.
         can_run: False where the arm itself cannot run (INVALID and dropped).
-        not_run: why it was not run at all; None where it was, or is to be.
         job_ids: the job ids of the trials behind it.
         figure: the scored figure, where it is not TGS.
         lost: the confirming runs that have no score; None where every run has one.
@@ -434,7 +423,6 @@ class Verdict(Record, frozen=True, kw_only=True):
     method: Message | None = None
     reasons: tuple[Message, ...] = ()
     can_run: bool = True
-    not_run: NotRun | None = None
     job_ids: tuple[str, ...] = ()
     figure: Figure | None = None
     lost: LostRuns | None = None
@@ -463,11 +451,6 @@ class Verdict(Record, frozen=True, kw_only=True):
         """
         is_faster = self.kind is VerdictKind.FASTER
         return is_faster and not self.unproved and not self.may_be_nothing
-
-    @property
-    def is_needless(self) -> bool:
-        """Whether it was not run because it is the baseline, or another profile, under a name."""
-        return self.not_run is NotRun.NEEDLESS
 
 
 class StudyRecord(Record, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,
     Finding,
-    NotRun,
     Outcome,
     State,
     TrialResult,
@@ -265,7 +264,6 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
         status=TrialStatus.DROPPED,
         reason=say("compiled, not run: {memory}", memory=memory.text),
         findings=(Finding(cls=cls, action=Action.NONE, text=memory.text),),
-        not_run=NotRun.COMPILED,
         memory=memory,
     )
     return (TrialPlanned(trial=trial), TrialEnded(result=result))

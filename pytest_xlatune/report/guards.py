@@ -260,8 +260,6 @@ def _measured(cell: MeasuredCell) -> Iterable[tuple[Profile, Verdict]]:
 
 
 def _was_tried(verdict: Verdict) -> bool:
-    if verdict.is_needless:
-        return False
     return verdict.n > 0 or verdict.delta is not None or not verdict.can_run
 
 

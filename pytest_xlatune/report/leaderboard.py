@@ -662,12 +662,7 @@ def tables(
         yield verdict_table(troubled, named[0], *_TROUBLES, title=title)
     invalid = [verdict for verdict in verdicts if verdict.kind is VerdictKind.INVALID]
     for title, group in {
-        "Not run: compiling decided them": [
-            verdict for verdict in invalid if not verdict.can_run and verdict.not_run is not None
-        ],
-        "Dropped: cannot run here": [
-            verdict for verdict in invalid if not verdict.can_run and verdict.not_run is None
-        ],
+        "Dropped: cannot run here": [verdict for verdict in invalid if not verdict.can_run],
         "No valid measurement": [verdict for verdict in invalid if verdict.can_run],
     }.items():
         if group:

@@ -80,8 +80,6 @@ def _kind(verdict: Verdict) -> str:
             return f"inconclusive (80 % power at {size(verdict.mde80)})"
         case VerdictKind.INCONCLUSIVE:
             return "inconclusive"
-        case VerdictKind.INVALID if verdict.is_needless:
-            return "not run"
         case VerdictKind.INVALID if not verdict.can_run:
             return "dropped"
         case VerdictKind.INVALID:

@@ -234,7 +234,6 @@ def _digits(value: float, digits: int, *, sign: bool) -> str:
 
 _SCREENED = "Screened: they rank, and prove nothing"
 _FIRST_RUNS = "By first runs alone, with the noise of a run"
-_NOT_RUN = "Not run: compiling decided them"
 _DROPPED = "Dropped: cannot run here"
 
 
@@ -295,8 +294,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     parts = (
         ("Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided", decided),
         (_SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS, ranked),
-        (_NOT_RUN, [verdict for verdict in dropped if verdict.not_run is not None]),
-        (_DROPPED, [verdict for verdict in dropped if verdict.not_run is None]),
+        (_DROPPED, dropped),
     )
     return Forest(
         title=f"Change of {plain(conclusion.metric.head)}"

@@ -193,7 +193,7 @@ def choices(
         rule: of the wave.
         order: of its candidates.
         evidence: that the order is by.
-        chosen: ids that have a slot, or had one until compiling decided them.
+        chosen: ids that have a slot.
         refused: id -> why it gets no slot whatever its place.
     """
     kept = set(chosen)

@@ -260,16 +260,13 @@ def _blocks_to_come(decision: SweepDecision) -> int:
 
 def _screened_jobs(decision: SweepDecision) -> int:
     """Return the jobs that the screen took or takes, second runs included."""
-    trials = decision.arms.queued
-    results = (decision.past.of(trial) for trial in trials)
-    unrun = sum(result is not None and result.not_run is not None for result in results)
-    return len(trials) + len(decision.again) - unrun
+    return len(decision.arms.queued) + len(decision.again)
 
 
 def lay_out(decision: SweepDecision) -> Plan | Refusal:
     """Return the layout of the blocks: as declared, until the screen is over.
 
-    Jobs of profiles that needed no run, or whose slot stayed empty, go to the finalists.
+    Jobs of profiles whose slot stayed empty go to the finalists.
     """
     plan, planned = decision.plan, decision.plan.layout
     if not decision.is_screened or decision.arms.opens or not isinstance(planned, Plan):

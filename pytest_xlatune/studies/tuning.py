@@ -185,8 +185,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return sweep.left
         past = sweep.past
         spent = sum(
-            result.status.is_final and result.not_run is None
-            for result in (*past.screen.values(), *past.confirm.values())
+            result.status.is_final for result in (*past.screen.values(), *past.confirm.values())
         )
         has_run = sweep.arms.evidence is not None
         return max(sweep.left, plan.budget - spent + has_run)

@@ -19,7 +19,6 @@ from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
 from pytest_xlatune.model.result import (
     Comparison,
     LostRuns,
-    NotRun,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -70,12 +69,10 @@ class Veto:
     Attributes:
         why: the reason that its verdict gives.
         can_run: whether it ran, and computed something else.
-        not_run: where compiling showed that it needs no run.
     """
 
     why: Message
     can_run: bool = True
-    not_run: NotRun | None = None
 
     def of(self, base: Verdict) -> Verdict:
         """Return the verdict on the arm: INVALID, why in front of what was known of it."""
@@ -83,7 +80,6 @@ class Veto:
             base,
             kind=VerdictKind.INVALID,
             can_run=self.can_run,
-            not_run=self.not_run,
             reasons=(self.why, *base.reasons),
         )
 
@@ -99,7 +95,7 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
     own = (*past.screens_of(arm), *past.confirms_of(arm))
     for result in own:
         if result.status is TrialStatus.DROPPED:
-            return Veto(why=result.reason or CANNOT_RUN, can_run=False, not_run=result.not_run)
+            return Veto(why=result.reason or CANNOT_RUN, can_run=False)
     expected = past.reference_loss
     if expected is None:
         return None

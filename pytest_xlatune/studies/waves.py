@@ -61,8 +61,7 @@ class FilledWave:
     """What a rule comes to at one moment.
 
     Attributes:
-        profiles: that it adds, in order; those that a compile check took out included.
-        slotted: those of them that have a slot.
+        profiles: that it adds, one in each slot that it fills, in their order.
         is_open: whether more could come.
         is_begun: whether those that there are run before more can come.
         awaits_evidence: whether an evidence run has to say so.
@@ -70,7 +69,6 @@ class FilledWave:
     """
 
     profiles: tuple[Profile, ...]
-    slotted: tuple[Profile, ...]
     is_open: bool = False
     is_begun: bool = False
     awaits_evidence: bool = False
@@ -109,7 +107,7 @@ class Waves:
         for rule in sweep.rules:
             is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
             found = self._filled(rule, is_waiting=is_waiting)
-            named = zip(sweep.places[rule], found.slotted, strict=False)
+            named = zip(sweep.places[rule], found.profiles, strict=False)
             self.slots |= {slot.name: profile for slot, profile in named}
             self._all += found.profiles
             self.told += found.told
@@ -117,7 +115,7 @@ class Waves:
             if found.is_open and self._asks_for(rule):
                 self.opens.append(rule.wave)
                 self.begun |= {rule.wave} if found.is_begun else set()
-                self.unfilled += rule.slots - (len(found.slotted) if found.is_begun else 0)
+                self.unfilled += rule.slots - (len(found.profiles) if found.is_begun else 0)
                 if found.awaits_evidence:
                     self.evidence = sweep.evidence_trial
         self.profiles = {profile.id: profile for profile in self._all}
@@ -234,7 +232,7 @@ class Waves:
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
             own = tuple(kept.values())
-            return FilledWave(profiles=own, slotted=own, is_open=len(own) < rule.slots)
+            return FilledWave(profiles=own, is_open=len(own) < rule.slots)
         key, critic, useless = self.sweep.effective.key, self._critic(), self._useless(rule)
         free = rule.slots - len(kept)
         made: dict[str, Profile] = {}
@@ -262,8 +260,8 @@ class Waves:
             made[profile.id] = kept.get(profile.id, profile)
             seen.add(key(profile))
         # a profile that was measured and leads no longer comes last
-        slotted = tuple((made | {name: kept[name] for name in kept if name not in made}).values())
-        return FilledWave(profiles=slotted, slotted=slotted, told=left_out(rule.wave, refused))
+        own = tuple((made | {name: kept[name] for name in kept if name not in made}).values())
+        return FilledWave(profiles=own, told=left_out(rule.wave, refused))
 
     def _chosen(self, rule: Singles) -> FilledWave:
         """Return the candidates that have a slot, in their order, and those that need no run."""
@@ -275,12 +273,10 @@ class Waves:
             if candidate.profile.id in planned
             and candidate.profile.same_as(planned[candidate.profile.id].trial.profile)
         }
-        # a compile check took them out: the next ones take their places
-        unrun = {name for name, result in kept.items() if result.not_run is not None}
-        free = rule.slots - len(kept.keys() - unrun)
+        free = rule.slots - len(kept)
         if rule.evidence and evidence is None and free > 0:
             own = tuple(result.trial.profile for result in kept.values())
-            return FilledWave(profiles=own, slotted=own, is_open=True, awaits_evidence=True)
+            return FilledWave(profiles=own, is_open=True, awaits_evidence=True)
         ids, key = {profile.id for profile in self._all}, self.sweep.effective.key
         seen = {key(each): each.id for each in (BASELINE, *self._all)}
         refused: dict[str, Message] = {}
@@ -307,8 +303,7 @@ class Waves:
         told = choices(
             rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
         )
-        slotted = tuple(each for each in chosen if each.id not in unrun)[: rule.slots]
-        return FilledWave(profiles=tuple(chosen), slotted=slotted, told=told)
+        return FilledWave(profiles=tuple(chosen), told=told)
 
     def _searched(self, rule: Search) -> FilledWave:
         """Return the candidates that were measured, by rounds, and those of the next."""
@@ -320,7 +315,7 @@ class Waves:
         )[: rule.slots]
         if any(not planned[profile.id].status.is_final for profile in kept):
             is_open = len(kept) < rule.slots
-            return FilledWave(profiles=kept, slotted=kept, is_open=is_open, is_begun=is_open)
+            return FilledWave(profiles=kept, is_open=is_open, is_begun=is_open)
         most = min(rule.at_once, rule.slots - len(kept))
         asked, refused = self._next_round(rule, kept, planned, most=most)
         own = (*kept, *asked)
@@ -334,7 +329,6 @@ class Waves:
         )
         return FilledWave(
             profiles=own,
-            slotted=own,
             is_open=is_open,
             is_begun=is_open,
             told=(*([said] if kept else ()), *left_out(rule.wave, refused)),

@@ -241,9 +241,7 @@ class LiveLines:
                 slot=session.slot_of(result),
             )
             messages = tuple(session.messages(history, conclusion, outlook, left_s=left_s))
-            # a profile that needs no run has no job, so no trial has landed
-            landed = result if result.not_run is None else None
-            yield SweepProgress(line=line, sweep=sweep, result=landed, messages=messages)
+            yield SweepProgress(line=line, sweep=sweep, result=result, messages=messages)
             if decision.added and decision.added != session.added:
                 session.added = decision.added
                 line = f"{study.cells[0].label}: {sentence(decision.added)}"

@@ -6,14 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import (
-    Action,
     EvidenceResult,
-    Finding,
-    NotRun,
     Shares,
     TrialResult,
     TrialStatus,
@@ -84,34 +79,18 @@ def run(
     of: TuningStudy,
     *,
     shares: Shares | None = PIPELINE,
-    needless: Sequence[str] = (),
     gains: Mapping[str, float] | None = None,
     pgle: str = "",
 ) -> list[TrialResult]:
-    """Drive a study one trial at a time; what needs no run ends without a job."""
+    """Drive a study one trial at a time."""
     answer, done = cluster(gains or {}), list[TrialResult]()
     while trials := of.decide(done).due:
-        trial = next((each for each in trials if each.profile.id in needless), trials[0])
+        trial = trials[0]
         if not trial.protocol.is_scored:
             done.append(evidence(shares, pgle=pgle))
-        elif trial.profile.id in needless:
-            done.append(without_run(trial))
         else:
             done.append(answer(trial))
     return done
-
-
-def without_run(trial: Trial) -> TrialResult:
-    finding = Finding(
-        cls=FailureClass.COMPILE_CHECK, action=Action.DROP, text="identical to the baseline"
-    )
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.DROPPED,
-        reason=verbatim("needs no run"),
-        findings=(finding,),
-        not_run=NotRun.NEEDLESS,
-    )
 
 
 def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:

@@ -16,7 +16,6 @@ from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
-    NotRun,
     Score,
     State,
     TrialResult,
@@ -175,9 +174,7 @@ def compiled(trial: Trial, needed_bytes: float | None, **said: Any) -> TrialResu
     memory = CompiledMemory(
         **{"needed_bytes": needed, "limit_bytes": LIMIT, "by": "jaxlib 1", **said}
     )
-    return TrialResult(
-        trial=trial, status=TrialStatus.DROPPED, not_run=NotRun.COMPILED, memory=memory
-    )
+    return TrialResult(trial=trial, status=TrialStatus.DROPPED, memory=memory)
 
 
 def asking(run: Run, needed: Callable[[float], float | None], **said: Any) -> Run:

@@ -143,21 +143,6 @@ def test_scores_do_not_move_the_order() -> None:
     assert slots[0] == slots[1] == slots[2]
 
 
-def test_what_compiling_settles_makes_room_for_the_next() -> None:
-    sweep = study()
-    done = run(sweep, needless=["permute-8g"])
-    assert [each.id for each in sweep.swept(done).arms.slots.values()] == [
-        "overlap-2",
-        "triton-off",
-        "ag-1g",
-    ]
-    conclusion = sweep.decide(done).conclusion
-    told = conclusion.verdict("permute-8g")
-    assert told is not None
-    assert told.n == 0
-    assert len(sweep.decide(done).profiles) == 4
-
-
 def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
     sweep = study()
     done = run(sweep)

@@ -11,7 +11,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.result import NotRun, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -158,30 +158,6 @@ def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave(
     assert "p1" in lose({"p1"}), "it was twice as fast as the others"
     assert lose({"p5", "p2"}) == {"p1", "p3", "p4"}
     assert len(lose({*(t.arm for t in first), BASELINE_ID})) == 3, "nothing came of the block"
-
-
-def test_jobs_that_compiling_freed_go_to_the_finalists() -> None:
-    """Where 8 of 25 profiles need no run, six enter the blocks, and there are five of them."""
-    sweep, run = study(), cluster(THREE)
-
-    def needless(trial: Trial) -> TrialResult:
-        if trial.profile.id in {f"p{at}" for at in range(10, 18)}:
-            return TrialResult(
-                trial=trial,
-                status=TrialStatus.DROPPED,
-                not_run=NotRun.NEEDLESS,
-                reason=verbatim("no run"),
-            )
-        return run(trial)
-
-    done = drive(sweep, needless)
-    ran = [each for each in done if each.not_run is None]
-    (design,) = {each.trial.design for each in ran if each.trial.design}
-    assert design.widths == (6, 4, 3, 3, 3)
-    assert len(ran) == 17 + 3 + 29
-    assert {verdict(sweep.decide(done).conclusion, each).kind for each in THREE} == {
-        VerdictKind.FASTER
-    }
 
 
 def test_a_quiet_cell_keeps_five_to_the_end() -> None:

@@ -27,9 +27,9 @@ from simcluster import Cluster, World, drive, study_of
 
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import effective_values, parse_flags
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import conflicts
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.deployed import deployed_env
 
 PART = "sign flips"  # of the page
@@ -115,7 +115,7 @@ def covered_by(world: World, seed: int) -> MeasuredCell:
         sweep="simulated",
         cell_digest=study.cell.digest,
         written_s=1e9 + seed,
-        cell=study.cell,
+        cells=(study.cell,),
         profiles=study.decide(history).profiles,
         conclusion=conclusion,
         history=tuple(history),

@@ -50,8 +50,8 @@ from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
-from pytest_xlatune.report.covered import MeasuredCell  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
+from pytest_xlatune.report.measured_cell import MeasuredCell  # noqa: E402
 from pytest_xlatune.sweep.groups import (  # noqa: E402
     FIELDS,
     GROUPS,

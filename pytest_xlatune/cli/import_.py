@@ -17,9 +17,10 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-from pytest_xlatune.tasks.publish import document_of, publish, read_known
+from pytest_xlatune.tasks.reports import publish
 
 _ACT = frozenset(
     {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
@@ -106,7 +107,7 @@ def _import(arguments: argparse.Namespace) -> Output:
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     """Yield the report of the ledger, and the names of its files once they are written."""
     known = read_known(folder)
-    yield document_of(known)
+    yield known.document
     written = publish(folder, options.reports, exports=options.export, known=known)
     told = [f"written: {each}" for each in written]
     yield brief("Files", lines(*told, *(() if has_pages() else (NO_PAGES,))))

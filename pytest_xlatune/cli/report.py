@@ -16,10 +16,12 @@ from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
+from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.publish import document_of, json_of, publish, read_known
+from pytest_xlatune.tasks.reports import publish
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +59,7 @@ def _report(arguments: argparse.Namespace) -> Output:
     values: list[Json] = []
     for folder in folders:
         with secure_files.show_only(), _told(problems):
-            values.append(read_json(json_of(read_known(folder))))
+            values.append(read_json(leaderboard_json(read_known(folder).facts)))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
         problems=problems,
@@ -82,7 +84,7 @@ def _documents(
     for folder in folders:
         with secure_files.show_only(), _told(problems):
             known = read_known(folder)
-            yield document_of(known)
+            yield known.document
             if writes:
                 written = publish(
                     folder,

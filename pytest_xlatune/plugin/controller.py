@@ -40,16 +40,12 @@ from pytest_xlatune.report.leaderboard import state_line
 from pytest_xlatune.report.lines import in_columns, summary_message
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.tasks.cell_report import CellReport, known_now
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
-from pytest_xlatune.tasks.publish import (
-    CellReport,
-    document_of,
-    known_now,
-    publish,
-)
+from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0
 _NAMES_CHARS = 300  # of the tests that one thing keeps from running
@@ -399,7 +395,7 @@ class Controller:
             LedgerError: it cannot be read, or a report not be written.
         """
         known = self._known(folder)
-        document = document_of(known)
+        document = known.document
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
         is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
         is_short = is_left or not known.has_figure

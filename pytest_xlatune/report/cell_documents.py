@@ -7,7 +7,6 @@ the jobs. Nothing is computed here but the means of what the scores carry.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -17,7 +16,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CellsRecord, PairFound
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
-from pytest_xlatune.report import DeviceUse, Subject
+from pytest_xlatune.report.deployment import recommended_patch
 from pytest_xlatune.report.document import (
     Code,
     Document,
@@ -34,6 +33,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.leaderboard import REASONS, Shown, can_tell, header, jobs, verdict_table
 from pytest_xlatune.report.lines import figure, speed, words_beside
+from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
 from pytest_xlatune.report.study_plots import pair_matrix
 
 _HOW_SURE = {
@@ -48,11 +48,11 @@ _RATES = "How often that is wrong: docs/reference/error_rates.md."
 _MOST_PAIRS = 40  # in the table: the slowest
 
 
-def cell_document(subject: Subject) -> Document:
+def cell_document(subject: MeasuredCell) -> Document:
     """Return the document of a conclusion on cells."""
     conclusion, record = subject.conclusion, subject.conclusion.found(CellsRecord)
     nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
-    whole = dataclasses.replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
+    on_all = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
     reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
     accused = [
         v.arm for v in conclusion.verdicts if v.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
@@ -60,7 +60,7 @@ def cell_document(subject: Subject) -> Document:
     first = [name for arm in accused for name in arm.split("+")]
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
-        header=header(whole, load=_sizes(subject)),
+        header=header(on_all, load=_sizes(subject)),
         sections=(
             section(
                 "Answer",
@@ -69,7 +69,7 @@ def cell_document(subject: Subject) -> Document:
                     *([] if conclusion.complete else ["Not over: this report is preliminary."]),
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
-                    *([subject.alone] if subject.alone else []),
+                    *subject.known,
                     *([f"{plain(reference.arm)}: {speed(reference)}"] if reference else []),
                     _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
@@ -91,7 +91,7 @@ def checked_alone(conclusion: Conclusion, *, sweep: str, written: datetime) -> s
     return f"the nodes were checked alone, {when}, {literal(sweep)}: {answer}"
 
 
-def _sizes(subject: Subject) -> str:
+def _sizes(subject: MeasuredCell) -> str:
     """Return the batch sizes of the cells that were measured, where they differ; "" else."""
     ran = {result.trial.cell_digest for result in subject.history}
     sizes = {cell.per_device_batch_size or 0.0 for cell in subject.cells if cell.digest in ran}
@@ -100,7 +100,7 @@ def _sizes(subject: Subject) -> str:
     return f"{min(sizes):g} to {max(sizes):g} sequences per device and step"
 
 
-def _arms(subject: Subject) -> Table:
+def _arms(subject: MeasuredCell) -> Table:
     """Return a row of figures for each arm, the one that others are held against the first."""
     conclusion = subject.conclusion
     reference = conclusion.reference
@@ -146,7 +146,7 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
     )
 
 
-def _use_columns(subject: Subject) -> list[Shown]:
+def _use_columns(subject: MeasuredCell) -> list[Shown]:
     """Return the columns of what arms take of a device, each where any log tells it."""
     uses = subject.uses
 
@@ -161,15 +161,15 @@ def _use_columns(subject: Subject) -> list[Shown]:
     ]
 
 
-def _to_deploy(subject: Subject) -> tuple[Section, ...]:
+def _to_deploy(subject: MeasuredCell) -> tuple[Section, ...]:
     """Return what the study leaves to later sweeps, and the patch that sets it."""
     if not subject.conclusion.complete:
         return ()
     files = subject.conclusion.facts.files
     blocks: list[Code | Text] = [Code(text=text.strip()) for text in files.values()]
-    if subject.patch:
+    if patch := recommended_patch(subject):
         blocks += [
             Text(text="The same as a patch, `batch.patch` beside this report, for `git apply`:"),
-            Code(text=subject.patch.rstrip("\n"), language="diff"),
+            Code(text=patch.rstrip("\n"), language="diff"),
         ]
     return (section("To deploy", *blocks),) if blocks else ()

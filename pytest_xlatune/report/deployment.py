@@ -21,11 +21,11 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.document import Block, Code, Text
 from pytest_xlatune.report.guards import Conflict, conflicts, guard_against
 from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.lines import effect_words
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.recipes import recipe_remarks
 
 _CONTEXT = 3  # lines; fewer where one of them is hidden
@@ -128,6 +128,12 @@ def _why_not(
     if any(conflict.is_of_keys for conflict in against):
         return say("a configuration file cannot ask for the parallelism")
     return ""
+
+
+def recommended_patch(cell: MeasuredCell) -> str:
+    """Return the patch of the setting that a study recommends, once it is over; "" without one."""
+    setting = cell.conclusion.facts.setting
+    return patch_of_setting(cell.files, setting) if setting and cell.conclusion.complete else ""
 
 
 def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:

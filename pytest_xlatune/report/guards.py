@@ -23,11 +23,11 @@ from pytest_xlatune.model.profile import ALIASES, Profile, effective_values
 from pytest_xlatune.model.record import canonical, digest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, percent, points
-from pytest_xlatune.report.covered import MeasuredCell, names
 from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import Translator
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words_beside
+from pytest_xlatune.report.measured_cell import MeasuredCell, names
 
 # the axes in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from math import inf
 
-from msgspec.structs import replace
-
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.message import Message, MessageCode, first, sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Metric
@@ -40,7 +38,6 @@ from pytest_xlatune.model.text import (
     size,
     whole,
 )
-from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,
     Document,
@@ -62,6 +59,13 @@ from pytest_xlatune.report.lines import (
     is_pending,
     tally,
     words_beside,
+)
+from pytest_xlatune.report.measured_cell import (
+    MOST_STEPS,
+    MeasuredCell,
+    Slots,
+    slot_numbers,
+    thinned,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 
@@ -113,7 +117,7 @@ def jobs_table(
     return Table(columns=titles, rows=tuple(rows)) if rows else None
 
 
-def jobs(subject: Subject) -> Section:
+def jobs(subject: MeasuredCell) -> Section:
     """Return the section of all jobs of a study."""
     table = jobs_table([("", subject.history, subject.remarks)], slots=slot_numbers(subject.slots))
     return section("Jobs", table or Text(text="No job."))
@@ -171,7 +175,7 @@ def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, 0, each) if number is None else (0, number, "") for number, each in numbers)
 
 
-def leaderboard(subject: Subject) -> Document:
+def leaderboard(subject: MeasuredCell) -> Document:
     """Return the leaderboard as a document."""
     conclusion = subject.conclusion
     how = ending_text(ENGLISH, conclusion, history=subject.history, stopped=subject.stopped)
@@ -203,13 +207,10 @@ def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
     return (said,)
 
 
-def header(
-    subject: Subject, *, digest: str = "", load: str = "", say: Translator = ENGLISH
-) -> tuple[str, ...]:
+def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
     """Return the bullets that tell the cell, the nodes, the load and the time.
 
-    `digest` is the cell's identity where secrets are hidden in the cell, `load` the batch sizes
-    that were measured where there are several.
+    `load` are the batch sizes that were measured where there are several.
     """
     cell, conclusion = subject.cell, subject.conclusion
     history = [result for result in subject.history if result.memory is None]  # nothing ran
@@ -230,7 +231,7 @@ def header(
         N_("Launcher: {text}"): literal(cell.launcher),
     }
     return (
-        say("Written: {text}", text=f"{subject.now:%Y-%m-%d %H:%M %Z}".rstrip()),
+        say("Written: {text}", text=f"{subject.written:%Y-%m-%d %H:%M %Z}".rstrip()),
         say("Model: {text}", text=literal(cell.model_tag)),
         say("Parallelism: {axes} on {devices}", axes=axes, devices=on)
         if cell.devices
@@ -255,28 +256,38 @@ def header(
             field=literal(protocol.scored_by.head),
             inverse=say(_INVERSE) if protocol.scored_by.is_lower_better else "",
         ),
-        say("Cell: {text}", text=literal(digest or cell.digest)),
+        say("Cell: {text}", text=literal(subject.cell_digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
         *(
             [say("Time of a step: {text}", text=sentence(subject.exposed, say.text_of))]
             if subject.exposed is not None
             else ()
         ),
-        state_line(conclusion, history, say),
+        state_line(conclusion, history, say, evidence=len(subject.evidence)),
     )
 
 
 def state_line(
-    conclusion: Conclusion, history: Sequence[TrialResult], say: Translator = ENGLISH
+    conclusion: Conclusion,
+    history: Sequence[TrialResult],
+    say: Translator = ENGLISH,
+    *,
+    evidence: int = 0,
 ) -> str:
-    """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has."""
+    """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has.
+
+    Trials of the `evidence` are no part of them, so they are counted alone.
+    """
     jobs = sum(len(result.job_ids) for result in history)
     return say(
-        "State: {state}: {final} of {trials} over, {jobs}; {tally}",
+        "State: {state}: {final} of {trials} over, {jobs}{evidence}; {tally}",
         state=say("complete") if conclusion.complete else say("preliminary"),
         final=sum(result.status.is_final for result in history),
         trials=say.count(len(history), "{n} trial", "{n} trials"),
         jobs=say.count(jobs, "{n} job", "{n} jobs"),
+        evidence=say.count(evidence, ", and {n} evidence run", ", and {n} evidence runs")
+        if evidence
+        else "",
         tally=tally(conclusion.verdicts),
     )
 
@@ -585,7 +596,7 @@ def verdict_table(verdicts: Iterable[Verdict], *shown: Shown, title: str = "") -
     )
 
 
-def named_by(subject: Subject) -> tuple[Shown, Shown]:
+def named_by(subject: MeasuredCell) -> tuple[Shown, Shown]:
     """Return the columns that say which profile it is, the winner with a star, and its settings."""
     best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles)
     return (
@@ -621,7 +632,7 @@ def _columns_of(conclusion: Conclusion) -> tuple[Shown, ...]:
 
 
 def tables(
-    subject: Subject,
+    subject: MeasuredCell,
     *,
     only: Sequence[Verdict] | None = None,
     is_short: bool = False,
@@ -692,7 +703,7 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
     return literal(sentence(findings[0].said)) if findings else ABSENT
 
 
-def leaderboard_json(subject: Subject) -> str:
+def leaderboard_json(subject: MeasuredCell) -> str:
     """Return the leaderboard for programs: one JSON text with the scores a conclusion rests on.
 
     One newline at its end. The fields:
@@ -725,14 +736,14 @@ def leaderboard_json(subject: Subject) -> str:
     trials = [
         {
             "id": result.trial.id,
-            **thinned(result, steps=inf if result.trial.is_baseline else _MOST_STEPS).to_json(),
+            **thinned(result, steps=inf if result.trial.is_baseline else MOST_STEPS).to_json(),
             **({"slot": numbers.get(result.trial.cell_digest)} if numbers else {}),
         }
         for result in subject.history
     ]
     document = {
         "schema": SCHEMA,
-        "written": subject.now.isoformat(timespec="seconds"),
+        "written": subject.written.isoformat(timespec="seconds"),
         "cell_digest": subject.cell.digest,
         "cell": subject.cell.to_json(),
         "profiles": [profile.to_json() for profile in subject.profiles],
@@ -743,18 +754,3 @@ def leaderboard_json(subject: Subject) -> str:
         "trials": sorted(trials, key=lambda each: str(each["id"])),
     }
     return pretty_json(document)
-
-
-# 13,000 of each trial made 144 MB of JSON
-_MOST_STEPS = 100
-
-
-def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
-    """Return the result without the times of its steps where they are more than so many.
-
-    They are in the ledger.
-    """
-    score = result.score
-    if score is None or len(score.timings) <= steps:
-        return result
-    return replace(result, score=replace(score, timings=()))

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
-from pytest_xlatune.report import Subject, slot_numbers
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines
 from pytest_xlatune.report.document import (
     Block,
@@ -44,6 +42,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import jobs_table
+from pytest_xlatune.report.measured_cell import MeasuredCell, slot_numbers
 from pytest_xlatune.report.page_plots import (
     Chart,
     Plot,
@@ -141,15 +140,11 @@ class Page:
 
 def page_of(
     document: Document,
-    subject: Subject,
+    subject: MeasuredCell,
     *,
-    covered: MeasuredCell | None = None,
     files: Sequence[str] = (),
 ) -> Page:
-    """Return the page of a document about one study.
-
-    With its part of the tuning document, `covered`, it says why the winner wins.
-    """
+    """Return the page of a document about one study; with an explanation, why the winner wins."""
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
@@ -168,9 +163,9 @@ def page_of(
         *((section.title, section.blocks) for section in found),
         *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
         ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
-        ("To deploy", tuple(_deploy(subject, covered))),
+        ("To deploy", tuple(_deploy(subject))),
         *((section.title, section.blocks) for section in rest),
-        *([(WHY, tuple(why(covered, ENGLISH)))] if covered is not None and covered.best else []),
+        *([(WHY, tuple(why(subject, ENGLISH)))] if subject.explanation and subject.best else []),
         *of_trials.items(),
     ]
     return _page(document.title, sections, files)
@@ -232,15 +227,14 @@ def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
     )
 
 
-def _deploy(subject: Subject, covered: MeasuredCell | None) -> Iterator[Block]:
+def _deploy(subject: MeasuredCell) -> Iterator[Block]:
     """Yield the lines that deploy a recipe; nothing without one."""
-    recipe, best = subject.conclusion.tuning.recipe, subject.conclusion.winner
-    found = next((profile for profile in subject.profiles if best and profile.id == best.arm), None)
-    if recipe is None or found is None:
+    recipe = subject.recipe
+    if recipe is None or subject.conclusion.tuning.recipe is None:
         return
-    head = Text(text=f"In the environment of the job, for {literal(found.id)}:")
-    lines = guarded_lines(found, conflicts(covered, (covered,)) if covered is not None else ())
-    yield from deployed_by_hand(found, lines, head)
+    head = Text(text=f"In the environment of the job, for {literal(recipe.id)}:")
+    lines = guarded_lines(recipe, conflicts(subject, (subject,)))
+    yield from deployed_by_hand(recipe, lines, head)
 
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:

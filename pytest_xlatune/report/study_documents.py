@@ -30,7 +30,6 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report import Slots, Subject, slot_numbers
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -55,6 +54,7 @@ from pytest_xlatune.report.leaderboard import (
     verdict_table,
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
+from pytest_xlatune.report.measured_cell import MeasuredCell, Slots, slot_numbers
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -65,7 +65,7 @@ _ANSWERS = {
 }
 
 
-def gate(subject: Subject) -> Document:
+def gate(subject: MeasuredCell) -> Document:
     """Return the gate as a document: its answer on each candidate, then the figures."""
     conclusion = subject.conclusion
     answers = [(_answer(verdict), verdict) for verdict in conclusion.verdicts]
@@ -93,7 +93,7 @@ def gate(subject: Subject) -> Document:
 _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
 
 
-def _candidates(subject: Subject) -> Table:
+def _candidates(subject: MeasuredCell) -> Table:
     """Say of each candidate in a cell of its own what differs from the baseline's."""
     by_digest = {each.digest: each for each in subject.cells}
     cell_of = {result.trial.arm: result.trial.cell_digest for result in subject.history}
@@ -112,7 +112,7 @@ def _answer(verdict: Verdict) -> str:
     return _ANSWERS[verdict.kind]
 
 
-def calibration(subject: Subject) -> Document:
+def calibration(subject: MeasuredCell) -> Document:
     """Return the calibration as a document."""
     conclusion, baseline = subject.conclusion, subject.conclusion.baseline
     measured = speed(baseline) + step(baseline, ", ")
@@ -124,7 +124,7 @@ def calibration(subject: Subject) -> Document:
                 "Noise of the cell",
                 bullets(
                     f"{baseline.n} jobs as deployed: {measured}",
-                    *(subject.figures or (f"job noise: {fine(conclusion.noise.sigma)}",)),
+                    *(subject.known or (f"job noise: {fine(conclusion.noise.sigma)}",)),
                     *map(plainly, conclusion.notes),
                     *map(plainly, baseline.reasons),
                 ),
@@ -133,12 +133,12 @@ def calibration(subject: Subject) -> Document:
     )
 
 
-def evidence(subject: Subject) -> Document:
+def evidence(subject: MeasuredCell) -> Document:
     """Return the document of evidence runs, each with its sentences."""
     return Document(
         title=f"{subject.cell.label}: evidence",
         header=(
-            f"Written: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
+            f"Written: {subject.written:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Cell: {literal(subject.cell.digest)}",
             "Profiler and dump change the time of a step: no figure here is a measurement of speed",
         ),
@@ -154,7 +154,7 @@ def evidence(subject: Subject) -> Document:
     )
 
 
-def imported(subject: Subject) -> Document:
+def imported(subject: MeasuredCell) -> Document:
     """Return the document of a table; it is dated by its import."""
     conclusion, cell = subject.conclusion, subject.cell
     count = counted(len(subject.history), "job")
@@ -176,7 +176,7 @@ def imported(subject: Subject) -> Document:
     return Document(
         title=f"{cell.label}: an imported table",
         header=(
-            f"Imported: {subject.now:%Y-%m-%d %H:%M %Z}".rstrip(),
+            f"Imported: {subject.written:%Y-%m-%d %H:%M %Z}".rstrip(),
             f"Source: {plain(cell.launcher)}",
             f"Cell: {literal(cell.digest)}",
             f"State: {count}; measured elsewhere, and not in random order",
@@ -215,7 +215,7 @@ def plan(
     `trials` are those that can be named, in order: their results decide which ones confirm, and
     those whose ids are `later` wait for what an earlier one finds. `capacity` says which effects
     the plan can find, `cost` what it takes. The trials whose ids are `measured` are not run again.
-    `scripts` are titles and texts for submission, `slots` see `Subject`.
+    `scripts` are titles and texts for submission, `slots` see `MeasuredCell`.
     """
     numbers = slot_numbers(slots)
     rows = tuple(

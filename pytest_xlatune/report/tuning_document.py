@@ -20,10 +20,8 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, whole
-from pytest_xlatune.report import Subject, slot_numbers
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import config_of
-from pytest_xlatune.report.covered import Explanation, MeasuredCell, OtherCell, names
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
     Block,
@@ -56,6 +54,13 @@ from pytest_xlatune.report.leaderboard import (
     tables,
 )
 from pytest_xlatune.report.lines import ending_text, figure, speed, words
+from pytest_xlatune.report.measured_cell import (
+    Explanation,
+    MeasuredCell,
+    OtherCell,
+    names,
+    slot_numbers,
+)
 from pytest_xlatune.report.recipes import recipe_blocks
 
 # share of the expected change of a step that its trace must show: profiling itself costs time
@@ -96,7 +101,8 @@ _CEILING = N_(
 
 def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     """Yield the reasons and the evidence why the winner wins."""
-    best, recipe, found = covered.best, covered.recipe, covered.explanation
+    best, recipe = covered.best, covered.recipe
+    found = covered.explanation or Explanation()
     if best is None:
         yield say.text("There is no winner to explain.")
         if covered.exposed is not None:
@@ -266,7 +272,7 @@ def tuning(
         DEPLOYMENT: _deployment(cells, say),
         "Appendix: data sources": [
             jobs_table(
-                [(name, cell.history, cell.remarks) for name, cell in _named(cells)],
+                [(name, cell.every_trial, cell.remarks) for name, cell in _named(cells)],
                 slots={k: n for cell in cells for k, n in slot_numbers(cell.slots).items()},
             )
             or say.text("No job was submitted.")
@@ -320,10 +326,7 @@ def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
 
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
     """Yield the bullets: those that cells share once, the others once for each cell."""
-    of_cell = [
-        (*header(_with_load(cell), digest=cell.cell_digest, say=say), *_origins(cell, say))
-        for cell in cells
-    ]
+    of_cell = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
     shared = set.intersection(*map(set, of_cell))
     yield from (bullet for bullet in of_cell[0] if bullet in shared)
     for (name, _), own in zip(_named(cells), of_cell, strict=True):
@@ -332,7 +335,7 @@ def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
         )
 
 
-def _with_load(covered: MeasuredCell) -> Subject:
+def _with_load(covered: MeasuredCell) -> MeasuredCell:
     """Return a cell with the load that the sweep leaves to the trainer's configuration."""
     config, cell = config_of(covered.files), covered.cell
     batch = config.get("per_device_batch_size", "")
@@ -341,7 +344,7 @@ def _with_load(covered: MeasuredCell) -> Subject:
         cell = replace(cell, per_device_batch_size=float(batch))
     if cell.max_target_length is None:
         cell = replace(cell, max_target_length=length)
-    return dataclasses.replace(covered.subject, cells=(cell,))
+    return replace(covered, cells=(cell,))
 
 
 def _before(cells: Sequence[MeasuredCell], beside: str, say: Translator) -> Iterator[str]:
@@ -394,7 +397,7 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
             headline(cell.conclusion, say),
             *on_slots(cell.slots, say),
             ending_text(say, cell.conclusion, history=cell.history, stopped=cell.stopped),
-            *([_reason(cell.best, cell.explanation, say)] if cell.best else []),
+            *([_reason(cell.best, cell.explanation or Explanation(), say)] if cell.best else []),
         ]
         text = " ".join(said)
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
@@ -450,7 +453,7 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         return
     unknown = _EFFECT_LIKELY if verdict.is_likely_slower else _EFFECT_UNKNOWN
     yield say.text(_EFFECTS.get(verdict.kind, unknown))
-    yield from tables(covered.subject, only=[verdict], say=say)
+    yield from tables(covered, only=[verdict], say=say)
     yield say.text(
         "{profile} puts every deployed flag back to its default. A sweep refuses to do so for a "
         "flag whose values XLA adds up: a flag that is appended cannot take a value away. "
@@ -460,7 +463,7 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
-    yield from tables(covered.subject, is_short=True, say=say)
+    yield from tables(covered, is_short=True, say=say)
     yield dataclasses.replace(sensitivity(covered.conclusion), title="What this sweep can tell")
 
 
@@ -475,7 +478,7 @@ def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     if not found:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
-    confirmed, *others = tables(covered.subject, only=found, say=say)
+    confirmed, *others = tables(covered, only=found, say=say)
     if any(
         verdict.kind is VerdictKind.SLOWER for verdict in found
     ):  # else it has the baseline alone

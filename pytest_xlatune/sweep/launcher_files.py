@@ -14,7 +14,7 @@ from typing import Any
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.covered import MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 

@@ -24,8 +24,8 @@ from pytest_xlatune.sweep.markers import MARKERS
 
 if TYPE_CHECKING:
     from pytest_xlatune.model.record import Json
-    from pytest_xlatune.report import Subject
     from pytest_xlatune.report.document import Document
+    from pytest_xlatune.report.measured_cell import MeasuredCell
     from pytest_xlatune.studies import Study, Traits
 
 
@@ -34,7 +34,7 @@ class StudyKind(NamedTuple):
 
     Attributes:
         study: its class, as `module:name`.
-        document: the function that makes a document of a `Subject`, as `module:name`.
+        document: the function that makes a document of a `MeasuredCell`, as `module:name`.
         file_name: of its reports, without suffix.
         markers: of the tests that run it: marker -> what it selects, in a phrase.
         asked_by_file: whether a sweep file can ask for it; None where its class has to be asked.
@@ -64,7 +64,7 @@ class StudyKind(NamedTuple):
             return self.asked_by_file
         return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
-    def document_of(self, subject: Subject) -> Document:
+    def document_of(self, subject: MeasuredCell) -> Document:
         """Return the document of a conclusion."""
         made: Document = _named(self.document)(subject)
         return made

@@ -45,7 +45,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import EvidenceFact, Explanation
+from pytest_xlatune.report.measured_cell import EvidenceFact, Explanation
 from pytest_xlatune.secure_files import write_bytes
 
 _Read = TypeVar("_Read")

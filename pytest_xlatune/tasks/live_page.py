@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.report.page import Live
+from pytest_xlatune.tasks.cell_report import CellReport
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.publish import CellReport, write_so_far
+from pytest_xlatune.tasks.reports import write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
 _PAUSE_S = 10.0  # between two times that it is written

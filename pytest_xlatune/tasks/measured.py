@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.history import PastStudy, is_called
-from pytest_xlatune.tasks.publish import CellReport, read_known
+from pytest_xlatune.tasks.cell_report import CellReport, read_known
 from pytest_xlatune.tasks.run_record import record_of_study
 
 _MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells

@@ -30,9 +30,9 @@ from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import plain
+from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.files import filled_in
@@ -237,7 +237,7 @@ def applied(
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
     # the comment says where it was measured; what the sweep gives by argument no file can deploy
     there = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
-    made = patch_of((replace(recipe.cell, cell=there, files=files, elsewhere=()),))
+    made = patch_of((replace(recipe.cell, cells=(there,), files=files, elsewhere=()),))
     gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")
     patch = sweep_file.with_name(f"{sweep_file.stem}_recipe.patch") if made.text else None
     texts = {

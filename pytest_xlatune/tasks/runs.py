@@ -41,8 +41,8 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
 from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES
@@ -56,8 +56,8 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
-from pytest_xlatune.tasks.publish import read_known
 
 
 def site_of(
@@ -309,12 +309,12 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
 def document_of(campaign: Campaign, found: Calibration) -> Document:
     """Return the document of a calibration."""
     return calibration(
-        Subject(
+        MeasuredCell(
             conclusion=campaign.conclude(),
             cells=campaign.study.cells,
             history=campaign.view().history,
-            now=datetime.fromisoformat(found.written),
-            figures=found.figures,
+            written_s=datetime.fromisoformat(found.written).timestamp(),
+            known=found.figures,
         )
     )
 

@@ -23,8 +23,8 @@ from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
 from pytest_xlatune.report.lines import is_pending, standing, words_beside
 from pytest_xlatune.report.render import compact_lines
+from pytest_xlatune.tasks.cell_report import CellReport, known_now
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.publish import CellReport, known_now
 from pytest_xlatune.tasks.running import Pace, RunningJobs
 
 _ALIVE_S = 90.0  # a session that drives a cell gives a sign of life more often

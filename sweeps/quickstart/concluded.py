@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.result import Conclusion, TrialResult
-from pytest_xlatune.report.covered import SCHEMA as DOCUMENT
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.leaderboard import SCHEMA as BOARD
+from pytest_xlatune.report.measured_cell import SCHEMA as DOCUMENT
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Asked, Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import CommitStudy

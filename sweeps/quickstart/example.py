@@ -23,10 +23,9 @@ from xml.sax.saxutils import escape
 from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.report import Subject
-from pytest_xlatune.report.covered import MeasuredCell, read_cells
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
@@ -195,11 +194,9 @@ def _words(text: str) -> str:
 def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     """Yield each document of a sweep as a session writes it."""
     (cell,) = cells_of(data)
-    scored = tuple(each for each in cell.history if each.trial.protocol.is_scored)
-    subject = dataclasses.replace(cell.subject, history=scored)
     beside = [board.name, board.with_suffix(".json").name]
-    page = page_of(leaderboard(subject), subject, covered=cell, files=beside)
-    yield board, markdown(leaderboard(subject))
+    page = page_of(leaderboard(cell), cell, files=beside)
+    yield board, markdown(leaderboard(cell))
     yield board.with_suffix(".html"), html(page)
     yield data.with_suffix(".md"), markdown(tuning([cell]))
 
@@ -227,7 +224,7 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     yield board.with_suffix(".html"), html(page)
 
 
-def _subject(report: Exported, record: RunRecord) -> Subject:
+def _subject(report: Exported, record: RunRecord) -> MeasuredCell:
     """Return what a study is about; the report has one cell, the trials say where others differ."""
     cells, history = {"": report.cell}, []
     for _, each in report.trials:
@@ -238,12 +235,12 @@ def _subject(report: Exported, record: RunRecord) -> Subject:
             cell = replace(cell, per_device_batch_size=size)
         cells[each.trial.cell_digest] = cell
         history.append(replace(each, trial=replace(each.trial, cell_digest=cell.digest)))
-    return Subject(
+    return MeasuredCell(
         conclusion=report.conclusion,
         cells=tuple(cells.values()),
         profiles=report.profiles,
         history=tuple(history),
-        now=datetime.fromisoformat(report.written),
+        written_s=datetime.fromisoformat(report.written).timestamp(),
         record=record,
     )
 
@@ -256,7 +253,7 @@ def made() -> Mapping[Path, str]:
     plot = forest(cell.conclusion)
     if plot is None:
         raise SystemExit(f"{DATA}: no profile has a change to show")
-    jobs = sum(len(each.job_ids) for each in cell.history if each.trial.protocol.is_scored)
+    jobs = sum(len(each.job_ids) for each in cell.history)
     title = f"A sweep on this machine, {jobs} jobs: {_words(plot.title)}"
     return reports | {
         README: written(README.read_text(encoding="utf-8"), short_part_of(board)),

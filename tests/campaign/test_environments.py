@@ -15,7 +15,7 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
 
 

@@ -13,7 +13,7 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.publish import document_of, read_known
+from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers import scripted
 
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
@@ -89,7 +89,7 @@ def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Pa
     known = read_known(each.folder)
     assert known.conclusion == each.conclude()
     assert "2 epochs" in " ".join(map(sentence, known.conclusion.notes))
-    assert "2 epochs" in markdown(document_of(known))
+    assert "2 epochs" in markdown(known.document)
 
 
 def test_the_same_nodes_in_another_order_are_the_same(tmp_path: Path) -> None:

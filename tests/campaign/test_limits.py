@@ -14,7 +14,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
-from pytest_xlatune.tasks.publish import read_known
+from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
 
 HOUR_S = 3600.0

@@ -14,8 +14,8 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.report.lines import in_columns
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.publish import read_known
 from pytest_xlatune.tasks.running import RunningJobs
 from tests.helpers.scripted import OK, STEPS, FakeExecutor, campaign, log
 

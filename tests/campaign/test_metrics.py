@@ -12,8 +12,8 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import VerdictKind
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.lines import live_line, paragraph
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import gate
 from pytest_xlatune.studies.gate import GateStudy
@@ -88,12 +88,12 @@ def test_a_program_is_judged_by_the_metric_of_its_protocol(tmp_path: Path) -> No
     line = live_line(first, verdict=less, progress="")
     text = markdown(
         gate(
-            Subject(
+            MeasuredCell(
                 conclusion=conclusion,
                 cells=(cell,),
                 profiles=PROFILES,
                 history=history,
-                now=datetime(2026, 11, 22, tzinfo=UTC),
+                written_s=datetime(2026, 11, 22, tzinfo=UTC).timestamp(),
             )
         )
     )

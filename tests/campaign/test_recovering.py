@@ -15,7 +15,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
-from pytest_xlatune.tasks.publish import read_known
+from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers.scripted import (
     FAILED,
     KILLED,

@@ -20,7 +20,8 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration
 from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
-from pytest_xlatune.tasks.publish import publish, read_known
+from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
 from tests.helpers.quick_trials import QuickExecutor

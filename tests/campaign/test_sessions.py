@@ -17,7 +17,8 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, VerdictKind
-from pytest_xlatune.tasks.publish import publish, read_known
+from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import (
     CELL,
     FakeExecutor,

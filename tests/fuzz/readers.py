@@ -42,7 +42,7 @@ from pytest_xlatune.model.metric import BUSBW
 from pytest_xlatune.model.profile import parse_flags
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, TrialResult
-from pytest_xlatune.report.covered import read_cells
+from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table

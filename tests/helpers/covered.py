@@ -9,8 +9,7 @@ from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
-from pytest_xlatune.report import Subject
-from pytest_xlatune.report.covered import EvidenceFact, Explanation, MeasuredCell
+from pytest_xlatune.report.measured_cell import EvidenceFact, Explanation, MeasuredCell
 from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
 
 # nothing is known yet, and what is optional is missing
@@ -30,7 +29,7 @@ BEGUN = Conclusion(
     ),
     reference=Verdict(arm="baseline-deployed", kind=VerdictKind.INCONCLUSIVE),
 )
-BEGUN_SUBJECT = Subject(conclusion=BEGUN, cells=(BARE,), now=NOW)
+BEGUN_SUBJECT = MeasuredCell(conclusion=BEGUN, cells=(BARE,), written_s=NOW.timestamp())
 
 ENV_FILE = DeployedFile(
     path="configs/deepseek3-671b.env.sh",
@@ -74,7 +73,7 @@ COVERED = MeasuredCell(
     sweep="pp8",
     cell_digest=CELL.digest,
     written_s=NOW.timestamp(),
-    cell=Cell.from_json(CELL.to_json()),
+    cells=(Cell.from_json(CELL.to_json()),),
     profiles=PROFILES,
     conclusion=CONCLUSION,
     history=tuple(HISTORY),
@@ -86,7 +85,7 @@ STOPPED = MeasuredCell(
     sweep="tiny",
     cell_digest=BARE.digest,
     written_s=NOW.timestamp(),
-    cell=BARE,
+    cells=(BARE,),
     profiles=(),
     conclusion=BEGUN,
     history=(),
@@ -127,7 +126,7 @@ def other_parallelism() -> MeasuredCell:
         COVERED,
         sweep="fsdp8",
         cell_digest=cell.digest,
-        cell=Cell.from_json(cell.to_json()),
+        cells=(Cell.from_json(cell.to_json()),),
         profiles=(winner, turned, once),
         conclusion=conclusion,
         history=(),

@@ -10,7 +10,7 @@ from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
-from pytest_xlatune.report.covered import MeasuredCell, OtherCell
+from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -55,7 +55,7 @@ def covered(
         sweep="sweep",
         cell_digest=cell.digest,
         written_s=written_s,
-        cell=cell,
+        cells=(cell,),
         profiles=(recipe, *(each for each, _ in others)),
         conclusion=Conclusion(
             verdicts=tuple(verdicts),

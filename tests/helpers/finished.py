@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
@@ -250,6 +250,10 @@ def finished() -> tuple[Conclusion, list[TrialResult]]:
 
 
 CONCLUSION, HISTORY = finished()
-FINISHED = Subject(
-    conclusion=CONCLUSION, cells=(CELL,), profiles=PROFILES, history=tuple(HISTORY), now=NOW
+FINISHED = MeasuredCell(
+    conclusion=CONCLUSION,
+    cells=(CELL,),
+    profiles=PROFILES,
+    history=tuple(HISTORY),
+    written_s=NOW.timestamp(),
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_xlatune.model.result import Conclusion, Needed, VerdictKind
-from pytest_xlatune.tasks.publish import CellReport, read_known
+from pytest_xlatune.tasks.cell_report import CellReport, read_known
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # On FSDP flag A is worth +4 %, B +3 %, both together -1 %, D aborts. On PP A costs 3 %, B is worth

@@ -6,41 +6,41 @@ import math
 from datetime import UTC, datetime
 
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Study
 from tests.helpers import cells
 from tests.helpers.cells import Run, machine
 
 
-def subject(study: Study, run: Run) -> Subject:
+def subject(study: Study, run: Run) -> MeasuredCell:
     ended = cells.drive(study, run)
-    return Subject(
+    return MeasuredCell(
         conclusion=ended.conclusion,
         cells=study.cells,
         history=ended.history,
-        now=datetime(2026, 11, 23, tzinfo=UTC),
+        written_s=datetime(2026, 11, 23, tzinfo=UTC).timestamp(),
     )
 
 
-def batch() -> Subject:
+def batch() -> MeasuredCell:
     return subject(cells.batch(start=8), cells.sizes(ceiling=12, best=6))
 
 
-def pairs_of_sizes() -> Subject:
+def pairs_of_sizes() -> MeasuredCell:
     study = cells.batch(sigma=0.002, compiles=True, **cells.PAIRED)
     return subject(study, cells.paired(gains=cells.LATER, c=0.8))
 
 
-def nodes(count: int = 12, name: str = "node{:03}") -> Subject:
+def nodes(count: int = 12, name: str = "node{:03}") -> MeasuredCell:
     names = tuple(name.format(at + 1) for at in range(count))
     return subject(cells.nodes(count, names=names), machine({names[2]: -0.08, names[6]: -0.03}))
 
 
-def network(count: int = 8) -> Subject:
+def network(count: int = 8) -> MeasuredCell:
     return subject(cells.network(count), machine({"node004": -0.06}))
 
 
-def commit(count: int = 17, first: int = 7) -> Subject:
+def commit(count: int = 17, first: int = 7) -> MeasuredCell:
     def level(trial: Trial) -> float:
         at = int(trial.arm, 16) - 1  # a commit's hash is its number
         return 7.5 + (math.log1p(-0.05) if at >= first else 0.0)

@@ -15,8 +15,8 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import rate
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Table, columns, section
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Asked, DeclaredStudy, History, OnNodeFailure, Policy
 from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells
 from pytest_xlatune.studies.verdicts import so_far, unmeasured
@@ -97,12 +97,12 @@ class ToyWalk(CellWalk[ToyStudy]):
         return found
 
 
-def document(subject: Subject) -> Document:
+def document(subject: MeasuredCell) -> Document:
     """Return the arms and their means as a document of one table."""
     rows = tuple((each.arm, rate(each.tgs), str(each.n)) for each in subject.conclusion.verdicts)
     return Document(
         title=f"{subject.cell.model_tag}: toy",
-        header=(f"{subject.now:%Y-%m-%d}",),
+        header=(f"{subject.written:%Y-%m-%d}",),
         sections=(section("Arms", Table(columns=columns("Arm", "TGS", "n"), rows=rows)),),
     )
 

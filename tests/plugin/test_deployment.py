@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.tasks.publish import read_known
+from pytest_xlatune.tasks.cell_report import read_known
 
 SECRET = "hush-hush-hush"
 ENV_FILE = """\

@@ -12,7 +12,13 @@ from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import MeasuredCell, extended, names, read_cells, write_cells
+from pytest_xlatune.report.measured_cell import (
+    MeasuredCell,
+    extended,
+    names,
+    read_cells,
+    write_cells,
+)
 from pytest_xlatune.sweep.deployed import deployed_files, refuse_changed
 from tests.helpers.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, covered, repository
 
@@ -28,12 +34,12 @@ def test_another_parallelism_extends_and_the_same_cell_takes_its_place() -> None
 def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
     first = covered(AG)
     deployed = {"XLA_FLAGS": "--xla_ag=1"}
-    again = replace(first, cell_digest="another", cell=replace(first.cell, deployed=deployed))
+    again = replace(first, cell_digest="another", cells=(replace(first.cell, deployed=deployed),))
     (only,) = extended((first,), again)
     (earlier,) = only.earlier
     assert earlier.cell_digest == first.cell_digest
     assert only.deploys(earlier), "what was recommended is what is deployed now"
-    other = replace(again, cell=replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=2"}))
+    other = replace(again, cells=(replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=2"}),))
     assert not extended((first,), other)[0].deploys(earlier)
 
 

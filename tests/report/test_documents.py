@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +14,10 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.batch_size import BatchSize
@@ -39,7 +37,7 @@ from tests.helpers.finished import (
 def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
     shares = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61})
     line = "Time of a step: compute, 61.0 % of a step; communication alone, 31.0 % of a step"
-    assert line in markdown(leaderboard(dataclasses.replace(FINISHED, exposed=shares.exposed)))
+    assert line in markdown(leaderboard(replace(FINISHED, exposed=shares.exposed)))
     covered = replace(COVERED, exposed=shares.exposed)
     assert line in markdown(
         tuning([MeasuredCell.from_json(json.loads(json.dumps(covered.to_json())))])
@@ -56,7 +54,7 @@ def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
         reference=replace(base, arm="abc123"),
         verdicts=(replace(other, arm=base.arm), *rest),
     )
-    text = markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=swapped)))
+    text = markdown(leaderboard(replace(FINISHED, conclusion=swapped)))
     (table,) = (each for each in text.split("### ") if each.startswith("Confirmed"))
     assert "delta % vs abc123" in table
     rows = {line.split("|")[1].strip(" ★`"): line for line in table.splitlines() if "|" in line}
@@ -74,7 +72,7 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
     shown = [each.arm for each in many if f"`{each.arm}`" in text]
     assert shown == [each.arm for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
-    assert "`p12`" in markdown(leaderboard(dataclasses.replace(FINISHED, conclusion=conclusion)))
+    assert "`p12`" in markdown(leaderboard(replace(FINISHED, conclusion=conclusion)))
 
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
@@ -93,7 +91,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     )  # fmt: skip
     conclusion = Conclusion(verdicts=(slow,), reference=CONCLUSION.baseline)
     for document in (
-        leaderboard(dataclasses.replace(FINISHED, conclusion=conclusion)),
+        leaderboard(replace(FINISHED, conclusion=conclusion)),
         tuning([replace(COVERED, conclusion=conclusion)]),
     ):
         text = markdown(document)
@@ -101,7 +99,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
         assert "| `overlap-2` | 2 of 4 | hang | 5 | 3 |" in text
     assert words(slow) == "inconclusive, 2 of 4 runs lost: hang"
     assert "2 of 4 runs lost: hang" in paragraph(slow)
-    told = json.loads(leaderboard_json(dataclasses.replace(FINISHED, conclusion=conclusion)))
+    told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
     (verdict,) = told["conclusion"]["verdicts"]
     assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [verbatim("hang").to_json()]}
     assert (verdict["hangs"], verdict["retries"]) == (5, 3)
@@ -121,7 +119,7 @@ def test_a_load_that_only_the_yml_knows_stands_in_the_header() -> None:
     text = "per_device_batch_size: 8.0\nmax_target_length: 8192\n"
     yml = DeployedFile(path="m.yml", text=text, is_shell=False)
     bare = replace(COVERED.cell, per_device_batch_size=None, max_target_length=None)
-    covered = replace(COVERED, cell=bare, files=(yml,))
+    covered = replace(COVERED, cells=(bare,), files=(yml,))
     assert "* Load: 8 sequences per device and step, 8192 tokens each" in markdown(
         tuning([covered])
     )
@@ -170,7 +168,7 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         replace(each, score=replace(each.score, timings=timings)) if each.score else each
         for each in HISTORY
     ]
-    data = json.loads(leaderboard_json(dataclasses.replace(FINISHED, history=tuple(history))))
+    data = json.loads(leaderboard_json(replace(FINISHED, history=tuple(history))))
     scored = [each for each in data["trials"] if each["score"]]
     assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
     for each in scored:
@@ -179,11 +177,11 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
 
 
 def test_json_does_not_depend_on_the_order_of_the_history() -> None:
-    backwards = leaderboard_json(dataclasses.replace(FINISHED, history=FINISHED.history[::-1]))
+    backwards = leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1]))
     assert backwards == leaderboard_json(FINISHED)
 
 
-def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
+def _used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
     """Return a subject whose runs print what they take, with a stated peak."""
     record: Any = subject.conclusion.record
     scored = tuple(
@@ -191,7 +189,7 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
         for each in subject.history
     )
     conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
-    return dataclasses.replace(subject, history=scored, conclusion=conclusion)
+    return replace(subject, history=scored, conclusion=conclusion)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +202,7 @@ def _used(subject: Subject, *, peak: float | None, **printed: Any) -> Subject:
     ],
 )
 def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_them(
-    subject: Callable[[], Subject], arm: str | None
+    subject: Callable[[], MeasuredCell], arm: str | None
 ) -> None:
     bare = _used(subject(), peak=None, memory_gb=None, tflops=None)
     text = markdown(cell_document(bare))
@@ -236,7 +234,7 @@ def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_the
     ],
 )
 def test_every_study_of_cells_has_the_same_parts_in_the_same_order(
-    subject: Callable[[], Subject],
+    subject: Callable[[], MeasuredCell],
 ) -> None:
     parts = ("Answer", "Arms", "Pairs", "To deploy", "What this study can tell", "Jobs")
     titles = [each.title for each in cell_document(subject()).sections]

@@ -22,12 +22,12 @@ from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.metric import Figure, Metric
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.exports import FORMATS, Exported, check_exports, export_of, exported
 from pytest_xlatune.report.leaderboard import leaderboard_json
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
@@ -36,7 +36,7 @@ from tests.helpers.of_studies import batch, commit, network, nodes
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
-def report_of(subject: Subject, **changes: Any) -> Exported:
+def report_of(subject: MeasuredCell, **changes: Any) -> Exported:
     return dataclasses.replace(
         exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes
     )
@@ -50,7 +50,7 @@ def texts(report: Exported, names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def made(subject: Subject, name: str) -> str:
+def made(subject: MeasuredCell, name: str) -> str:
     (text,) = texts(report_of(subject), (name,)).values()
     return text
 
@@ -68,23 +68,23 @@ def check_github(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def told(subject: Subject) -> dict[str, dict[str, Any]]:
+def told(subject: MeasuredCell) -> dict[str, dict[str, Any]]:
     """Arm -> its verdict in the JSON report: what all figures are held to."""
     conclusion = json.loads(leaderboard_json(subject))["conclusion"]
     lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
     return {each["arm"]: each for each in lines}
 
 
-def tuning() -> Subject:
+def tuning() -> MeasuredCell:
     return FINISHED
 
 
-def begun() -> Subject:
+def begun() -> MeasuredCell:
     return BEGUN_SUBJECT
 
 
 @pytest.mark.parametrize("subject_of", [tuning, begun, batch, nodes, network, commit])
-def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Subject]) -> None:
+def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], MeasuredCell]) -> None:
     subject = subject_of()
     verdicts = told(subject)
     label = subject.cell.label
@@ -141,9 +141,7 @@ def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
     reference = Verdict(
         arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=WAIT, value=10.0)
     )
-    subject = dataclasses.replace(
-        FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference)
-    )
+    subject = replace(FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference))
     better, base = check_github(made(subject, "github-benchmark"))
     assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
     assert base["extra"] == "reference, n = 3"

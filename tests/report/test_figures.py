@@ -32,7 +32,7 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
 from tests.helpers.pages import read
 from tests.helpers.turned import journal, line

@@ -5,7 +5,6 @@ XLATUNE_UPDATE_GOLDEN=1 rewrites the files; look at the difference before you co
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 from collections.abc import Callable, Mapping
@@ -81,9 +80,7 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "leaderboard.md": lambda: markdown(leaderboard(FINISHED)),
     "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN_SUBJECT)),
     # every seventh trial says all that a file of 80 kB would
-    "leaderboard.json": lambda: leaderboard_json(
-        dataclasses.replace(FINISHED, history=FINISHED.history[1::7])
-    ),
+    "leaderboard.json": lambda: leaderboard_json(replace(FINISHED, history=FINISHED.history[1::7])),
     "leaderboard-80.txt": lambda: in_terminal(80),
     "leaderboard-160.txt": lambda: in_terminal(160),
     "tuning.md": lambda: markdown(tuning([replace(COVERED, explanation=EXPLAINED)])),

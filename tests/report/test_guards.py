@@ -15,10 +15,10 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
 from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import MeasuredCell, read_cells, write_cells
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.language import Language
+from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells, write_cells
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.deployed import context_of, deployed_env
@@ -319,7 +319,7 @@ def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
         found = deployed_env(root / ENV, parallelism="FSDP=8", config_tag=tag)["XLA_FLAGS"]
         assert effective_values(parse_flags(found)).get("xla_ag") == expected
     small, large = (
-        replace(each, cell=replace(each.cell, config_tag="", per_device_batch_size=size))
+        replace(each, cells=(replace(each.cell, config_tag="", per_device_batch_size=size),))
         for size, each in zip((1.0, 2.0), cells, strict=True)
     )
     made = patch_of([small, large])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE
-from pytest_xlatune.tasks.publish import read_known
+from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers import scripted
 from tests.helpers.pages import read
 from tests.helpers.scripted import FakeExecutor, campaign, run

@@ -35,22 +35,18 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.document import Document, Table, Text
 from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.files import NO_PAGES, write_all
-from pytest_xlatune.tasks.publish import (
-    document_of,
-    page_text,
-    publish,
-    read_known,
-)
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers import of_studies, scripted
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
@@ -68,7 +64,7 @@ from tests.helpers.scripted import (
 PLANTED = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;"
 
 
-def hostile() -> Subject:
+def hostile() -> MeasuredCell:
     """A sweep whose every foreign text holds a script."""
     finding = Finding(cls=PLANTED, action=Action.DROP, text=PLANTED, detail=PLANTED)
     history = tuple(
@@ -79,7 +75,7 @@ def hostile() -> Subject:
         replace(each, reasons=(verbatim(PLANTED),), method=verbatim(PLANTED), job_ids=(PLANTED,))
         for each in CONCLUSION.verdicts
     )
-    return dataclasses.replace(
+    return replace(
         FINISHED,
         conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(verbatim(PLANTED),)),
         cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
@@ -123,7 +119,7 @@ def test_equal_findings_of_an_arm_are_one_row_with_all_their_jobs() -> None:
         replace(each, findings=(finding,), job_ids=(job,))
         for each, job in ((first, "7"), (second, "8"))
     )
-    made = page_of(leaderboard(FINISHED), dataclasses.replace(FINISHED, history=history))
+    made = page_of(leaderboard(FINISHED), replace(FINISHED, history=history))
     (part,) = (each for each in made.parts if each.title == "Findings")
     (table,) = part.blocks
     assert isinstance(table, Table)
@@ -136,7 +132,7 @@ def test_equal_findings_of_an_arm_are_one_row_with_all_their_jobs() -> None:
 )
 @pytest.mark.parametrize("document", [leaderboard, gate, calibration, evidence])
 def test_every_kind_of_document_has_a_page(
-    document: Callable[[Subject], Document], subject: Subject
+    document: Callable[[MeasuredCell], Document], subject: MeasuredCell
 ) -> None:
     made = document(subject)
     text = html(page_of(made, subject))
@@ -229,7 +225,7 @@ def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
         ),
     ],
 )
-def test_a_study_opens_with_a_sentence(subject: Callable[[], Subject], said: str) -> None:
+def test_a_study_opens_with_a_sentence(subject: Callable[[], MeasuredCell], said: str) -> None:
     first = cell_document(subject()).sections[0].blocks[0]
     assert isinstance(first, Text)
     assert re.fullmatch(said, first.text.replace("\\", "")), first.text
@@ -240,7 +236,7 @@ def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
         name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
     )
     history = (replace(HISTORY[0], settings=(flag,)), *HISTORY[1:])
-    subject = dataclasses.replace(FINISHED, history=history)
+    subject = replace(FINISHED, history=history)
     rows = [
         row
         for table in read(html(page_of(leaderboard(subject), subject))).tables
@@ -272,7 +268,7 @@ def test_a_large_sweep_fits_a_page() -> None:
         )
         for at in range(1000)
     )
-    subject = dataclasses.replace(FINISHED, history=history)
+    subject = replace(FINISHED, history=history)
     text = html(page_of(leaderboard(subject), subject))
     assert len(text.encode()) < 2_000_000
     assert "The first 240 of 1000 trials are shown" in text
@@ -299,8 +295,11 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         for each in known.history
     )
     known = dataclasses.replace(known, history=told)
-    document = document_of(known)
-    for name, text in (("a.html", page_text(known, document)), ("a.md", markdown(document))):
+    document = known.document
+    for name, text in (
+        ("a.html", html(page_of(document, known.facts))),
+        ("a.md", markdown(document)),
+    ):
         write_all({tmp_path / name: text})
         assert "plant-one" in unescape(text)
         assert "plant-one" not in unescape((tmp_path / name).read_text(encoding="utf-8"))
@@ -353,7 +352,7 @@ def test_a_fault_of_the_page_costs_no_report(
     def broken(_: object) -> str:
         raise ImportError("half installed")
 
-    monkeypatch.setattr("pytest_xlatune.tasks.publish.html", broken)
+    monkeypatch.setattr("pytest_xlatune.tasks.reports.html", broken)
     with pytest.raises(ImportError):
         publish(made.folder, tmp_path / "reports")
     left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}

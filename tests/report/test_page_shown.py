@@ -18,9 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.covered import read_cells
 from pytest_xlatune.report.history import PastStudy, history
 from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.report.page import (
     Live,
     document_page,
@@ -136,10 +136,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     example = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
-    measured = example[0].subject
+    measured = example[0]
     planted = hostile()
     made = {
-        "example": page_of(leaderboard(measured), measured, covered=example[0]),
+        "example": page_of(leaderboard(measured), measured),
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
         "nodes": page_of(cell_document(of_studies.nodes()), of_studies.nodes()),

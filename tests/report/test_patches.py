@@ -20,10 +20,10 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import extended
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
+from pytest_xlatune.report.measured_cell import extended
 from pytest_xlatune.sweep.deployed import deployed_env
-from pytest_xlatune.tasks.publish import add_to_document
+from pytest_xlatune.tasks.reports import add_to_document
 from tests.helpers.deploying import (
     AG,
     DEPLOYED,
@@ -153,7 +153,7 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
         conclusion = replace(made.conclusion, reference=line_of(100.0 * 1.1**at))
         history = tuple(baseline_of(cell, 100.0 * 1.1**at, f"{at}{job}") for job in range(4))
         made = replace(
-            made, cell=cell, cell_digest=cell.digest, conclusion=conclusion, history=history
+            made, cells=(cell,), cell_digest=cell.digest, conclusion=conclusion, history=history
         )
         document = tmp_path / "tiny-tuning.md"
         is_first = not document.exists()

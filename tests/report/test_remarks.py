@@ -22,7 +22,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission, TrialResult
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.report.test_tuning_document import PP, SPEED, Measuring, table_rows
 
 ABSENT = "–"  # noqa: RUF001 - the dash of an absent value

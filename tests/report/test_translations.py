@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import gettext
 import re
 import subprocess
@@ -17,9 +16,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune import report
 from pytest_xlatune.model.result import VerdictKind
-from pytest_xlatune.report.covered import MeasuredCell
 from pytest_xlatune.report.language import ENGLISH, Language, Translator
 from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
@@ -170,7 +169,7 @@ def test_counted_nouns_follow_the_language() -> None:
 def test_one_sequence_is_no_sequences(batch: float | None, said: str) -> None:
     one = FINISHED.cells[0]
     cell = replace(one, per_device_batch_size=batch)
-    document = leaderboard(dataclasses.replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
+    document = leaderboard(replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
     (line,) = (each for each in markdown(document).splitlines() if each.startswith("* Load: "))
     assert said in line
 

@@ -41,8 +41,9 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.publish import document_of, publish, read_known
+from pytest_xlatune.tasks.reports import publish
 
 SECRET = "hf_hushHushHushHushHush"  # the ledger itself holds no other
 PP = Cell(
@@ -263,7 +264,7 @@ def test_no_secret_is_in_any_file_or_line(
     for path in files:
         assert SECRET not in path.read_text(encoding="utf-8"), path
     known = read_known(both[0].folder)
-    assert SECRET not in "\n".join(terminal(document_of(known)))
+    assert SECRET not in "\n".join(terminal(known.document))
     assert "(hidden)" in (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
 
 

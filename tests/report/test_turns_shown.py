@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import live_line, standing
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from tests.helpers.answers import CELL, drive
 from tests.helpers.turn_answers import Machine, mixed, turning
@@ -19,19 +19,19 @@ EFFECTS = {"p3": 0.04, "p5": 0.05, "channels": 0.03, "p9": -0.2}
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> MeasuredCell:
     sweep = mixed()
     done = drive(sweep, Machine(EFFECTS, deployed={"p5": 0.0}, sigma=0.002))
-    return Subject(
+    return MeasuredCell(
         conclusion=sweep.decide(done).conclusion,
         cells=(CELL,),
         profiles=sweep.profiles,
         history=tuple(done),
-        now=datetime(2026, 11, 26, tzinfo=UTC),
+        written_s=datetime(2026, 11, 26, tzinfo=UTC).timestamp(),
     )
 
 
-def test_a_figure_is_that_of_ordinary_jobs(subject: Subject) -> None:
+def test_a_figure_is_that_of_ordinary_jobs(subject: MeasuredCell) -> None:
     """`p5` is fast in turns and not as it is deployed: no figure of its turns stands anywhere."""
     text = markdown(leaderboard(subject))
     rows = {line.split("|")[1].strip(" ★`"): line for line in text.splitlines() if "|" in line}
@@ -47,18 +47,18 @@ def test_a_figure_is_that_of_ordinary_jobs(subject: Subject) -> None:
 def test_a_sweep_of_jobs_has_no_word_of_rotations() -> None:
     sweep = mixed(rotation=None)
     done = drive(sweep, Machine(EFFECTS))
-    found = Subject(
+    found = MeasuredCell(
         conclusion=sweep.decide(done).conclusion,
         cells=(CELL,),
         profiles=sweep.profiles,
         history=tuple(done),
-        now=datetime(2026, 11, 26, tzinfo=UTC),
+        written_s=datetime(2026, 11, 26, tzinfo=UTC).timestamp(),
     )
     assert "rotation" not in markdown(leaderboard(found))
     assert "| measured in |" not in markdown(leaderboard(found))
 
 
-def test_a_program_gets_everything_as_json(subject: Subject) -> None:
+def test_a_program_gets_everything_as_json(subject: MeasuredCell) -> None:
     document = json.loads(leaderboard_json(subject))
     turns = [each for each in document["trials"] if each.get("rotation")]
     assert [TrialResult.from_json({n: v for n, v in e.items() if n != "id"}) for e in turns]
@@ -80,7 +80,7 @@ def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
     assert not [each for each in lines if "not measured" in each or "screened" in each]
 
 
-def test_tgs_and_seconds_of_a_row_belong_together(subject: Subject) -> None:
+def test_tgs_and_seconds_of_a_row_belong_together(subject: MeasuredCell) -> None:
     found = subject.conclusion
     shown = [*found.verdicts, *([found.reference] if found.reference else [])]
     tokens = {round(e.tgs * e.step_s) for e in shown if e.tgs and e.step_s}

@@ -20,7 +20,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report import Subject
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.trials import read
@@ -120,11 +120,11 @@ def test_the_registry_finds_it_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> N
     done = tuple(run(trial) for trial in sweep.decide(()).due)
     text = markdown(
         kind.document_of(
-            Subject(
+            MeasuredCell(
                 conclusion=sweep.decide(done).conclusion,
                 cells=sweep.cells,
                 history=done,
-                now=datetime(2026, 11, 22, tzinfo=UTC),
+                written_s=datetime(2026, 11, 22, tzinfo=UTC).timestamp(),
             )
         )
     )

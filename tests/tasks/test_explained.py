@@ -22,9 +22,9 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.covered import Explanation, MeasuredCell
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.tasks.artifacts import explain
 
@@ -109,7 +109,7 @@ def covered(found: Explanation, *, delta: float = 0.11) -> MeasuredCell:
         sweep="sweep",
         cell_digest=CELL.digest,
         written_s=0.0,
-        cell=CELL,
+        cells=(CELL,),
         profiles=(WINNER,),
         conclusion=Conclusion(verdicts=(best,), reference=baseline),
         history=(),

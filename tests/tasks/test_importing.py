@@ -15,8 +15,8 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
+from pytest_xlatune.tasks.cell_report import CellReport, read_known
 from pytest_xlatune.tasks.import_table import import_table, read_table
-from pytest_xlatune.tasks.publish import CellReport, document_of, read_known
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
@@ -106,7 +106,7 @@ def test_what_has_no_figure_is_dropped_or_unmeasured(tmp_path: Path) -> None:
 
 
 def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None:
-    text = markdown(document_of(known(tmp_path)))
+    text = markdown(known(tmp_path).document)
     assert "### Ranks, proves nothing" in text
     assert "synthetic" not in text
     assert "Steady state" not in text

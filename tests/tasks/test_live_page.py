@@ -12,7 +12,7 @@ from pytest_xlatune.report.page import STILL_S, Live
 from pytest_xlatune.tasks import live_page
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 

@@ -13,7 +13,8 @@ import pytest
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.publish import alone, document_of, publish, read_known
+from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.reports import alone, publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
 
@@ -28,8 +29,8 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     publish(late.folder, tmp_path / "reports", known=late)
     # what it read then is old by now
     leaderboard = publish(early.folder, tmp_path / "reports", known=early)[0]
-    assert markdown(document_of(early)) != markdown(document_of(late))
-    assert leaderboard.read_text(encoding="utf-8") == markdown(document_of(late))
+    assert markdown(early.document) != markdown(late.document)
+    assert leaderboard.read_text(encoding="utf-8") == markdown(late.document)
     assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"
 
 
@@ -44,7 +45,7 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
         assert list(reports.iterdir()) == []
     writer.join(LIMIT_S)
     written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert written == markdown(document_of(read_known(each.folder)))
+    assert written == markdown(read_known(each.folder).document)
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])

@@ -70,7 +70,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "the value of HF_TOKEN is secret",
             id="a secret",
         ),
-        pytest.param(lambda cell: cell["cell"].pop("model_tag"), "ask for it again", id="no model"),
+        pytest.param(
+            lambda cell: cell["cells"][0].pop("model_tag"), "ask for it again", id="no model"
+        ),
     ],
 )  # fmt: skip
 def test_a_file_without_a_recipe_is_refused(
@@ -89,9 +91,9 @@ def test_a_file_without_a_recipe_is_refused(
     ("data", "said"),
     [
         (b"{}", "is not the data of a tuning document"),
-        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 3; ask for it again"),
-        (b'{"schema": 3, "cells": []}', "holds several cells: none"),
-        (b'{"schema": 3, "cells": [7]}', "ask for it again"),
+        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4; ask for it again"),
+        (b'{"schema": 4, "cells": []}', "holds several cells: none"),
+        (b'{"schema": 4, "cells": [7]}', "ask for it again"),
         (b"\xff\xfe", "it is no text"),
         (EXAMPLE.read_bytes()[:9000], "is not the data of a tuning document"),
     ],
@@ -111,7 +113,7 @@ def test_another_place_needs_a_word_and_says_in_what_it_is_another(
 ) -> None:
     def elsewhere(cell: dict[str, Any]) -> None:
         cell["record"]["nodes"][0]["node"]["GPUs"] = "8 x NVIDIA H100 80GB HBM3"
-        cell["cell"]["model_tag"] = "larger"
+        cell["cells"][0]["model_tag"] = "larger"
 
     path, to = edited(here / "x-tuning.json", elsewhere), ["--to", "sweeps/test_quickstart.py"]
     assert main(["recipe", "apply", str(path), *to]) == 2

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from pytest_xlatune.guests.cvs.thresholds import our_word
-from pytest_xlatune.report import Subject
 from pytest_xlatune.report.document import Document, Text, bullets, literal, section
 from pytest_xlatune.report.language import joined
 from pytest_xlatune.report.leaderboard import header, jobs_table, sigma_and_notes
 from pytest_xlatune.report.lines import speed, step
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 
-def thresholds(subject: Subject) -> Document:
+def thresholds(subject: MeasuredCell) -> Document:
     """Return the verdict on each metric of a cell, and the jobs that all rest on."""
     conclusion, own = subject.conclusion, subject.conclusion.reference
     words = Counter(our_word(verdict) for verdict in conclusion.verdicts)

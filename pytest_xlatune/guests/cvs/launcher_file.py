@@ -22,7 +22,7 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import DeployedFile, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.report.covered import MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 

@@ -32,7 +32,7 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.profile import APPENDING, Profile
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.covered import MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.recipes import recipe_remarks
 from pytest_xlatune.stats.noise import lower_bound
 from pytest_xlatune.studies.calibration import jobs_of

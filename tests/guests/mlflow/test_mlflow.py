@@ -14,7 +14,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.guests.mlflow import MlflowExport
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.exports import check_exports, exported
-from pytest_xlatune.tasks.publish import publish
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: tox -e mlflow has it")

@@ -12,7 +12,8 @@ import pytest
 from pytest_xlatune.guests.wandb import WandbExport
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.exports import check_exports
-from pytest_xlatune.tasks.publish import publish, read_known
+from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 wandb = pytest.importorskip("wandb", reason="W&B is not installed: tox -e wandb has it")

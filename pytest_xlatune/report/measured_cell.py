@@ -1,4 +1,4 @@
-"""The measured cells of one model as data: the JSON beside the tuning document's markdown.
+"""The facts of a measured cell, and the cells of one model as data: the JSON of their document.
 
 The next sweep adds its cell to this file, and the markdown is written from it again. All figures
 are those of the ledgers. Values whose names speak of a secret are hidden before they come here.
@@ -6,8 +6,9 @@ are those of the ledgers. Values whose names speak of a secret are hidden before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
@@ -18,14 +19,25 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError, XlatuneError
 from pytest_xlatune.model.message import Message
+from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
-from pytest_xlatune.report import Subject
+from pytest_xlatune.model.result import (
+    Comparison,
+    Conclusion,
+    Score,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
+from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
+from pytest_xlatune.stats.compare import compare
+from pytest_xlatune.stats.design import SWEEP_ALPHA
 
-SCHEMA = 3
+SCHEMA = 4
 _T = TypeVar("_T")
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
@@ -113,43 +125,100 @@ class OtherCell(Record, frozen=True, kw_only=True):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-class MeasuredCell(Record, frozen=True, kw_only=True):
-    """One cell of a tuning document, with all facts that the document tells of it.
+Slots = tuple[tuple[str, str], ...]
+
+
+def slot_numbers(slots: Slots) -> dict[str, int]:
+    """Return the number of each slot, from 1, by the identity of the cell on it."""
+    return {name: number for number, (name, _) in enumerate(slots, start=1)}
+
+
+class DeviceUse(Record, frozen=True, kw_only=True):
+    """What an arm takes of a device, by the logs of its runs.
 
     Attributes:
-        sweep: the sweep's name.
-        cell_digest: the cell's identity; secrets are hidden in `cell`, so it cannot be recomputed.
+        tflops: TFLOP/s, the mean over the runs that print it; None likewise of the others.
+        mfu: percent of the stated peak; without one, as the logs print it.
+        memory_gb: of the compiled step, the largest of any run, 2^30 bytes.
+    """
+
+    tflops: Real | None = None
+    mfu: Real | None = None
+    memory_gb: Real | None = None
+
+
+class MeasuredCell(Record, frozen=True, kw_only=True):
+    """All facts of a study and of its cell: what every document, page and patch is made of.
+
+    Attributes:
+        conclusion: the conclusion of the study.
+        cells: as measured, the nodes that the scheduler picked included; mostly one.
         written_s: time of the ledger's last event, seconds since the epoch.
-        cell, profiles, conclusion: as the ledger and the sweep have them.
-        history: as `trials` of the sweep's own JSON, without `timings`.
+        sweep: the sweep's name.
+        cell_digest: the first cell's identity where secrets are hidden in `cells`, so that it
+            cannot be computed again; "" where it can.
+        profiles: what was compared with the baseline.
+        history: the results, every score in the window of all trials.
+        evidence: each evidence run with what was read of it, one line each.
         stopped: why the sweep was stopped, "" if it was not.
         remarks: job id -> why it has no score, where no result says so.
         files: the files that deploy the cell, as the sweep read them when it began.
         versions: of the software that ran the sweep.
-        explanation: the evidence on the winner.
+        explanation: the evidence on the winner; None where no one asked for it.
         earlier: earlier measurements of the same cell, oldest first.
         elsewhere: verdicts of wave 6 on the winner, one a configuration.
-        record: what the figures rest on besides the settings; None where that is not known.
-        slots, exposed: see `Subject`.
+        record: what the figures rest on besides the settings; None of an imported table.
+        slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
+        exposed: where a step of the baseline goes, by an evidence run of it.
+        known: lines that other files of the cell add: of a calibration the figures that later
+            plans use, of nodes that ran in pairs how each did alone.
     """
 
-    sweep: str
-    cell_digest: str
-    written_s: Real
-    cell: Cell
-    profiles: tuple[Profile, ...]
     conclusion: Conclusion
-    history: tuple[TrialResult, ...]
+    cells: tuple[Cell, ...]
+    written_s: Real
+    sweep: str = ""
+    cell_digest: str = ""
+    profiles: tuple[Profile, ...] = ()
+    history: tuple[TrialResult, ...] = ()
+    evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
     stopped: str = ""
     remarks: dict[str, str] = msgspec.field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     versions: dict[str, str] = msgspec.field(default_factory=dict)
-    explanation: Explanation = msgspec.field(default_factory=Explanation)
+    explanation: Explanation | None = None
     earlier: tuple[FormerSweep, ...] = ()
     elsewhere: tuple[OtherCell, ...] = ()
     record: RunRecord | None = None
-    slots: tuple[tuple[str, str], ...] = ()
+    slots: Slots = ()
     exposed: Message | None = None
+    known: tuple[str, ...] = ()
+
+    @property
+    def cell(self) -> Cell:
+        """The cell, or the first of several."""
+        return self.cells[0]
+
+    @property
+    def written(self) -> datetime:
+        """Time of the ledger's last event, in UTC."""
+        return datetime.fromtimestamp(self.written_s, UTC)
+
+    @property
+    def uses(self) -> dict[str, DeviceUse]:
+        """Arm -> what it takes of a device, of a study whose arms are cells."""
+        facts = self.conclusion.facts
+        if not isinstance(facts, CellsRecord):
+            return {}
+        scores: dict[str, list[Score]] = {}
+        for result in self.history:
+            if result.score is not None:
+                scores.setdefault(result.trial.arm, []).append(result.score)
+        return {
+            arm: use
+            for arm, own in sorted(scores.items())
+            if (use := _use_of(own, facts.peak_tflops)) != DeviceUse()
+        }
 
     @property
     def label(self) -> str:
@@ -160,6 +229,11 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     def jobs(self) -> frozenset[str]:
         """All its jobs: another ledger of the same cell has none of them."""
         return frozenset(job for result in self.history for job in result.job_ids)
+
+    @property
+    def every_trial(self) -> tuple[TrialResult, ...]:
+        """The results, and those of the evidence runs behind them."""
+        return (*self.history, *(result for result, _ in self.evidence))
 
     @property
     def baseline_scores(self) -> tuple[float, ...]:
@@ -181,22 +255,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         best = self.best
         return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
-    @property
-    def subject(self) -> Subject:
-        """What a document of this cell alone would be made of."""
-        return Subject(
-            conclusion=self.conclusion,
-            cells=(self.cell,),
-            profiles=self.profiles,
-            history=self.history,
-            now=datetime.fromtimestamp(self.written_s, UTC),
-            stopped=self.stopped,
-            record=self.record,
-            slots=self.slots,
-            exposed=self.exposed,
-            remarks=self.remarks,
-        )
-
     def deploys(self, earlier: FormerSweep) -> bool:
         """Whether the deployed environment of today is that of then with its winner on top.
 
@@ -214,6 +272,21 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         )
         flags = (*before, *earlier.recipe.flags)
         return settings_digest(after, found) == settings_digest(flags, wanted)
+
+
+def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
+    def printed(of: Callable[[Score], float | None]) -> list[float]:
+        return [value for score in scores if (value := of(score)) is not None]
+
+    tflops = printed(lambda each: each.tflops)
+    mfu = printed(lambda each: each.mfu)
+    if tflops and peak_tflops:
+        mfu = [100 * fmean(tflops) / peak_tflops]
+    return DeviceUse(
+        tflops=fmean(tflops) if tflops else None,
+        mfu=fmean(mfu) if mfu else None,
+        memory_gb=max(printed(lambda each: each.memory_gb), default=None),
+    )
 
 
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
@@ -250,13 +323,43 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
             )
             # a deployed recipe makes another cell: the first one's evidence and patch were gone
             earlier = (*earlier, then)
-        elif not new.explanation.facts and cell.explanation.facts:
+        elif cell.explanation and not (new.explanation and new.explanation.facts):
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        cells[at] = replace(new, earlier=earlier) if earlier else new
+        cells[at] = replace(new, earlier=tuple(_with_change(each, new) for each in earlier))
         return tuple(cells)
     return (*cells, new)
+
+
+def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
+    """Return a measurement with how the baseline changed from then to now.
+
+    Two samples of jobs: a drift of the machine between them is in the change.
+    """
+    scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
+    scores += [BlockScore(block=0, arm="now", value=value) for value in now.baseline_scores]
+    fit = fit_blocks(scores, control="then") if former.scores and now.baseline_scores else None
+    change = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
+    if not isinstance(change, Comparison):
+        return replace(former, change=None)
+    ends = (change.estimate, *change.ci95)
+    return replace(former, change=tuple(map(relative, ends)))
+
+
+# 13,000 steps of each trial made 144 MB of JSON
+MOST_STEPS = 100
+
+
+def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
+    """Return the result without the times of its steps where they are more than so many.
+
+    They are in the ledger.
+    """
+    score = result.score
+    if score is None or len(score.timings) <= steps:
+        return result
+    return replace(result, score=replace(score, timings=()))
 
 
 class _CellsFile(msgspec.Struct, frozen=True):
@@ -272,7 +375,15 @@ _CELL = msgspec.json.Decoder(MeasuredCell, dec_hook=decode)
 
 def write_cells(cells: Sequence[MeasuredCell]) -> str:
     """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
-    texts = ",\n".join(pretty_json(cell.to_json()).rstrip() for cell in cells)
+    thin = (
+        replace(
+            cell,
+            history=tuple(map(thinned, cell.history)),
+            evidence=tuple((thinned(result), lines) for result, lines in cell.evidence),
+        )
+        for cell in cells
+    )
+    texts = ",\n".join(pretty_json(cell.to_json()).rstrip() for cell in thin)
     return f'{{"schema": {SCHEMA}, "cells": [\n{texts}\n]}}\n'
 
 

@@ -1,0 +1,386 @@
+"""The state of a cell by its ledger alone: its study, its trials, and the facts of its documents.
+
+So terminal, reports and command line agree, and a user can write all files again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from pytest_xlatune.ledger import (
+    LEDGER,
+    AttemptEnded,
+    AttemptLetGo,
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    Ledger,
+    LedgerEntry,
+    find_ledgers,
+)
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.hosts import compress
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Conclusion, TrialResult
+from pytest_xlatune.model.text import counted
+from pytest_xlatune.report.cell_documents import checked_alone
+from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.lines import stop_message
+from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell, OtherCell
+from pytest_xlatune.studies import Aim, Study, whole
+from pytest_xlatune.studies.trials import in_window
+from pytest_xlatune.sweep.earlier import read_calibration
+from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
+from pytest_xlatune.tasks.artifacts import explain
+from pytest_xlatune.tasks.run_record import record_of_study
+
+
+def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
+    """Return the finished gates of a winner, by configuration.
+
+    `folder` is that of the winner's ledger, `cell` the winner's: gates of other cells belong to
+    other winners.
+
+    Raises:
+        LedgerError: a ledger beside it cannot be read.
+    """
+    sweep = folder.parent.name
+    found: dict[str, tuple[float, OtherCell]] = {}
+    for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
+        name, ledger = path.parent.parent.name, Ledger(path)
+        if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
+            continue  # another sweep whose name begins so: its trials are not read
+        entries = ledger.refresh()
+        state = replay(entries)
+        for opened in state.opened:
+            if kind_of(opened.study).traits.aim is not Aim.GATES:
+                continue
+            gate = study_of(opened.study, opened.declared)
+            tag = gate.cells[0].config_tag
+            compared = [(profile.id, profile.settings_text) for profile in gate.decide(()).profiles]
+            if (
+                name != f"{sweep}-{tag}"
+                or not all(_is_variant(each, cell) for each in gate.cells)
+                or (winner.id, winner.settings_text) not in compared
+            ):
+                continue
+            conclusion = gate.decide(state.history(gate.name)).conclusion
+            verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
+            if verdict is not None and conclusion.complete and found.get(tag, (0.0,))[0] <= at_s:
+                found[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
+    return tuple(found[tag][1] for tag in sorted(found))
+
+
+def _is_variant(there: Cell, here: Cell) -> bool:
+    """Whether two cells differ in nothing but the configuration of the model."""
+    as_here = replace(there, config_tag=here.config_tag, overrides=here.overrides)
+    return as_here.digest == here.digest
+
+
+_LET_GO = "let go: no session waits for it"
+_STOPPED = "ended after the stop of the sweep; runs again in the next session"
+
+
+def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
+    """Return job id -> the decision on it, or that it was let go; accepted jobs have no entry.
+
+    A result knows the reason of its last attempt only, and a trial that will run again has none.
+    """
+    jobs: dict[tuple[str, int], str] = {}  # by trial id and number of the attempt
+    remarks: dict[tuple[str, int], str] = {}
+    sessions: set[str] = set()
+    is_stopped = False
+    for entry in entries:
+        match entry.event:
+            case CampaignOpened(session=session):
+                is_stopped &= session in sessions
+                sessions.add(session)
+            case AttemptSubmitted(submission=of):
+                jobs[of.trial_id, of.attempt] = of.job_id
+            case AttemptLetGo(trial_id=trial_id, attempt=attempt):
+                remarks[trial_id, attempt] = _LET_GO
+            case Decided(trial_id=trial_id, attempt=attempt) as event:
+                is_ours = event.next is Next.INTERRUPTED and is_stopped
+                remarks[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
+                is_stopped |= event.next is Next.STOP
+            case AttemptEnded(trial_id=trial_id, attempt=attempt):
+                # it ended by itself before the session that let it go could end it
+                if remarks.get((trial_id, attempt)) == _LET_GO:
+                    del remarks[trial_id, attempt]
+            case _:
+                pass
+    return {jobs[key]: words for key, words in remarks.items() if words and key in jobs}
+
+
+_CELL = f"*/{LEDGER}"
+_NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
+
+
+# without slots: what follows is worked out once and kept
+@dataclass(frozen=True, kw_only=True)
+class CellReport:
+    """The state of a cell by its ledger.
+
+    Attributes:
+        folder: the folder of the ledger.
+        sweep: the sweep's name.
+        study: as last declared, with nothing deselected.
+        history: the results of its trials, in plan order.
+        conclusion: the study's verdicts on them.
+        remarks: job id -> why it has no score, where no result says so.
+        entries: of the ledger.
+        of: what tells the file that was read from a longer or another one.
+    """
+
+    folder: Path
+    sweep: str
+    study: Study
+    state: LedgerState
+    history: tuple[TrialResult, ...]
+    conclusion: Conclusion
+    remarks: dict[str, str]
+    entries: tuple[LedgerEntry, ...] = ()
+    of: tuple[int, ...] = ()
+
+    @property
+    def at_s(self) -> float:
+        """Time of the last event, seconds since the epoch."""
+        return self.entries[-1].at_s
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that was measured, the first of several."""
+        return self.cells[0]
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell of the study, with the nodes that the scheduler picked if it did."""
+        return tuple(map(self.state.with_nodes, self.study.cells))
+
+    @property
+    def _slots(self) -> tuple[tuple[str, str], ...]:
+        """Each node slot by the identity of the cell on it, with its nodes; () is one slot."""
+        if not self.study.traits.has_slots or len(self.cells) == 1:
+            return ()
+        return tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
+
+    @property
+    def kind(self) -> StudyKind:
+        """What the registry knows of the study."""
+        return kind_of(self.study.name)
+
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The profiles compared with the baseline, those of derived waves included."""
+        return self.study.decide(self.with_evidence).profiles
+
+    @cached_property
+    def with_evidence(self) -> tuple[TrialResult, ...]:
+        """The history, with the evidence that the study reads behind it."""
+        reads = self.study.policy.reads_evidence
+        return self.state.history(self.study.name, with_evidence=reads)
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether there is anything to show besides that it is not over."""
+        return self.conclusion.complete or any(
+            result.score is not None or result.memory is not None for result in self.history
+        )
+
+    @cached_property
+    def facts(self) -> MeasuredCell:
+        """What the documents of the cell are made of."""
+        state, traits = self.state, self.study.traits
+        kept = read_calibration(self.folder, self.cell) if traits.about_cell else None
+        read_of = {recorded.trial_id: recorded for recorded in state.recorded.values()}
+        evidence = tuple(
+            (
+                progress.result,
+                (*read_of[name].facts, *read_of[name].problems) if name in read_of else (),
+            )
+            for name, progress in state.trials.items()
+            if progress.trial.protocol.dump
+        )
+        return MeasuredCell(
+            sweep=self.sweep,
+            cells=self.cells,
+            cell_digest=self.cell.digest,
+            written_s=self.at_s,
+            conclusion=self.conclusion,
+            profiles=self.profiles,
+            # the JSON once had each trial in the protocol's window, beside a verdict in another
+            history=in_window(self.history, self.conclusion.first_step),
+            evidence=evidence,
+            stopped=self.stop_reason,
+            remarks=self.remarks,
+            # a launcher's own file is written anew, so no patch changes it
+            files=tuple(file for file in state.files if not file.launcher),
+            versions=state.opened[-1].versions,
+            record=record_of_study(state, self.study),
+            slots=self._slots,
+            exposed=state.exposed(self.cell) if traits.compares_settings else None,
+            known=tuple(kept.figures) if kept else (),
+        )
+
+    @property
+    def deployed_facts(self) -> MeasuredCell:
+        """The cell's part of the tuning document, with what is known of its winner."""
+        facts = replace(self.facts, cells=self.facts.cells[:1], explanation=Explanation())
+        if facts.best is not None and self.state.recorded:
+            explanation = explain(self.state, self.folder, facts.best.arm)
+            facts = replace(facts, explanation=explanation)
+        if facts.recipe is not None:
+            there = elsewhere(self.folder, self.study.cells[0], facts.recipe)
+            facts = replace(facts, elsewhere=there)
+        return facts
+
+    @property
+    def document(self) -> Document:
+        """The document of the cell; the ledger dates it, so it is always the same."""
+        facts = replace(self.facts, known=(*self.facts.known, *_checked_alone(self)))
+        return self.kind.document_of(facts)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
+        stop = self.state.stop
+        return sentence(stop.why) if stop is not None else ""
+
+    @property
+    def stopped(self) -> str:
+        """The message to people where the sweep was stopped, else ""."""
+        stop = self.state.stop
+        if stop is None:
+            return ""
+        nodes = tuple(dict.fromkeys(name for cell in self.cells for name in cell.nodelist))
+        retries = sum(
+            decided.next is Next.RETRY for decided in self.state.decided_on(stop.trial_id)
+        )
+        return stop_message(
+            cell=replace(self.cell, nodelist=nodes),
+            reason=sentence(stop.why),
+            is_failure=stop.cls != FailureClass.BUDGET,
+            # looked up in the message's text, gpu1 was named for the failure of gpu12
+            nodes=stop.nodes,
+            evidence=sentence(stop.proof),
+            recovery=(
+                *(sentence(epoch.why) for epoch in self.state.epochs),
+                # a RESUME that Slurm refused was told as no recovery at all
+                *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
+                *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
+            ),
+            conclusion=self.conclusion,
+            history=self.history,
+            artifacts=str(self.folder),
+        )
+
+
+def read_known(path: Path) -> CellReport:
+    """Read a ledger; `path` is its file or its folder.
+
+    Raises:
+        LedgerError: there is none, or it cannot be read.
+    """
+    path = _ledger_at(path)
+    of = _identity(path)  # before it is read: a line added meanwhile makes it another
+    entries = Ledger(path).refresh()
+    try:
+        state = replay(entries)
+    except UnreadableLedgerError as error:
+        raise UnreadableLedgerError(f"{path}: {error}") from None
+    last, study = _shown(path, state.opened)
+    history = state.history(study.name)
+    return CellReport(
+        folder=path.parent,
+        sweep=last.sweep,
+        study=study,
+        state=state,
+        history=history,
+        conclusion=study.decide(
+            state.history(study.name, with_evidence=study.policy.reads_evidence)
+        ).conclusion,
+        remarks=remarks_of(entries),
+        entries=tuple(entries),
+        of=of,
+    )
+
+
+def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
+    """Return what the session opened that a ledger is shown as, and its study."""
+    if not opened:
+        raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
+    try:
+        # a study of the cell itself has the document only where no other study ran
+        asked = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
+        last = (asked or opened)[-1]
+        return last, whole(study_of(last.study, last.declared))
+    except LedgerError as error:
+        raise LedgerError(f"{path}: {error}") from None
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return what changes when something is added to a ledger; () where it cannot be asked."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def known_now(folder: Path, known: CellReport | None) -> CellReport:
+    """Return the state of a cell by its ledger of this moment, without reading it twice.
+
+    Raises:
+        LedgerError: there is none, or it cannot be read.
+    """
+    if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
+        return known
+    return read_known(folder)
+
+
+def _ledger_at(path: Path) -> Path:
+    """Return the file of the ledger that a user named; a folder above several is an error."""
+    if not path.exists():
+        raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
+    if not path.is_dir() or (path / LEDGER).is_file():
+        at = path / LEDGER if path.is_dir() else path
+        return at.resolve() if path.is_symlink() else at
+    below = sorted(str(each.parent) for each in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
+    if not below:
+        raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
+    raise LedgerError(
+        f"{path} holds no {LEDGER} itself, but below it {len(below)} cell"
+        f"{'s do' if len(below) > 1 else ' does'}; name one of {', '.join(below)}"
+    )
+
+
+def _checked_alone(known: CellReport) -> Iterator[str]:
+    """Yield how nodes that ran in pairs did in the last check of each alone."""
+    if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
+        return
+    nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
+    checks = []
+    for folder in find_ledgers(known.folder.parents[1]):
+        with contextlib.suppress(LedgerError):
+            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER).opened())
+            if study.traits.cell_nodes == 1:
+                checks.append(read_known(folder))
+    of_these = [
+        report
+        for report in checks
+        if report.conclusion.complete and nodes <= {arm.arm for arm in report.conclusion.verdicts}
+    ]
+    if of_these:
+        last = max(of_these, key=lambda report: report.at_s)
+        yield checked_alone(last.conclusion, sweep=last.sweep, written=last.facts.written)

@@ -295,9 +295,12 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
         return Profile(id=name, flags=flags, env=env, overrides=keys, wave=self.wave, note=note)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """All entries, in the order in which they are worth trying."""
+    """All entries, in the order in which they are worth trying.
+
+    Not slotted: it is asked for the entries of a word for each setting of each profile.
+    """
 
     entries: tuple[CatalogEntry, ...]
 
@@ -331,9 +334,17 @@ class Catalog:
             raise ConfigError.unknown("setting", bare, valid=known, where="the catalog")
         return found
 
+    @functools.cached_property
+    def _by_word(self) -> Mapping[str, list[CatalogEntry]]:
+        found: dict[str, list[CatalogEntry]] = {}
+        for entry in self.entries:
+            for word in {entry.name, entry.slug}:
+                found.setdefault(word, []).append(entry)
+        return found
+
     def find(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a name or a slug, () without one."""
-        return tuple(entry for entry in self.entries if name in (entry.name, entry.slug))
+        return tuple(self._by_word.get(name, ()))
 
     def aims_of(self, profile: Profile) -> tuple[str, ...]:
         """Return the parts of a step that a profile's settings act on, in the order of `PARTS`."""
@@ -342,8 +353,9 @@ class Catalog:
         found = {aim for entry in self.entries if entry.name in names for aim in entry.aims}
         return tuple(part for part in PARTS if part in found)
 
+    @functools.cached_property
     def integers(self) -> frozenset[str]:
-        """Return the variables that NCCL reads as plain integers."""
+        """The variables that NCCL reads as plain integers."""
         return frozenset(entry.name for entry in self.entries if entry.integer)
 
 

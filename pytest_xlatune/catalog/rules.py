@@ -297,7 +297,7 @@ def _slices(case: Case) -> Iterator[str]:
 
 
 def _plain_integer(case: Case) -> Iterator[str]:
-    integers = load().integers()
+    integers = load().integers
     for name, value in case.profile.env.items():
         size = _SIZE.fullmatch(value)
         named = name.startswith(("NCCL_", "RCCL_"))
@@ -552,7 +552,7 @@ _MULTIPLES: Mapping[str, int] = {"NCCL_NTHREADS": 32}  # a warp; src/graph/tunin
 def _contradiction(case: Case) -> Iterator[str]:
     """Yield contradictions between variables, which NCCL does not report."""
     own = case.profile.env.keys()
-    for switch in filter(lambda each: each.acts(case.env), switches()):
+    for switch in (each for each in switches() if each.name in case.env and each.acts(case.env)):
         idle = [name for name in case.env if case.env[name] and re.fullmatch(switch.idle, name)]
         set_to = f"{switch.name}={case.env[switch.name]}"
         if idle and own & {switch.name, *idle}:

@@ -5,9 +5,9 @@ reader and writer of the work directory comes through here: the folder is opened
 following a link, and what lies in it is opened below that descriptor. Renaming the folder, or
 putting another in its place, changes nothing any more.
 
-Trusted are this user and root; with `trust_group` also the members of the work directory's group,
-which `--xlatune-access group` says. A command that only shows reads the files of others too, where
-their modes let it (`show_only`).
+Trusted are this user and root; below a folder that the user shares with a group
+(`share_with_group`, by `--xlatune-access group`) also the members of that group. What is only shown
+may be anybody's: `open_shown`.
 
 Like the payload, which loads it from its file, this module is standard library only and imports
 nothing of ours. It knows no name of a file.
@@ -23,7 +23,7 @@ import json
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,30 +43,28 @@ class NotOursError(PermissionError):
     """Another user could have made it, or it is no plain file: the message says what to do."""
 
 
-_shared: Path | None = None  # whose group's members are trusted
-_shows_only = False
+# a folder whose files may be a group's -> the work directory that has this group
+_SHARED: dict[Path, Path] = {}
 
 
-def trust_group(workdir: Path | None) -> None:
-    """Trust, in this process, the members of this folder's group; None trusts this user alone."""
-    global _shared  # noqa: PLW0603 - the word of the user, for the whole process
-    _shared = workdir
+def share_with_group(workdir: Path, *others: Path) -> None:
+    """Trust the members of a work directory's group in this folder, and in others of its user."""
+    for folder in (workdir, *others):
+        _SHARED.update(dict.fromkeys((folder.absolute(), folder.resolve()), workdir))
 
 
-@contextlib.contextmanager
-def show_only() -> Iterator[None]:
-    """Read the files of every user in this context, which acts on none of them."""
-    global _shows_only  # noqa: PLW0603 - as above
-    before, _shows_only = _shows_only, True
-    try:
-        yield
-    finally:
-        _shows_only = before
+def _shared_at(path: Path) -> Path | None:
+    """Return the work directory whose group shares a file or a folder; None where none does."""
+    place = path.absolute()
+    return next((_SHARED[each] for each in (place, *place.parents) if each in _SHARED), None)
 
 
-def is_trusted(uid: int) -> bool:
-    """Whether what this user wrote counts as ours."""
-    return uid in (os.geteuid(), 0) or (_shared is not None and _is_member(uid, _group(_shared)))
+def is_trusted(uid: int, path: Path | None = None) -> bool:
+    """Whether what this user wrote counts as ours, at a path that a group may share."""
+    if uid in (os.geteuid(), 0):
+        return True
+    shared = None if path is None or not _SHARED else _shared_at(path)
+    return shared is not None and _is_member(uid, _group(shared))
 
 
 def _group(path: Path) -> int:
@@ -243,23 +241,13 @@ class Folder:
         made.fd = _open_folder(made.path, name, self.fd)
         return made
 
-    def close_files(self) -> None:
-        """Give the files in it, which other programs wrote, no mode that ours have not."""
-        for name in os.listdir(self.fd):  # noqa: PTH208 - below the descriptor
-            with contextlib.suppress(OSError):
-                found = self.open(name)
-                try:
-                    os.fchmod(found, stat.S_IMODE(os.fstat(found).st_mode) & self.mode)
-                finally:
-                    os.close(found)
-
 
 def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         found = os.open(
             path if name is None else name,
-            flags if _shows_only else flags | os.O_NOFOLLOW,
+            flags | os.O_NOFOLLOW,
             dir_fd=at,
         )
     except OSError as error:
@@ -277,14 +265,12 @@ def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> 
 def _check_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _refused("no file", path)
-    if not (_shows_only or is_trusted(status.st_uid)):
+    if not is_trusted(status.st_uid, path):
         raise _refused("another's", path, status.st_uid)
 
 
 def _check_folder(status: os.stat_result, path: Path) -> None:
-    if _shows_only:
-        return
-    if not is_trusted(status.st_uid):
+    if not is_trusted(status.st_uid, path):
         raise _refused("another's", path, status.st_uid)
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise _refused("open", path)
@@ -348,17 +334,26 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode("utf-8", "replace")
 
 
-def read_named(path: Path, *, encoding: str = "utf-8") -> str:
-    """Return the text of a plain file that a user named, whoever's it is and behind which link.
+def open_shown(path: Path) -> int:
+    """Return the descriptor of a plain file that is only read, whoever's and behind which link.
 
     Raises:
         NotOursError: a pipe, a device, or a folder, none of which is waited for.
-        OSError, UnicodeDecodeError: it cannot be opened, or is no text.
+        OSError: it cannot be opened.
     """
-    found = os.open(path, _READ | os.O_CLOEXEC)
-    with os.fdopen(found, "rb") as file:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise _refused("no file", path)
+    try:
+        file = os.open(path, _READ | os.O_CLOEXEC)
+    except OSError as error:
+        raise _explained(error, path, str(path), None) from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _refused("no file", path)
+    return file
+
+
+def read_named(path: Path, *, encoding: str = "utf-8") -> str:
+    """Return the text of a plain file that a user named. Raises as `open_shown`, and ValueError."""
+    with os.fdopen(open_shown(path), "rb") as file:
         return file.read().decode(encoding)
 
 
@@ -375,9 +370,16 @@ def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
 
 def close_files(folder: Path) -> None:
     """Give the files in a folder, which other programs wrote, no mode that ours have not."""
-    if folder.is_dir():
-        with Folder(folder) as opened:
-            opened.close_files()
+    if not folder.is_dir():
+        return
+    with Folder(folder) as opened:
+        for name in os.listdir(opened.fd):  # noqa: PTH208 - below the descriptor
+            with contextlib.suppress(OSError):
+                file = opened.open(name)
+                try:
+                    os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) & opened.mode)
+                finally:
+                    os.close(file)
 
 
 # -- folders that we make -------------------------------------------------------------------------
@@ -412,11 +414,8 @@ def open_to(workdir: Path, name: Path | str, access: str) -> Path:
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
-        is_top = path == workdir
-        is_link = not is_top and path.is_symlink()  # a member may have put it there
-        if not is_link and path.stat().st_uid == os.geteuid():
-            _open_one(path, mode, workdir, access=access)
-        if is_top:
+        _open_one(path, mode, workdir, access=access)
+        if path == workdir:
             break
     return folder
 
@@ -424,8 +423,13 @@ def open_to(workdir: Path, name: Path | str, access: str) -> Path:
 def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
-    # by a descriptor: behind a member's link the owner's next session made its target 2770
-    found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+    try:
+        # by a descriptor: behind a member's link the owner's next session made its target 2770
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+    except OSError as error:
+        if error.errno in NO_FILE:  # a link, or a folder that another user closed
+            return
+        raise
     try:
         status, gid = os.fstat(found), workdir.stat().st_gid
         had = stat.S_IMODE(status.st_mode)
@@ -446,35 +450,30 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
 def check_way(folder: Path, *, option: str) -> None:
     """Refuse a way to a folder on which another user could put a folder in the place of ours.
 
-    Every folder from the root down is looked at, and where a link leads. It must be of a trusted
-    user, and writable by others only with the sticky bit, which lets them move nothing of ours.
+    Every folder from the root down is looked at, and where a link leads, which must exist. It must
+    be of a trusted user, and writable by others only with the sticky bit, which lets them move
+    nothing of ours.
 
     Raises:
         NotOursError: names the folder, and what to do.
     """
+    _check_way(folder, option=option, shared=_shared_at(folder))
+
+
+def _check_way(folder: Path, *, option: str, shared: Path | None) -> None:
     for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
             status = place.lstat()
         except (FileNotFoundError, PermissionError):
             return  # what we make is ours, and where we may not look we make nothing
         if stat.S_ISLNK(status.st_mode):
-            if not is_trusted(status.st_uid):
+            if not is_trusted(status.st_uid, shared):
                 raise _no_way(place, f"is a link of user {_name_of(status.st_uid)}", option, [])
-            if _is_endless(place):
-                raise NotOursError(f"{option}: {place}: a link that leads to itself; mend it")
-            check_way(place.parent / place.readlink(), option=option)
+            _check_way(place.parent / place.readlink(), option=option, shared=shared)
             continue
-        what, ways_out = _danger(place)
+        what, ways_out = _danger(place, shared)
         if what:
             raise _no_way(place, what, option, ways_out)
-
-
-def _is_endless(link: Path) -> bool:
-    try:
-        link.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
 
 
 def _may_be_roots(uid: int) -> bool:
@@ -498,38 +497,41 @@ def not_ours(path: Path) -> str:
         if not is_trusted(uid := each.lstat().st_uid):
             return f"{each} belongs to user {_name_of(uid)}"
         for place in (each, each.parent):
-            if what := _danger(place)[0]:
+            if what := _danger(place, None)[0]:
                 return f"{place} {what}"
     return ""
 
 
-def _danger(path: Path) -> tuple[str, list[str]]:
-    """Say how another user may write there, "" where none may, and what to do about it."""
+def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
+    """Say how another user may write there, "" where none may, and what to do about it.
+
+    `shared` is the work directory whose group may.
+    """
     status = path.stat()
     mode = status.st_mode
-    if not is_trusted(status.st_uid) and not _may_be_roots(status.st_uid):
+    if not is_trusted(status.st_uid, shared) and not _may_be_roots(status.st_uid):
         is_theirs = mode & stat.S_IWGRP and _is_member(status.st_uid, status.st_gid)
         whose = f"belongs to user {_name_of(status.st_uid)}"
-        return whose, [_trusting(status.st_gid)] if is_theirs else []
+        return whose, [_trusting(status.st_gid, shared)] if is_theirs else []
     if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
         return "", []
     is_own = status.st_uid == os.geteuid()  # another user's mode is not ours to change
     if mode & stat.S_IWOTH:
         return "may be written by every user", [f"chmod o-w {path}"] * is_own
     if mode & stat.S_IWGRP and not _is_private(path, gid := status.st_gid):
-        if _shared is not None and _is_ours(gid) and gid == _group(_shared):
+        if shared is not None and _is_ours(gid) and gid == _group(shared):
             return "", []
-        ways = [f"chmod g-w {path}"] * is_own + [_trusting(gid)] * _is_ours(gid)
+        ways = [f"chmod g-w {path}"] * is_own + [_trusting(gid, shared)] * _is_ours(gid)
         return f"may be written by {_said_group(gid)}", ways
     return "", []
 
 
-def _trusting(gid: int) -> str:
+def _trusting(gid: int, shared: Path | None) -> str:
     """Say how the members of this group come to be trusted."""
-    if _shared is None:
+    if shared is None:
         return _TRUST
     name = _said_group(gid).removeprefix("group ")
-    return f"give the work directory that group (mkdir -p {_shared}; chgrp -R {name} {_shared})"
+    return f"give the work directory that group (mkdir -p {shared}; chgrp -R {name} {shared})"
 
 
 def _is_private(folder: Path, gid: int) -> bool:
@@ -596,7 +598,7 @@ def lock_path(path: Path) -> Path:
 
     Raises as `open_lock`.
     """
-    os.close(open_file(path, os.O_RDWR | os.O_CREAT))
+    os.close(open_lock(path))
     return path
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError, Exit
@@ -34,7 +33,6 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_history)
 
 
-@secure_files.show_only()
 def _history(arguments: argparse.Namespace) -> Output:
     workdir = arguments.folder or options_of(arguments).workdir
     found = studies_below(workdir, arguments.cell)

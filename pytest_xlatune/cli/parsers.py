@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.cli.show import complain
 from pytest_xlatune.model.errors import shown
 from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
@@ -135,6 +134,5 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
         ConfigError: one is misspelt or malformed.
     """
     options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
-    secure_files.trust_group(options.workdir if options.access == "group" else None)
     complain(filter(None, [options.said.passed_over]))
     return options

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_json, add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER
@@ -50,15 +49,14 @@ def _report(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
     paths = [path for path in map(Path, arguments.sweeps) if _is_ledger(path)]
     names = [sweep for sweep in arguments.sweeps if Path(sweep) not in paths]
-    with secure_files.show_only():
-        folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
+    folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
     problems: list[str] = []
     if not arguments.json:
         documents = _documents(folders, options, problems, writes=not arguments.no_files)
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
-        with secure_files.show_only(), _told(problems):
+        with _told(problems):
             values.append(read_json(leaderboard_json(read_known(folder).facts)))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
@@ -82,7 +80,7 @@ def _documents(
         exports, missing = check_exports(options.export)
         problems.extend(missing)
     for folder in folders:
-        with secure_files.show_only(), _told(problems):
+        with _told(problems):
             known = read_known(folder)
             yield known.document
             if writes:

@@ -11,7 +11,6 @@ import time
 import tty
 from collections.abc import Iterator
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.cli.parsers import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.redact import hide_kept
@@ -35,7 +34,6 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_watch)
 
 
-@secure_files.show_only()
 def _watch(arguments: argparse.Namespace) -> Output:
     from rich.console import Console, Group
     from rich.live import Live

@@ -553,10 +553,14 @@ class LedgerSchemaError(UnreadableLedgerError):
 
 
 class Ledger:
-    """The journal in one file; any number of processes may hold it open."""
+    """The journal in one file; any number of processes may hold it open.
 
-    def __init__(self, path: Path) -> None:
+    With `shows_only` it may be anybody's, for nothing is done by what it says.
+    """
+
+    def __init__(self, path: Path, *, shows_only: bool = False) -> None:
         self.path = path
+        self._open = secure_files.open_shown if shows_only else secure_files.open_file
         self._inode: int | None = None
         self._offset_bytes = 0
         self._number = 0
@@ -601,7 +605,7 @@ class Ledger:
             self._inode = status.st_ino
             if status.st_size == self._offset_bytes:
                 return ()
-            with os.fdopen(secure_files.open_file(self.path), "rb") as file:
+            with os.fdopen(self._open(self.path), "rb") as file:
                 file.seek(self._offset_bytes)
                 return self._parse(file)
 
@@ -613,7 +617,7 @@ class Ledger:
         """
         with (
             self._explained(what="read"),
-            os.fdopen(secure_files.open_file(self.path), "rb") as file,
+            os.fdopen(self._open(self.path), "rb") as file,
         ):
             found = [
                 _entry(line, number=number, path=self.path).event

@@ -37,7 +37,7 @@ class Now(Record, frozen=True, kw_only=True):
 def read_now(folder: Path) -> Now:
     """Return what stands beside the ledger of a folder; nothing where that cannot be read."""
     try:
-        return Now.from_json(read_json(secure_files.read_bytes(folder / NOW)))
+        return Now.from_json(read_json(secure_files.read_named(folder / NOW)))
     except (OSError, ValueError, LedgerError):
         return Now()
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import pytest
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError, hide_secrets_of
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.text import printable
@@ -74,8 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
             _attend(config, no_exports=no_exports)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
-    if options.access == "group":
-        config.add_cleanup(lambda: secure_files.trust_group(None))
 
 
 def _ini_values(config: pytest.Config) -> dict[str, str]:

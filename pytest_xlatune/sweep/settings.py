@@ -92,7 +92,7 @@ def resolve_options(
         said = _together(file, above, root=root, sweeps=sweeps)
     run = said.over(RunSettings())
     if run.access == "group":
-        secure_files.trust_group(root / run.workdir)
+        secure_files.share_with_group(root / run.workdir, root / run.reports)
     said = structs.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))

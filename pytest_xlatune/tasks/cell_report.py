@@ -58,7 +58,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
     sweep = folder.parent.name
     found: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
-        name, ledger = path.parent.parent.name, Ledger(path)
+        name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
         if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
             continue  # another sweep whose name begins so: its trials are not read
         entries = ledger.refresh()
@@ -294,7 +294,7 @@ def read_known(path: Path) -> CellReport:
     """
     path = _ledger_at(path)
     of = _identity(path)  # before it is read: a line added meanwhile makes it another
-    entries = Ledger(path).refresh()
+    entries = Ledger(path, shows_only=True).refresh()
     try:
         state = replay(entries)
     except UnreadableLedgerError as error:
@@ -373,7 +373,7 @@ def _checked_alone(known: CellReport) -> Iterator[str]:
     checks = []
     for folder in find_ledgers(known.folder.parents[1]):
         with contextlib.suppress(LedgerError):
-            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER).opened())
+            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER, shows_only=True).opened())
             if study.traits.cell_nodes == 1:
                 checks.append(read_known(folder))
     of_these = [

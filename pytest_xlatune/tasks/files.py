@@ -55,7 +55,7 @@ def made_folder(path: Path) -> secure_files.Folder:
 
 def _folder(path: Path) -> secure_files.Folder:
     """Open a folder of ours, to which a link of ours may lead."""
-    is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid)
+    is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid, path)
     return secure_files.Folder(path.resolve() if is_link else path)
 
 

@@ -268,7 +268,7 @@ class RunningJobs:
             path = log_files(self._folder / submission.folder).get(0)
             if path is None:
                 return None
-            with os.fdopen(secure_files.open_file(path), "rb") as file:
+            with os.fdopen(secure_files.open_shown(path), "rb") as file:
                 file.seek(offset)
                 while offset < _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
                     reader.feed(chunk)

@@ -47,18 +47,13 @@ def people(everyone: People) -> Iterator[People]:
     subprocess.run(["rm", "-rf", *map(str, everyone.root.iterdir())], check=True)
 
 
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    yield
-    secure_files.trust_group(None)
-
-
 def opened(project: Path, access: str = "owner") -> Callable[[], Path]:
     """Return the work of a session that begins: it makes its folders, or is refused."""
 
     def work() -> Path:
         settings = RunSettings(workdir=project / ".xlatune", access=access)  # type: ignore[arg-type]
-        secure_files.trust_group(settings.workdir if access == "group" else None)
+        if access == "group":
+            secure_files.share_with_group(settings.workdir)
         return open_folder(settings, CELL)
 
     return work
@@ -459,7 +454,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
     (cell / "turn.beat").unlink()  # as if she had been silent for a while
 
     def goes_on() -> tuple[int, str, Path]:
-        secure_files.trust_group(project / ".xlatune")
+        secure_files.share_with_group(project / ".xlatune")
         takes_a_turn()
         ledger = Ledger(cell / LEDGER)
         ledger.append(Noted(text="it went on"), at_s=2.0)
@@ -476,7 +471,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
         assert (modes(each), each.stat().st_gid) == ("660", people.team), each
     said_of = people.ann.does(lambda: read_outcomes(other)[0].reason)
     assert f"belongs to user {people.ben.name}" in said_of, "no word given"
-    people.stranger.does(lambda: secure_files.trust_group(project / ".xlatune"))
+    people.stranger.does(lambda: secure_files.share_with_group(project / ".xlatune"))
     assert people.stranger.does(lambda: Ledger(cell / LEDGER).refresh()).startswith("LedgerError")
 
 
@@ -504,8 +499,7 @@ def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(
     people.ann.does(lambda: Ledger(cell / LEDGER).append(Noted(text="it began"), at_s=1.0))
 
     def shows() -> int:
-        with secure_files.show_only():
-            return len(Ledger(cell / LEDGER).refresh())
+        return len(Ledger(cell / LEDGER, shows_only=True).refresh())
 
     assert people.stranger.does(shows) == 1
     said = people.stranger.does(lambda: Ledger(cell / LEDGER).refresh())

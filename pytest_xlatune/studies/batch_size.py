@@ -14,7 +14,6 @@ know of executors or logs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections import Counter
@@ -47,20 +46,19 @@ from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
-    compare,
+    NoComparison,
     is_within,
     standard_error,
 )
 from pytest_xlatune.stats.design import MIN_DF, bonferroni, t_quantile
 from pytest_xlatune.stats.validity import different_loss
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Policy, Traits, name_of
+from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (
+    CellArms,
     CellWalk,
-    RankedCells,
+    DeclaredCells,
     decided,
     dropped,
-    refuse_budget,
-    refuse_unless_positive,
     undecided,
 )
 from pytest_xlatune.studies.trials import usable
@@ -69,6 +67,7 @@ from pytest_xlatune.studies.verdicts import (
     begun,
     beside,
     changed,
+    compared,
     measured,
     score_flags,
     screened,
@@ -110,6 +109,8 @@ _SIGMA = 0.006  # where none was measured
 _BEST = say("the best")
 _NEAR = say("it is too near to the ceiling to be relied on")
 
+_WORSE = (VerdictKind.SLOWER, VerdictKind.SCREENED)
+
 _SAME_FAILURE = 3  # runs that end alike before any other: the configuration
 # the memory of a device, of its host, or what the pool leaves outside
 _UNFIT = frozenset(
@@ -148,7 +149,7 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
 # --- what the arms are ---
 
 
-class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
+class BatchSize(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
     Attributes:
@@ -161,13 +162,13 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
         smallest, largest: ends of the search; None is one step, and four times the start.
         sigma: noise of one job's score between jobs, from a calibration (0.006 is 0.6 %); None is
             unknown, and the best two sizes at least are run in blocks.
-        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key_of_study: what tells this study from the last one: runs of another key are not used.
         by: another key each of whose values goes with each of `sizes`; "" is none.
         by_values: its values.
     """
 
     kind: ClassVar[str] = KIND
+    positive: ClassVar[tuple[str, ...]] = ("start", "step", "smallest", "largest", "sigma")
     key: str = PER_DEVICE
     sizes: tuple[float | str, ...] = ()
     start: Real | None = None
@@ -175,16 +176,15 @@ class BatchSize(DeclaredStudy, frozen=True, kw_only=True):
     smallest: Real | None = None
     largest: Real | None = None
     sigma: Real | None = None
-    peak_tflops: Real | None = None
     key_of_study: str = ""
     by: str = ""
     by_values: tuple[float | str, ...] = ()
 
     def __post_init__(self) -> None:
-        names = ("start", "step", "smallest", "largest", "sigma", "peak_tflops")
-        refuse_unless_positive("batch size", **{name: getattr(self, name) for name in names})
-        numbers = {f"a size of {size}": size for size in self.sizes if not isinstance(size, str)}
-        refuse_unless_positive("batch size", **numbers)
+        super().__post_init__()
+        for size in self.sizes:
+            if not isinstance(size, str) and not 0 < size < math.inf:
+                raise ConfigError(f"batch size: a size is {size}, expected a positive number")
         if bool(self.by) is not bool(self.by_values) or (self.by and not self.sizes):
             raise ConfigError("batch size: a second key is by=, by_values= and sizes= together")
         for name, values in ((self.key, self.sizes), (self.by, self.by_values)):
@@ -295,7 +295,7 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
     return replace(cell, overrides={**cell.overrides, key: text})
 
 
-class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True):
+class BatchStudy(CellArms["BatchWalk"], frozen=True, kw_only=True, dict=True):
     """One search for a batch size.
 
     Attributes:
@@ -324,7 +324,7 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
 
     def __post_init__(self) -> None:
         what = f"batch size: a first run of two sizes takes {_LEAST_BLOCKS} jobs"
-        refuse_budget(what, budget=self.budget, least=_LEAST_BLOCKS, most=30)
+        self.refuse_budget(what, least=_LEAST_BLOCKS, most=30)
 
     @cached_property
     def name(self) -> str:
@@ -377,7 +377,7 @@ class BatchStudy(RankedCells["BatchWalk"], frozen=True, kw_only=True, dict=True)
         """Return the values that were listed, or those that a search has tried so far."""
         if self.asked.names_arms:
             return self.every_arm
-        tried = {result.trial.arm for result in self.walked(history).runs.values()}
+        tried = {run.trial.arm for run in self.walked(history).jobs}
         return tuple(arm for arm in self.every_arm if arm.id in tried)
 
     @property
@@ -412,21 +412,13 @@ class Lane:
 
     A larger size is never tried after one that did not fit. Each lane has a ceiling of its own, by
     compiled memory and by runs. Without slots: what follows from its fields is kept.
-
-    Attributes:
-        sizes: of all cells.
-        places: of its own.
-        scores: log scores of those that ran.
-        unfit: those whose run did not fit.
-        lost: those of which no run tells anything.
-        memory: what compiling says of its sizes.
     """
 
-    sizes: Sequence[float]
+    sizes: Sequence[float]  # of all cells
+    tried: Collection[int]  # places of all cells that have run once
     places: range
     scores: Mapping[int, float]
     unfit: Collection[int]
-    lost: Collection[int]
     memory: Mapping[int, CompiledMemory]
 
     @cached_property
@@ -482,9 +474,9 @@ class Lane:
 
     def free(self, target: float, after: int = -1, before: int = _MOST_CELLS) -> int | None:
         """Return the untried place strictly between two whose size is nearest to a target."""
-        known = {*self.scores, *self.unfit, *self.lost}
         within = range(max(after + 1, self.places.start), min(before, self.end))
-        distances = {at: abs(math.log(self.sizes[at] / target)) for at in within if at not in known}
+        left = (at for at in within if at not in self.tried)
+        distances = {at: abs(math.log(self.sizes[at] / target)) for at in left}
         return min(distances, key=lambda at: (distances[at], at), default=None)
 
     def searched(self, start: float) -> int | None:
@@ -541,91 +533,59 @@ class Lane:
                     yield self.sizes[at], at - 1, at + 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How a value that ran stands to the best: log ratios, its kind of verdict and why."""
-
-    change: float
-    ends: tuple[float, float] | None = None
-    mde80: float | None = None
-    kind: VerdictKind = VerdictKind.INCONCLUSIVE
-    why: tuple[Message, ...] = ()
-
-
 def is_unfit(result: TrialResult) -> bool:
     """Whether a run shows that its value does not fit."""
     is_told = any(finding.cls in _UNFIT for finding in result.findings)
     return result.status is TrialStatus.DROPPED and is_told
 
 
-def cause_of(result: TrialResult) -> str:
-    """Return the class that a run without a score ended in; "" where nothing was diagnosed."""
-    return next((finding.cls for finding in (*result.asking, *reversed(result.findings))), "")
+def _cause_of(result: TrialResult) -> str | Message | None:
+    """Return the class that a run without a score ended in, else why it has none."""
+    findings = (*result.asking, *reversed(result.findings))
+    return next((finding.cls for finding in findings), result.reason)
 
 
 class BatchWalk(CellWalk[BatchStudy]):
     """One search as far as it came, and what it shows of the values, by their places in the list.
 
     What has run is taken as it is, whichever search asked for it: a larger budget goes on from it.
-
-    Attributes:
-        runs: all that is no compilation, by trial.
-        by_place: the runs of each place, blocks last.
-        probes: those of the search that are over, of places that have any.
-        scores: log scores of first runs.
-        hung: places whose only run stood still before its first step, while a smaller size ran.
-        unfit, unfit_probes: places that did not fit, in all and in the search alone. Near the
-            ceiling a run may fit by chance: where memory grows with the size, one that ran although
-            a smaller one did not fit is as near to it as that one.
-        lost: the last runs of places of which none tells anything.
-        answers: what compiling says of places.
-        blocks: those that were begun.
-        leaders: the places that should run in them; () where a single one leads beyond all noise.
-        compared: those of them for which the budget is enough.
-        most_blocks: for how many blocks it is.
-        fit: least squares of them, once a conclusion is drawn; None where none holds two that ran.
-        lead: the place of the largest figure.
-        noise: standard deviation of one job's score: of the blocks, else as declared.
-        standings: place -> how a value that ran stands to that of the largest figure.
     """
 
     def __init__(self, study: BatchStudy, history: History) -> None:
         super().__init__(study, history)
         every = sorted(self.results.values(), key=lambda run: (run.trial.block, run.trial.position))
-        self.runs = {run.trial.id: run for run in every if run.trial.stage != COMPILED}
+        self.jobs = [run for run in every if run.trial.stage != COMPILED]
         self.by_place = {
-            at: [run for run in self.runs.values() if run.trial.arm == name]
+            at: [run for run in self.jobs if run.trial.arm == name]
             for at, name in enumerate(study.ids)
         }
-        over = {
-            at: [run for run in runs if not run.trial.block and run.status.is_final]
+        self.probes = {
+            at: run
             for at, runs in self.by_place.items()
+            for run in runs
+            if not run.trial.block and run.status.is_final
         }
-        self.probes = {at: runs for at, runs in over.items() if runs}
-        scored = {at: list(filter(None, map(usable, runs))) for at, runs in self.probes.items()}
-        self.scores = {at: scores[0].value for at, scores in scored.items() if scores}
-        self.hung = {at for at in self.probes if self._has_hung(at)}
-        failed = {at for at, runs in self.probes.items() if is_unfit(runs[-1])} - self.hung
-        self.unfit_probes = failed | self._above(failed)
-        for at, runs in self.by_place.items():
-            if any(run.trial.block and is_unfit(run) for run in runs):
-                failed.add(at)
-        self.unfit = failed | self._above(failed)
+        self.scores = {at: score.value for at, run in self.probes.items() if (score := usable(run))}
+        self.hung = {at for at in self.probes if self._has_hung(at)}  # they run once more
+        failed = {at for at, run in self.probes.items() if is_unfit(run)} - self.hung
+        self.unfit_probes = self._with_above(failed)
+        in_blocks = {run.trial.arm for run in self.jobs if run.trial.block and is_unfit(run)}
+        failed |= {at for at, arm in enumerate(study.ids) if arm in in_blocks}
+        self.unfit = self._with_above(failed)
         known = {*self.scores, *self.unfit, *self.hung}
-        self.lost = {at: runs[-1] for at, runs in self.probes.items() if at not in known}
-        self.answers = {
+        self.lost = {at: run for at, run in self.probes.items() if at not in known}
+        self.memory = {
             study.ids.index(result.trial.arm): result.memory
             for result in every
             if result.status.is_final and result.memory is not None
         }
         self.blocks: list[tuple[Trial, ...]] = []
-        self.leaders: Sequence[int] = ()
-        self.compared: Sequence[int] = ()
+        self.leaders: Sequence[int] = ()  # that should run in blocks; () where one leads by far
+        self.compared: Sequence[int] = ()  # those of them for which the budget is enough
         self.most_blocks = 0
-        self.fit: BlockFit | None = None
-        self.lead: int | None = None
-        self.noise = study.asked.sigma
-        self.standings: Mapping[int, Standing] = {}
+        self.fit: BlockFit | None = None  # of the blocks; None where none holds two that ran
+        self.lead: int | None = None  # the place of the largest mean, else of the fastest first run
+        self.noise = study.asked.sigma  # of one job's score: of the blocks, else as declared
 
     def walk(self) -> None:
         """Compile sizes, search by single runs, then compare the leaders in blocks."""
@@ -633,7 +593,7 @@ class BatchWalk(CellWalk[BatchStudy]):
             if trial is not None:
                 self.run([trial], later=self._later)
         self.leaders = self._leaders()
-        left = self.study.budget - sum(not run.trial.block for run in self.runs.values())
+        left = self.study.budget - sum(not run.trial.block for run in self.jobs)
         for width in range(2, len(self.leaders) + 1):
             blocks = min(left // width, BLOCKS_RUN)
             if blocks >= _LEAST_BLOCKS:
@@ -654,40 +614,42 @@ class BatchWalk(CellWalk[BatchStudy]):
         """How many trials are likely to follow one of the search, the blocks included."""
         most = len(self.study.cells) if self.study.asked.names_arms else 5
         wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
-        return max(min(wanted, self.study.budget - len(self.runs) - 1), 0)
+        return max(min(wanted, self.study.budget - len(self.jobs) - 1), 0)
 
     def _smaller(self, at: int, among: Iterable[int]) -> list[int]:
         """Return the places of smaller sizes than that of a place, with the same second value."""
         first = at - at % len(self.study.values)
         return [other for other in among if first <= other < at]
 
-    def _above(self, unfit: Collection[int]) -> set[int]:
-        grows = self.study.asked.grows
-        return {at for at in self.scores if grows and self._smaller(at, unfit)}
+    def _with_above(self, unfit: set[int]) -> set[int]:
+        """Return what did not fit, and what ran although a smaller size did not.
+
+        Near the ceiling a run may fit by chance: where memory grows with the size, it is as near.
+        """
+        if not self.study.asked.grows:
+            return unfit
+        return unfit | {at for at in self.scores if self._smaller(at, unfit)}
 
     def _has_hung(self, at: int) -> bool:
-        first, *second = self.probes[at]
-        is_hang = cause_of(first) == FailureClass.HANG_SILENT_OOM
-        is_first = first.status is TrialStatus.DROPPED and not second
-        return is_hang and is_first and bool(self._smaller(at, self.scores))
+        """Whether a size stood still in its only run, and a smaller one ran."""
+        run = self.probes[at]
+        is_hang = _cause_of(run) == FailureClass.HANG_SILENT_OOM and run.trial.position == 0
+        return is_hang and is_unfit(run) and bool(self._smaller(at, self.scores))
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
         """The sizes with each value of the second key; a single lane without one."""
         study, count = self.study, len(self.study.values)
         # sizes that failed in a block were below the ceiling of the search
-        failed = self.unfit - self.scores.keys()
-        unfit, lost = (
-            (failed, {*self.lost}) if study.asked.grows else (set(), failed | {*self.lost})
-        )
+        unfit = self.unfit - self.scores.keys() if study.asked.grows else set[int]()
         return tuple(
             Lane(
                 sizes=study.numbers,
                 places=(own := range(first, first + count)),
-                scores={at: score for at, score in self.scores.items() if at in own},
+                tried=self.probes.keys(),
+                scores={at: self.scores[at] for at in own if at in self.scores},
                 unfit=unfit.intersection(own),
-                lost=lost.intersection(own),
-                memory={at: memory for at, memory in self.answers.items() if at in own},
+                memory={at: self.memory[at] for at in own if at in self.memory},
             )
             for first in range(0, len(study.cells), count)
         )
@@ -725,18 +687,17 @@ class BatchWalk(CellWalk[BatchStudy]):
     def next_probe(self) -> Trial | None:
         """The run that is wanted next outside blocks; None where the search is over."""
         trial, least = self.wanted, 2 * _LEAST_BLOCKS
-        if trial is None or trial.id in self.runs:
+        if trial is None or trial.id in self.results:
             return trial
         # the ceiling and a first figure are worth more than two blocks of two sizes
         is_kept = len(self.scores) > 1 and self.study.budget >= 2 * least
-        left = self.study.budget - len(self.runs) - (least if is_kept else 0)
+        left = self.study.budget - len(self.jobs) - (least if is_kept else 0)
         return trial if left > 0 else None
 
     @cached_property
     def stopped(self) -> Message | None:
         """Why no other size is tried: what failed is no matter of size; None: it is one."""
-        lost = self.lost.values()
-        causes = Counter[str | Message | None](cause_of(e) or e.reason for e in lost)
+        causes = Counter[str | Message | None](map(_cause_of, self.lost.values()))
         common, count = next(iter(causes.most_common(1)), ("", 0))
         if self.scores or count < _SAME_FAILURE:
             return None
@@ -760,9 +721,8 @@ class BatchWalk(CellWalk[BatchStudy]):
         first: dict[tuple[float | None, int | None], Score] = {}
         others = {}
         for at in sorted(self.scores):
-            cell = self.study.cells[at]
-            score = next(filter(None, map(usable, self.probes[at])))
-            if score.loss is None:
+            cell, score = self.study.cells[at], self.probes[at].score
+            if score is None or score.loss is None:
                 continue
             usual = first.setdefault((cell.per_device_batch_size, cell.max_target_length), score)
             tolerance, level = self.study.loss_tolerance, usual.loss or 0.0
@@ -795,61 +755,28 @@ class BatchWalk(CellWalk[BatchStudy]):
         return leaders if len(leaders) > 1 else ()
 
     def _fitted(self) -> tuple[BlockFit | None, int | None]:
-        """Return least squares of the blocks, against the largest figure there, and that place.
+        """Return least squares of the blocks, against the largest mean there, and that place.
 
-        Where there are no blocks it is the place of the fastest first run.
+        Without two that ran in blocks it is the place of the fastest first run.
         """
-        ids, first = self.study.ids, self.ranked[0] if self.ranked else None
-        places = {trial.id: ids.index(trial.arm) for trials in self.blocks for trial in trials}
+        places = {arm: at for at, arm in enumerate(self.study.ids) if at not in self.unfit}
+        trials = {trial.id for block in self.blocks for trial in block}
         scores = [
             # nothing compares across a change of nodes
             BlockScore(block=(run.trial.block, run.epoch), arm=run.trial.arm, value=score.value)
-            for run in self.runs.values()
-            if places.get(run.trial.id, -1) not in {-1, *self.unfit} and (score := usable(run))
+            for run in self.jobs
+            if run.trial.id in trials and run.trial.arm in places and (score := usable(run))
         ]
         ran = {score.arm for score in scores}
-        control = next((ids[at] for at in self.compared if ids[at] in ran), "")
+        control = next(
+            (arm for arm in map(self.study.ids.__getitem__, self.compared) if arm in ran), ""
+        )
         fit = fit_blocks(scores, control=control)
         if fit is None:
-            return None, first
-        estimates = {name: effect.estimate for name, effect in fit.arms.items()}
-        leader = max(estimates, key=estimates.__getitem__)
-        if estimates[leader] > 0:
-            control, fit = leader, fit_blocks(scores, control=leader)
-        lead = ids.index(control)
-        return fit, lead if fit is not None and lead in self.ranked else first
-
-    def _standing(self, at: int, lead: int) -> Standing:
-        fit, family = self.fit, max(len(self.compared) - 1, 1)
-        if fit is not None and at in self.compared:
-            pair = compare(fit, self.study.ids[at], family=family, alpha=ALPHA)
-            if isinstance(pair, Comparison):
-                reach = bonferroni(family, pair.df, alpha=ALPHA) * standard_error(pair)
-                known = Standing(change=pair.estimate, ends=pair.ci95, mde80=relative(pair.mde80))
-                if pair.estimate + reach < 0:
-                    return dataclasses.replace(known, kind=VerdictKind.SLOWER)
-                if not is_within(pair, margin=EQUIVALENCE):
-                    return known
-                why = say("a difference of {difference:size} is excluded", difference=EQUIVALENCE)
-                return dataclasses.replace(known, kind=VerdictKind.EQUIVALENT, why=(why,))
-            if (effect := fit.arms.get(self.study.ids[at])) is not None:
-                # the mean of the blocks is known, its error is not
-                return Standing(change=effect.estimate, why=(pair.reason,))
-        gap, ends, sigmas = self.scores[at] - self.scores[lead], None, CUT_SIGMAS
-        is_rough = self.study.asked.sigma is None and fit is not None and fit.df < MIN_DF
-        if self.noise is not None:
-            df = fit.df if fit is not None and math.isfinite(fit.sigma) else math.inf
-            apart = t_quantile(0.975, df) * math.sqrt(2)  # two single runs, in 95 % of pairs
-            ends = None if is_rough else (gap - apart * self.noise, gap + apart * self.noise)
-            # the same program, run on a busy machine beside two blocks, was called worse by 47 %
-            sigmas = max(sigmas, apart) if is_rough else sigmas
-        # how far a first run may lie behind by noise alone; without a block leaders stay together
-        by_chance = max(sigmas * (self.study.asked.sigma or self.noise or _SIGMA), CUT_AT)
-        is_open = at in (self.leaders if fit is None else self.compared)
-        if not is_open and gap < -by_chance:
-            return Standing(change=gap, ends=ends, kind=VerdictKind.SCREENED)
-        why = say("within {cut:size} or three standard deviations of it", cut=CUT_AT)
-        return Standing(change=gap, ends=ends, why=(why,))
+            return None, next(iter(self.ranked), None)
+        estimates = {control: 0.0, **{arm: effect.estimate for arm, effect in fit.arms.items()}}
+        lead = max(estimates, key=estimates.__getitem__)
+        return fit if lead == control else fit_blocks(scores, control=lead), places[lead]
 
     # -- what it says
 
@@ -858,46 +785,54 @@ class BatchWalk(CellWalk[BatchStudy]):
         self.fit, self.lead = self._fitted()
         is_known = self.fit is not None and math.isfinite(self.fit.sigma)
         self.noise = self.fit.sigma if self.fit and is_known else self.study.asked.sigma
-        if self.lead is not None:
-            others = (at for at in self.ranked if at != self.lead)
-            self.standings = {at: self._standing(at, self.lead) for at in others}
-        study, lead, labels = self.study, self.lead if self.is_over else None, self.study.labels
+        study, labels, lead = self.study, self.study.labels, self.lead if self.is_over else None
         tried = sorted({*self.probes, *self.unfit})
         shown = range(len(study.cells)) if study.asked.names_arms else tried
-        told = {at: self._verdict(at) for at in shown}
-        order = sorted(told, key=lambda at: (at != lead, not told[at].n, -(told[at].delta or 0.0)))
-        best = None if lead is None else told[lead]
-        verdicts = [
-            beside(told[at], best) if told[at].against == _BEST else told[at] for at in order
-        ]
-        same = [] if lead is None else [lead, *(at for at in self.standings if self.is_open(at))]
+        verdicts = {at: self._verdict(at) for at in shown}
+        same = []
+        if lead is not None:
+            others = (at for at in self.ranked if at != lead)
+            near = [at for at in others if verdicts[at].kind not in _WORSE]
+            same = [labels[at] for at in sorted([lead, *near])]
+            verdicts[lead] = self._leading(verdicts[lead], is_far=not near)
+        best = None if lead is None else verdicts[lead]
+
+        def rank(at: int) -> tuple[bool, bool, float]:
+            return at != lead, not verdicts[at].n, -(verdicts[at].delta or 0.0)
+
+        value = "" if lead is None else labels[lead]
+        largest, unfit, ceiling = self._ceiling()
+        answer = self._answer(value, best) if self.is_over else self._first_answer()
+        alike = [label for label in same if label != value]
+        also = say("cannot be told from it: {values}", values=alike) if alike else None
+        is_missing = self.is_over and best is None and not study.changing_key
         record = BatchRecord(
             sigma=self.noise,
             key=study.asked.key,
             arm="" if lead is None else study.ids[lead],
-            value="" if lead is None else labels[lead],
-            same=tuple(labels[at] for at in sorted(same)),
-        )
-        if record.value:
-            record = replace(record, files={BEST_FILE: f"{record.setting}\n"})
-        answer = self._answer(best) if self.is_over else self._first_answer()
-        alike = [label for label in record.same if label != record.value]
-        also = say("cannot be told from it: {values}", values=alike) if alike else None
-        record, ceiling = self._with_ceiling(record)
-        is_missing = self.is_over and best is None and not study.changing_key
-        record = replace(
-            record,
+            value=value,
+            same=tuple(same),
+            largest=largest,
+            unfit=unfit,
             summary=tuple(filter(None, (answer, also, ceiling))),
             objection=(answer,) if is_missing and answer else (),
+            files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
-        alpha, notes = ALPHA if self.blocks else 0.0, self._notes() if self.is_over else ()
-        return self.concluded(verdicts, record, alpha=alpha, notes=notes)
+        return self.concluded(
+            (
+                beside(verdicts[at], best) if verdicts[at].against == _BEST else verdicts[at]
+                for at in sorted(verdicts, key=rank)
+            ),
+            record,
+            alpha=ALPHA if self.blocks else 0.0,
+            notes=self._notes() if self.is_over else (),
+        )
 
-    def _with_ceiling(self, record: BatchRecord) -> tuple[BatchRecord, Message | None]:
+    def _ceiling(self) -> tuple[str, str, Message | None]:
         """Return the largest that ran and the smallest that did not fit, and both in words."""
         values = self.study.values
         if len(self.lanes) > 1 or not self.study.asked.grows:
-            return record, None
+            return "", "", None
         end = min(self.unfit, default=len(values))
         ran = max((at for at in self.scores if at < end), default=-1)
         largest, unfit = ("" if at not in range(len(values)) else values[at] for at in (ran, end))
@@ -906,7 +841,7 @@ class BatchWalk(CellWalk[BatchStudy]):
             text = "ceiling: {ran} ran, {unfit} did not fit"
         is_known = unfit or ran >= self.lanes[0].top >= 0
         ceiling = say(text, ran=largest or "none", unfit=unfit) if is_known else None
-        return replace(record, largest=largest, unfit=unfit), ceiling
+        return largest, unfit, ceiling
 
     def _first_answer(self) -> Message | None:
         """Return what single runs say, once the search is over and blocks are left to run."""
@@ -916,9 +851,9 @@ class BatchWalk(CellWalk[BatchStudy]):
         text = "first answer, by single runs: {key}={best}; blocks with {others} decide"
         return say(text, key=self.study.asked.key, best=best, others=others)
 
-    def _answer(self, best: Verdict | None) -> Message:
+    def _answer(self, value: str, best: Verdict | None) -> Message:
         """Return the recommendation, or why there is none."""
-        key, value = self.study.asked.key, self.study.labels[self.lead or 0]
+        key = self.study.asked.key
         if best is not None:
             speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
             return say("recommended: {key}={value}{speed}", key=key, value=value, speed=speed)
@@ -931,10 +866,6 @@ class BatchWalk(CellWalk[BatchStudy]):
         elif all(lane.top < lane.places.start for lane in self.lanes):
             why = say("none fits, says compiled memory")
         return say("no value of {key} is recommended: {why}", key=key, why=why)
-
-    def is_open(self, at: int) -> bool:
-        """Whether a value that ran is not told from the best."""
-        return self.standings[at].kind not in (VerdictKind.SLOWER, VerdictKind.SCREENED)
 
     def _verdict(self, at: int) -> Verdict:
         runs, arm = self.by_place[at], self.study.ids[at]
@@ -949,8 +880,8 @@ class BatchWalk(CellWalk[BatchStudy]):
             return dropped(base, why) if is_dropped else decided(base, VerdictKind.INVALID, why)
         if at not in self.scores:
             return screened(base, say("it stood still; it is run again"))
-        flags, in_blocks = score_flags(runs), lost_runs([run for run in runs if run.trial.block])
-        base = replace(base, reasons=flags, lost=in_blocks)
+        in_blocks = lost_runs([run for run in runs if run.trial.block])
+        base = replace(base, reasons=score_flags(runs), lost=in_blocks)
         if at in self.another_loss:
             return undecided(replace(base, against=None), self.another_loss[at])
         if self.is_over:
@@ -960,34 +891,64 @@ class BatchWalk(CellWalk[BatchStudy]):
         return screened(base, say("so far"))
 
     def _of_speed(self, base: Verdict, at: int) -> Verdict:
-        """Return the verdict on a size that ran, once everything is over."""
-        fit, lead = self.fit, self.lead
-        is_in = fit is not None and at in self.compared and (at == lead or base.arm in fit.arms)
-        if fit is None or not is_in:
+        """Return the verdict on a size that ran; that on the best is left open."""
+        fit, is_best = self.fit, at == self.lead
+        if fit is None or not (at in self.compared and (is_best or base.arm in fit.arms)):
             base = replace(base, method=say(ITS_FIRST_RUN))
-        else:
-            runs = [run for run in self.by_place[at] if run.trial.block and usable(run)]
-            jobs, base = base.job_ids, measured(base, runs)
-            how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
-            base = replace(base, job_ids=jobs, n=len(runs), method=how)
-        if at == lead:
-            return self._leading(base, is_in=is_in)
-        found = self.standings[at]
-        base = replace(changed(base, found.change, found.ends), mde80=found.mde80)
-        return decided(base, found.kind, *found.why)
+            return base if is_best else self._of_first_run(base, at)
+        runs = [run for run in self.by_place[at] if run.trial.block and usable(run)]
+        how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
+        base = replace(measured(base, runs), job_ids=base.job_ids, n=len(runs), method=how)
+        if is_best:
+            return base
+        pair, family = self._compared(at), max(len(self.compared) - 1, 1)
+        if isinstance(pair, NoComparison):  # the mean of the blocks is known, its error is not
+            return undecided(changed(base, fit.arms[base.arm].estimate), pair.reason)
+        base = replace(changed(base, pair.estimate, pair.ci95), mde80=relative(pair.mde80))
+        if pair.estimate + bonferroni(family, pair.df, alpha=ALPHA) * standard_error(pair) < 0:
+            return decided(base, VerdictKind.SLOWER)
+        if not is_within(pair, margin=EQUIVALENCE):
+            return undecided(base)
+        why = say("a difference of {difference:size} is excluded", difference=EQUIVALENCE)
+        return decided(base, VerdictKind.EQUIVALENT, why)
 
-    def _leading(self, base: Verdict, *, is_in: bool) -> Verdict:
-        """Return the verdict on the size of the largest figure: FASTER where it beats every other.
+    def _of_first_run(self, base: Verdict, at: int) -> Verdict:
+        fit, sigma, noise = self.fit, self.study.asked.sigma, self.noise
+        gap, ends, sigmas = self.scores[at] - self.scores[self.lead or 0], None, CUT_SIGMAS
+        is_rough = sigma is None and fit is not None and fit.df < MIN_DF
+        if noise is not None:
+            df = fit.df if fit is not None and math.isfinite(fit.sigma) else math.inf
+            apart = t_quantile(0.975, df) * math.sqrt(2)  # two single runs, in 95 % of pairs
+            ends = None if is_rough else (gap - apart * noise, gap + apart * noise)
+            # the same program, run on a busy machine beside two blocks, was called worse by 47 %
+            sigmas = max(sigmas, apart) if is_rough else sigmas
+        base = changed(base, gap, ends)
+        # how far a first run may lie behind by noise alone; without a block leaders stay together
+        by_chance = max(sigmas * (sigma or noise or _SIGMA), CUT_AT)
+        is_open = at in (self.leaders if fit is None else self.compared)
+        if not is_open and gap < -by_chance:
+            return decided(base, VerdictKind.SCREENED)
+        text = "within {cut:size} or three standard deviations of it"
+        return undecided(base, say(text, cut=CUT_AT))
+
+    def _compared(self, at: int) -> Comparison | NoComparison:
+        """Return a size beside the best of the blocks."""
+        family = max(len(self.compared) - 1, 1)
+        return compared(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
+
+    def _leading(self, base: Verdict, *, is_far: bool) -> Verdict:
+        """Return the verdict on the best: FASTER where every other is shown to be slower.
 
         Its change is then against the next of its blocks. Where one of them cannot be told from it,
         or it ran once, nothing is shown.
         """
-        is_far = not any(map(self.is_open, self.standings))
-        told = {at: found for at, found in self.standings.items() if found.mde80 is not None}
-        if is_in and is_far and told:
-            at = max(told, key=lambda at: told[at].change)
-            low, high = told[at].ends or (math.nan, math.nan)
-            base = changed(base, -told[at].change, (-high, -low))
+        pairs = {at: self._compared(at) for at in self.compared if at != self.lead}
+        shown = {at: pair for at, pair in pairs.items() if isinstance(pair, Comparison)}
+        is_in = self.fit is not None and self.lead in self.compared
+        if is_in and is_far and shown:
+            at = max(shown, key=lambda at: shown[at].estimate)
+            low, high = shown[at].ci95
+            base = changed(base, -shown[at].estimate, (-high, -low))
             base = replace(base, against=say("the next, {value}", value=self.study.labels[at]))
             return decided(base, VerdictKind.FASTER, _BEST)
         base = replace(base, against=None)
@@ -1027,10 +988,10 @@ class BatchWalk(CellWalk[BatchStudy]):
         return decided(base, VerdictKind.SCREENED, say("not run: {why}", why=why))
 
     def _notes(self) -> Iterator[Message]:
-        unknown = next((e.said for e in self.answers.values() if e.fits is None), "")
+        unknown = next((memory.said for memory in self.memory.values() if memory.fits is None), "")
         if unknown:
             yield say("no compiled memory, so jobs looked for the ceiling: {why}", why=unknown)
-        elif self.answers:
+        elif self.memory:
             yield self._compiled()
         if self.stopped:
             yield say("stopped: {why}", why=self.stopped)
@@ -1049,7 +1010,7 @@ class BatchWalk(CellWalk[BatchStudy]):
     def _compiled(self) -> Message:
         """Return what compiling says of the sizes."""
         sizes, limit_gib, by = [], 0.0, ""
-        for at, memory in sorted(self.answers.items()):
+        for at, memory in sorted(self.memory.items()):
             gib = (memory.needed_bytes or 0) / 2**30
             text = "{value}: {gib:.3g}" if gib else "{value}: more than there is"
             sizes.append(say(text, value=self.study.labels[at], gib=gib))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,17 +23,19 @@ from pytest_xlatune.model.failure import CLASS_OF_STATE, FailureClass
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
+    Aim,
     Answer,
     Answered,
     Ask,
     Decision,
+    DeclaredStudy,
     History,
     OnNodeFailure,
     Outlook,
@@ -62,7 +64,6 @@ class CellWalk(ABC, Generic[C]):
     rests on what the walk saw.
 
     Attributes:
-        study: whose question it is.
         results: its scored trials in a history, by id: the order of arrival says nothing.
         planned: the trials of all stages so far, in order.
         pending: those of the last stage that are not over.
@@ -73,7 +74,7 @@ class CellWalk(ABC, Generic[C]):
         self.study = study
         self.results: Mapping[str, TrialResult] = {
             result.trial.id: result
-            for result in sorted(history, key=lambda each: each.trial.id)
+            for result in sorted(history, key=lambda result: result.trial.id)
             if result.trial.protocol.is_scored
             and is_ours(result.trial, protocols=study.protocols, study=study.name)
         }
@@ -89,12 +90,6 @@ class CellWalk(ABC, Generic[C]):
     def conclusion(self) -> Conclusion:
         """Return what follows from the walk, however far it came."""
 
-    def go(self) -> Self:
-        """Walk as far as the history reaches; return itself."""
-        with suppress(_StageOpenError):
-            self.walk()
-        return self
-
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
         """Return the results of a stage, in its order; the walk ends here where one is not over.
 
@@ -107,7 +102,7 @@ class CellWalk(ABC, Generic[C]):
         if self.pending:
             self.later = later
             raise _StageOpenError
-        return self.of(trials)
+        return self.results_of(trials)
 
     def over(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial that is over; None of another."""
@@ -120,7 +115,7 @@ class CellWalk(ABC, Generic[C]):
         score = usable(result) if result is not None else None
         return None if score is None else score.value
 
-    def of(self, trials: Sequence[Trial]) -> list[TrialResult]:
+    def results_of(self, trials: Iterable[Trial]) -> list[TrialResult]:
         """Return the results of trials, as far as there are any."""
         return [self.results[trial.id] for trial in trials if trial.id in self.results]
 
@@ -163,13 +158,30 @@ class CellWalk(ABC, Generic[C]):
     def by_arm(self) -> dict[str, list[TrialResult]]:
         """The results of all stages by arm, in the order of the stages; once the walk has ended."""
         results: dict[str, list[TrialResult]] = {arm.id: [] for arm in self.study.compared(())}
-        for result in self.of(self.planned):
+        for result in self.results_of(self.planned):
             for arm in self.arms_of(result.trial):
                 results[arm].append(result)
         return results
 
 
 W = TypeVar("W", bound=CellWalk[Any])
+
+
+class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
+    """A study of cells, as a sweep file declares it.
+
+    Attributes:
+        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ()  # demands; None demands nothing
+    peak_tflops: Real | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("peak_tflops", *self.positive):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{self.kind}: {name} is {value}, expected a positive number")
 
 
 class CellArms(Study, Generic[W], frozen=True, kw_only=True):
@@ -195,10 +207,33 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
         """What it costs at most."""
         return self.budget
 
-    @property
-    def jobs(self) -> Mapping[str, int]:
-        """The budget, and the one to ask for where it is too small: of a message."""
-        return {"budget": self.budget, "ask": self.most_jobs}
+    def refuse_budget(self, what: str, *, least: int, most: int) -> None:
+        """Refuse a budget below the `least` jobs that it needs, as `what` says; `most` it takes.
+
+        Raises:
+            ConfigError: naming the budget to ask for.
+        """
+        if self.budget < least:
+            raise ConfigError(
+                f"{what}, the budget is {self.budget}; ask for --xlatune-budget {most}, "
+                "which is the most that it takes"
+            )
+
+    def refuse_nodes(self, names: Sequence[str], *, least: int) -> None:
+        """Refuse a list of fewer nodes than `least`, or that names one twice, in whatever case.
+
+        Raises:
+            ConfigError: with the list.
+        """
+        if len(names) < least:
+            raise ConfigError(
+                f"a study of {self.asked.kind} compares nodes with each other: {len(names)} nodes "
+                f"are named, at least {least} are needed (--xlatune-nodelist 'node[001-008]')"
+            )
+        if len({name.lower() for name in names}) < len(names):
+            raise ConfigError(
+                f"the node list {','.join(names)} names a node twice; name each node once"
+            )
 
     @abstractmethod
     def begin(self, history: History) -> W:
@@ -207,7 +242,10 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
     @remembered
     def walked(self, history: History) -> W:
         """Return the walk as far as a history reaches."""
-        return self.begin(history).go()
+        walk = self.begin(history)
+        with suppress(_StageOpenError):
+            walk.walk()
+        return walk
 
     @remembered
     def decide(self, history: History) -> Decision:
@@ -290,25 +328,10 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
         del history
         return self.every_arm
 
-    def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on an arm, once everything is over."""
-        if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
-            return NEVER
-        if question.about in (Ask.BEST, Ask.PROVEN):
-            return Answer(state=Answered.YES)
-        decision = self.decide(history)
-        if decision.due:
-            return NOT_YET
-        verdict = decision.conclusion.verdict(question.name)
-        return NEVER if verdict is None else Answer(state=Answered.YES, verdict=verdict)
-
-
-class RankedCells(CellArms[W], frozen=True, kw_only=True):
-    """Cells of which one may be recommended; one that could not be measured has no verdict."""
-
-    @abstractmethod
     def best(self, conclusion: Conclusion) -> str:
         """Return the id of the recommended arm; "" where there is none."""
+        del conclusion
+        return ""
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the verdict on an arm, or the recommended one, once everything is over."""
@@ -319,7 +342,10 @@ class RankedCells(CellArms[W], frozen=True, kw_only=True):
             return NOT_YET
         if question.about in (Ask.BEST, Ask.PROVEN):
             return named(self.best(decision.conclusion), decision.arms)
-        return told(decision.conclusion.verdict(question.name))
+        verdict = decision.conclusion.verdict(question.name)
+        if verdict is not None and self.traits.aim is Aim.ACCUSES:
+            return Answer(state=Answered.YES, verdict=verdict)  # what cannot run is a finding too
+        return told(verdict)
 
 
 def decided(verdict: Verdict, kind: VerdictKind, *reasons: Message) -> Verdict:
@@ -390,47 +416,6 @@ def _with_change(verdict: Verdict) -> Message:
     low, high = verdict.ci95
     text = "{arm} {change:percent} ({low:percent} to {high:percent})"
     return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
-
-
-def refuse_budget(what: str, *, budget: int, least: int, most: int) -> None:
-    """Refuse a budget below the `least` jobs that a study needs, as `what` says; `most` it takes.
-
-    Raises:
-        ConfigError: naming the budget to ask for.
-    """
-    if budget < least:
-        raise ConfigError(
-            f"{what}, the budget is {budget}; ask for --xlatune-budget {most}, which is the most "
-            "that it takes"
-        )
-
-
-def refuse_unless_positive(what: str, **values: float | None) -> None:
-    """Refuse a demand that is no positive, finite number; None demands nothing.
-
-    Raises:
-        ConfigError: naming the study `what`, and the demand.
-    """
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{what}: {name} is {value}, expected a positive number")
-
-
-def refuse_nodes(names: Sequence[str], *, least: int, study: str) -> None:
-    """Refuse a list of fewer nodes than a study needs, or that names one twice, in whatever case.
-
-    Raises:
-        ConfigError: with the list.
-    """
-    if len(names) < least:
-        raise ConfigError(
-            f"a {study} study compares its nodes with each other: {len(names)} nodes are named, "
-            f"at least {least} are needed (--xlatune-nodelist 'node[001-008]')"
-        )
-    if len({name.lower() for name in names}) < len(names):
-        raise ConfigError(
-            f"the node list {','.join(names)} names a node twice; name each node once"
-        )
 
 
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:

@@ -47,18 +47,17 @@ from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.validity import different_loss
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Policy, Traits, name_of
+from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (
     OF_THE_NODES,
     CellArms,
     CellWalk,
+    DeclaredCells,
     decided,
     dropped,
     in_a_sentence,
     is_excused,
     not_accused,
-    refuse_budget,
-    refuse_unless_positive,
     undecided,
     waves_in,
     within_spread,
@@ -180,7 +179,7 @@ class Load(Written, frozen=True, kw_only=True):
         )
 
 
-class Commits(DeclaredStudy, frozen=True, kw_only=True):
+class Commits(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
 
     Without loads a range `main..HEAD` is searched for the commit that changed the speed. With
@@ -189,18 +188,16 @@ class Commits(DeclaredStudy, frozen=True, kw_only=True):
     Attributes:
         commits: a range or names, where `--xlatune-commits` does not say it.
         loads: models and node counts of the table.
-        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this study from the last one of the same commits.
     """
 
     kind: ClassVar[str] = KIND
     commits: str = ""
     loads: tuple[Load, ...] = ()
-    peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
-        refuse_unless_positive("commits", peak_tflops=self.peak_tflops)
+        super().__post_init__()
         names = [load.name for load in self.loads]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -253,7 +250,7 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
         least = 4 * PAIRS + 1 if self.is_search else len(self.cells)
         kind = "a search" if self.is_search else counted(len(self.cells), "first run")
         what = f"commits: {kind} takes {least} jobs or more"
-        refuse_budget(what, budget=self.budget, least=least, most=self.most_jobs)
+        self.refuse_budget(what, least=least, most=self.most_jobs)
 
     @cached_property
     def name(self) -> str:
@@ -346,11 +343,7 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
 
 
 class CommitWalk(CellWalk[CommitStudy]):
-    """What a search and a table have in common: a place is a commit, or a load on one.
-
-    Attributes:
-        by_place: the results of each place.
-    """
+    """What a search and a table have in common: a place is a commit, or a load on one."""
 
     def __init__(self, study: CommitStudy, history: History) -> None:
         super().__init__(study, history)
@@ -451,35 +444,23 @@ class Sides:
 
 
 class Halving(CommitWalk):
-    """One search as far as it came, and what it shows of where the change lies.
+    """One search as far as it came, and what it shows of where the change lies."""
 
-    Attributes:
-        found: the word of the answer, once there is one.
-        last: the place of the last commit.
-        looks: the pairs of the ends.
-        steps: the runs that halve the range, in their order, of which `most_steps` are allowed.
-        skipped: the commits that could not be measured.
-        belief: where the change lies, by the ends and the steps.
-        suspect, parent: the commit that is confirmed, and the nearest before it that can run.
-        fresh: the pairs that confirm.
-        confirmed: the change there and its 95 % interval, `is_confirmed` where it is shown.
-    """
-
-    found = ""
-    looks: tuple[Trial, ...] = ()
-    steps: tuple[TrialResult, ...] = ()
-    most_steps = 0
-    skipped: frozenset[int] = frozenset()
-    belief: Posterior | None = None
+    found = ""  # the word of the answer, once there is one
+    looks: tuple[Trial, ...] = ()  # the pairs of the ends
+    steps: tuple[TrialResult, ...] = ()  # the runs that halve the range
+    skipped: frozenset[int] = frozenset()  # the commits that could not be measured
+    belief: Posterior | None = None  # where the change lies, by the ends and the steps
     suspect: int | None = None
-    parent = 0
-    fresh: tuple[Trial, ...] = ()
-    confirmed: tuple[float, tuple[float, float]] | None = None
+    parent = 0  # the nearest commit before the suspect that can run
+    fresh: tuple[Trial, ...] = ()  # pairs of the suspect and its parent
+    confirmed: tuple[float, tuple[float, float]] | None = None  # the change there, its interval
     is_confirmed = False
 
-    def __init__(self, study: CommitStudy, history: History) -> None:
-        super().__init__(study, history)
-        self.last = len(study.cells) - 1
+    @property
+    def last(self) -> int:
+        """The place of the last commit."""
+        return self.study.commits - 1
 
     def walk(self) -> None:
         """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
@@ -497,14 +478,14 @@ class Halving(CommitWalk):
             self.found = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
             return
         left = study.budget - len(self.looks) - 2 * PAIRS
-        self.most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
+        most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
         runs = [e for e in self.results.values() if e.trial.stage == STEP and e.status.is_final]
         steps = {run.trial.block: run for run in runs}
-        numbers = takewhile(steps.__contains__, range(1, self.most_steps + 1))
+        numbers = takewhile(steps.__contains__, range(1, most_steps + 1))
         self.steps = tuple(steps[number] for number in numbers)
         self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if usable(e) is None)
         belief = self.belief = self._belief(self.steps)
-        if belief.most < SURE and len(self.steps) < self.most_steps:
+        if belief.most < SURE and len(self.steps) < most_steps:
             arm = study.every_arm[belief.splitting()]
             still = sum(mass > _LIKELY for mass in belief.mass)
             step = study.trial_of(arm, STEP, block=len(self.steps) + 1)
@@ -580,7 +561,7 @@ class Halving(CommitWalk):
         # with several small losses a single commit was accused of all
         if self.unexplained:  # several commits changed it, and the belief knows of one
             return 0, self.last
-        low, high = self._belief((*self.steps, *self.of(self.fresh))).holding(SURE)
+        low, high = self._belief((*self.steps, *self.results_of(self.fresh))).holding(SURE)
         return self._before(low), high
 
     def conclusion(self) -> Conclusion:
@@ -705,20 +686,7 @@ class Halving(CommitWalk):
 
 
 class CommitTable(CommitWalk):
-    """One table as far as it came, and what it shows; a place is a load on a commit.
-
-    Attributes:
-        firsts: the first run of each place.
-        newly_broken: commit -> the models that it broke, where they are so many that it is given
-            up.
-        screen: the first runs that are wanted.
-        before: place -> that of the load on the nearest commit before on which it ran.
-        differences: place -> its first run against that there, log ratio.
-        sigma: standard deviation of a difference, changed loads hardly counted; None with too few.
-        unlike: places that should be run again, the largest loss first; gains come last.
-        is_screened: whether the first runs are over.
-        suspects: places that run again.
-    """
+    """One table as far as it came, and what it shows; a place is a load on a commit."""
 
     is_screened = False
     suspects: Sequence[int] = ()
@@ -732,9 +700,11 @@ class CommitTable(CommitWalk):
         for at in range(len(values)):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
                 broken.setdefault(at % count, {})[models[at // count]] = None
+        # commit -> the models that it broke, where they are so many that it is given up
         self.newly_broken = {at: [*own] for at, own in broken.items() if len(own) >= BROKEN_MODELS}
         self.screen: list[Trial] = []
-        self.before, self.differences = dict[int, int](), dict[int, float]()
+        self.before = dict[int, int]()  # place -> that of the load on the nearest commit that ran
+        self.differences = dict[int, float]()  # place -> its first run against that there
         for load in range(study.loads):
             places = range(load * count, load * count + count)
             # with one commit's runs before the other's in all loads, a drift is a regression of all
@@ -749,6 +719,7 @@ class CommitTable(CommitWalk):
         low = -max(SUSPECT_SIGMAS * (self.sigma or 0.0), SUSPECT_AT)
         high = max(PROMISING_SIGMAS * (self.sigma or 0.0), PROMISING_AT)
         unlike = [at for at, value in self.differences.items() if not low <= value <= high]
+        # the largest loss first; gains come last
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def walk(self) -> None:

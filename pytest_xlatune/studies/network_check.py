@@ -25,7 +25,6 @@ from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.pairs import CellsRecord, PairFound
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
@@ -38,19 +37,17 @@ from pytest_xlatune.stats.beside import (
     slower,
     spread_of,
 )
-from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Traits
+from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     ACCUSED,
     CellArms,
     CellWalk,
+    DeclaredCells,
     decided,
     dropped,
     in_a_sentence,
     is_excused,
     not_accused,
-    refuse_budget,
-    refuse_nodes,
-    refuse_unless_positive,
     undecided,
     worst_first,
 )
@@ -108,23 +105,18 @@ class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
     kind: ClassVar[str] = KIND
 
 
-class Network(DeclaredStudy, frozen=True, kw_only=True):
+class Network(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Network())`, and the nodes that it is run on.
 
     Attributes:
         racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`; () runs every
             pair. With racks, every pair inside each rack and one pair between each two racks.
-        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
 
     kind: ClassVar[str] = KIND
     racks: dict[str, str] = msgspec.field(default_factory=dict)
-    peak_tflops: Real | None = None
     key: str = ""
-
-    def __post_init__(self) -> None:
-        refuse_unless_positive("network", peak_tflops=self.peak_tflops)
 
     def study(self, asked: Asked) -> NetworkStudy:
         """Return the study of the pinned nodes in pairs."""
@@ -146,7 +138,7 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
     budget: int = 50
 
     def __post_init__(self) -> None:
-        refuse_nodes(self.nodes, least=MIN_NODES, study="network")
+        self.refuse_nodes(self.nodes, least=MIN_NODES)
         racks = self.racks.values()
         placed = Counter(chain(*racks))
         wrong = [name for name in self.nodes if placed[name] != 1]
@@ -159,7 +151,7 @@ class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True
                 + (f", and in none or in two: {', '.join(wrong[:8])}" if wrong else "")
             )
         what = f"{len(self.nodes)} nodes need up to {self.most_jobs} jobs"
-        refuse_budget(what, budget=self.budget, least=self.most_jobs, most=self.most_jobs)
+        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
 
     # -- nodes, racks and pairs
 
@@ -372,7 +364,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         """Find the nodes that cannot communicate: two failed pairs with different partners."""
         failed: dict[Pair, TrialResult] = {}
         worked: Counter[str] = Counter()
-        for result in self.of([*chain(*self.study.round_trials)]):
+        for result in self.results_of(chain(*self.study.round_trials)):
             if usable(result) is not None:
                 worked.update(self.study.pair_of(result.trial))
             elif result.status.is_final and not is_excused(result):
@@ -618,7 +610,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
 
     def _open_links(self) -> Iterator[Pair]:
         """Yield the pair that was confirmed, and those without a score although both nodes work."""
-        for result in self.of([*chain(*self.study.round_trials)]):
+        for result in self.results_of(chain(*self.study.round_trials)):
             pair = self.study.pair_of(result.trial)
             if pair == self.link or (pair not in self.values and not self.out.keys() & {*pair}):
                 yield pair
@@ -626,7 +618,7 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     def _link(self, pair: Pair) -> Verdict:
         """Return the verdict on a pair, its two nodes with other partners beside it."""
         study, against = self.study, say("its nodes with other partners")
-        runs = [result for result in self.of(self.planned) if study.pair_of(result.trial) == pair]
+        runs = [run for run in self.by_arm[pair[0].lower()] if study.pair_of(run.trial) == pair]
         base = replace(so_far(runs[0].trial.arm, runs), against=against)
         if pair == self.link and self.loss:
             base = _as_shown(base, self.loss, say("{runs:+run} beside them", runs=self.loss.n))

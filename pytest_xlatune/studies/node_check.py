@@ -39,7 +39,6 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     Aim,
     Asked,
-    DeclaredStudy,
     History,
     OnNodeFailure,
     Policy,
@@ -49,14 +48,12 @@ from pytest_xlatune.studies.cell_arms import (
     LEVEL,
     CellArms,
     CellWalk,
+    DeclaredCells,
     decided,
     dropped,
     in_a_sentence,
     is_excused,
     not_accused,
-    refuse_budget,
-    refuse_nodes,
-    refuse_unless_positive,
     undecided,
     within_spread,
     worst_first,
@@ -101,7 +98,7 @@ class NodesRecord(CellsRecord, frozen=True, kw_only=True):
     kind: ClassVar[str] = KIND
 
 
-class Nodes(DeclaredStudy, frozen=True, kw_only=True):
+class Nodes(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
 
     Attributes:
@@ -109,28 +106,22 @@ class Nodes(DeclaredStudy, frozen=True, kw_only=True):
         reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
             without it the median of these nodes is all that they are held against.
         floor_tgs: Tokens/s/device of which the report says which nodes are below; None is none.
-        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
         key: what tells this check from the last one, e.g. a date: runs of another key are not used.
     """
 
     kind: ClassVar[str] = KIND
+    positive: ClassVar[tuple[str, ...]] = ("reference_tgs", "floor_tgs")
     # a node 3 % slow among bad jobs is found in 55 % of the checks with 4, in 73 % with 8
     # (python benchmarks/node_rates.py)
     rounds: int = 4
     reference_tgs: Real | None = None
     floor_tgs: Real | None = None
-    peak_tflops: Real | None = None
     key: str = ""
 
     def __post_init__(self) -> None:
         if self.rounds < MIN_ROUNDS:
             raise ConfigError(f"nodes: {self.rounds} rounds, expected at least {MIN_ROUNDS} rounds")
-        refuse_unless_positive(
-            "nodes",
-            reference_tgs=self.reference_tgs,
-            floor_tgs=self.floor_tgs,
-            peak_tflops=self.peak_tflops,
-        )
+        super().__post_init__()
 
     def study(self, asked: Asked) -> NodeStudy:
         """Return the study of the pinned nodes, each by itself."""
@@ -163,9 +154,9 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         names = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
-        refuse_nodes(names, least=MIN_NODES, study="node")
+        self.refuse_nodes(names, least=MIN_NODES)
         what = f"{len(names)} nodes need up to {self.most_jobs} jobs"
-        refuse_budget(what, budget=self.budget, least=self.most_jobs, most=self.most_jobs)
+        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
 
     @property
     def policy(self) -> Policy:
@@ -218,22 +209,40 @@ class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
 class NodeWalk(CellWalk[NodeStudy]):
     """One check as far as it came, and what it shows."""
 
-    is_screened = False  # whether the first run of every node is over
+    is_screened = False  # whether every node has had its first run
     suspects: tuple[str, ...] = ()  # the nodes that are run again
     controls: tuple[str, ...] = ()  # those beside them
     rounds = 0  # those that were begun
 
+    def __init__(self, study: NodeStudy, history: History) -> None:
+        super().__init__(study, history)
+        self.screen = [study.trial_of(arm, SCREEN) for arm in study.every_arm]
+        self.first = self.results_of(self.screen)
+        scores = {result.trial.arm: usable(result) for result in self.first}
+        self.values = {name: score.value for name, score in scores.items() if score}
+        self.level = median(self.values.values()) if self.values else math.nan
+        self.sigma = spread_of([*self.values.values()]) if self.values else math.nan
+        # so many nodes failed that it is what they share, and no node's fault
+        failed = sum(result.status.is_final and usable(result) is None for result in self.first)
+        self.is_common = failed > len(self.values) or len(self.values) < MIN_NODES
+        faulty = {result.trial.arm for result in self.first if hard_errors(result)}
+        limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
+        able = {name: value for name, value in self.values.items() if name not in faulty}
+        self.low = sorted((n for n in able if able[n] < limit), key=lambda name: (able[name], name))
+        good = (name for name in able if name not in self.low)
+        self.nearest = sorted(good, key=lambda name: (abs(able[name] - self.level), name))
+        reference = study.asked.reference_tgs
+        self.shift = self.level - math.log(reference) if reference and self.values else None
+
     def walk(self) -> None:
         """Run every node once, then rounds of those that are low, beside controls."""
         study = self.study
-        self.run([study.trial_of(arm, SCREEN) for arm in study.every_arm])
+        self.run(self.screen)
         self.is_screened = True
         if self.is_common or not self.low:
             return
-        self.suspects = self.low[: study.most_suspects]
-        good = (name for name in self.values if name not in {*self.low, *self.faulty})
-        nearest = sorted(good, key=lambda name: (abs(self.values[name] - self.level), name))
-        self.controls = tuple(nearest[:CONTROLS])
+        self.suspects = tuple(self.low[: study.most_suspects])
+        self.controls = tuple(self.nearest[:CONTROLS])
         names = [*self.suspects, *self.controls]
         # what failed in a round is in no later one
         while self.rounds < study.asked.rounds and {*names} & {*self.suspects}:
@@ -243,52 +252,6 @@ class NodeWalk(CellWalk[NodeStudy]):
             results = self.run(trials, later=(study.asked.rounds - self.rounds) * len(trials))
             lost = {e.trial.arm for e in results if usable(e) is None or hard_errors(e)}
             names = [name for name in names if name not in lost]
-
-    # -- what the runs show
-
-    @cached_property
-    def first(self) -> list[TrialResult]:
-        """The first runs so far."""
-        return [result for result in self.of(self.planned) if result.trial.stage == SCREEN]
-
-    @cached_property
-    def values(self) -> Mapping[str, float]:
-        """Node -> log score of its first run."""
-        return {result.trial.arm: score.value for result in self.first if (score := usable(result))}
-
-    @cached_property
-    def level(self) -> float:
-        """The median node's log score."""
-        return median(self.values.values()) if self.values else math.nan
-
-    @cached_property
-    def sigma(self) -> float:
-        """How far nodes' first runs are apart, slow ones hardly counted."""
-        return spread_of(list(self.values.values()))
-
-    @cached_property
-    def is_common(self) -> bool:
-        """Whether so many nodes failed that it is what they share, and no node's fault."""
-        failed = sum(result.status.is_final and usable(result) is None for result in self.first)
-        return failed > len(self.values) or len(self.values) < MIN_NODES
-
-    @cached_property
-    def faulty(self) -> frozenset[str]:
-        """The nodes whose own log named a hard error by the end of their first run."""
-        return frozenset(result.trial.arm for result in self.first if hard_errors(result))
-
-    @cached_property
-    def low(self) -> tuple[str, ...]:
-        """The nodes whose first run is low, the lowest first; not those whose fault is known."""
-        limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
-        low = (n for n, v in self.values.items() if v < limit and n not in self.faulty)
-        return tuple(sorted(low, key=lambda name: (self.values[name], name)))
-
-    @property
-    def shift(self) -> float | None:
-        """The median node against the reference, a log ratio; None without one."""
-        reference = self.study.asked.reference_tgs
-        return self.level - math.log(reference) if reference and self.values else None
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:

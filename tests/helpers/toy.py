@@ -18,7 +18,7 @@ from pytest_xlatune.model.text import rate
 from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Asked, DeclaredStudy, History, OnNodeFailure, Policy
-from pytest_xlatune.studies.cell_arms import CellWalk, RankedCells
+from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
 from pytest_xlatune.studies.verdicts import so_far, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
 
@@ -43,7 +43,7 @@ class Toy(DeclaredStudy, frozen=True, kw_only=True):
         return ToyStudy(cells=tuple(asked.variants.values()), repeats=self.rounds)
 
 
-class ToyStudy(RankedCells["ToyWalk"], frozen=True, kw_only=True):
+class ToyStudy(CellArms["ToyWalk"], frozen=True, kw_only=True):
     """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
 
     cells: tuple[Cell, ...]

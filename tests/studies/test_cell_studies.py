@@ -123,7 +123,7 @@ REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
     (batch, {"own": None}, "needs to know where to begin"),
     (batch, {"sizes": (4, 4)}, "expected two or more, each once"),
     (batch, {"sizes": (4,)}, "expected two or more"),
-    (batch, {"sizes": (4, -1)}, "a size of -1 is -1, expected a positive number"),
+    (batch, {"sizes": (4, -1)}, "a size is -1, expected a positive number"),
     (batch, {"start": 0.0}, "start is 0.0, expected a positive number"),
     (batch, {"key": "XLA_FLAGS", "sizes": ("a", "b")}, "tune flags by profiles"),
     (batch, {"start": 8, "step": 0.01}, "change step=, smallest= or largest="),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_html, add_json, add_options, options_of
-from pytest_xlatune.cli.show import Output
+from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.show import Output, write_file
 from pytest_xlatune.model.errors import ConfigError, Exit
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.history import by_date, history
+from pytest_xlatune.report.page import document_page, html
 from pytest_xlatune.tasks.measured import studies_below
 
 
@@ -28,9 +30,21 @@ def add_history(parser: argparse.ArgumentParser) -> None:
         "FSDP=8`, `FSDP=8`), its id, or the sweep's name",
     )
     add_json(parser)
-    add_html(parser)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as an HTML page too")
     add_options(parser, only=("workdir", "config"))
-    parser.set_defaults(run=_history)
+    parser.set_defaults(run=_history, write_page=write_page)
+
+
+def write_page(document: Document, path: Path, source: str) -> None:
+    """Write a document as a page; `source` is where its figures come from.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        write_file(path, html(document_page(document, source=source)))
+    except OSError as error:
+        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
 
 
 def _history(arguments: argparse.Namespace) -> Output:

@@ -104,11 +104,6 @@ def add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="show each row of a long table")
 
 
-def add_html(parser: argparse.ArgumentParser) -> None:
-    """Add `--html` to a command."""
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as an HTML page too")
-
-
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """Add `--yes` to a command that runs trials."""
     parser.add_argument(

@@ -22,7 +22,6 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.page import document_page, html
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
@@ -70,7 +69,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
             shown.append(each)
     document = None if page is None else next(iter(shown or output.documents), None)
     if page is not None and document is not None:  # nothing was found: no page either
-        _write_page(document, page, source=output.source)
+        arguments.write_page(document, page, output.source)
         blank = [""] if document.brief else []
         show([*blank, f"written: {page}"] if shown else [])
     complain(output.notes)
@@ -137,14 +136,14 @@ def write_files(texts: Mapping[Path, str]) -> None:
     """
     for path, text in texts.items():
         try:
-            _write(path, text)
+            write_file(path, text)
         except OSError as error:
             why = error.strerror or error
             raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
     show(f"written: {path}" for path in texts)
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Write a file that a person named, wherever it is."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         # a pipe or a device: nothing takes its place, and a pipe that no program reads is an error
@@ -176,15 +175,3 @@ def check_page(path: Path | None) -> None:
         raise ConfigError(NO_JINJA)
     if path.is_dir():
         raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")
-
-
-def _write_page(document: Document, path: Path, *, source: str) -> None:
-    """Write a document as a page; `source` is where its figures come from.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        _write(path, html(document_page(document, source=source)))
-    except OSError as error:
-        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
+    BELOW,
     Change,
     change,
     difference,
@@ -157,7 +158,7 @@ def run_time_settings(
         # XLA prints a list that was emptied as it prints a default: not at all
         flags |= {name: value for name, value in asked.items() if not value}
     # a flag that acts on the program alone runs alike where programs are equal
-    in_program = {name for name, expected in expectations().items() if expected.fact is not None}
+    in_program = {name for name, seen in expectations().items() if seen.fact not in BELOW}
     return {
         **{f"--{name}": value for name, value in flags.items() if name not in in_program},
         **profile.env,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.cli.history import write_page
 from pytest_xlatune.cli.show import Output, present
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import (
@@ -48,7 +49,9 @@ def given(*documents: Document, status: int = 0, problems: tuple[str, ...] = ())
 
 
 def asked(**said: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"json": False, "html": None, **said})
+    return argparse.Namespace(
+        **{"json": False, "html": None, "write_page": write_page, **said}
+    )
 
 
 def test_each_form_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,8 +109,7 @@ CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "c
 MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
 MAX_COMPUTATIONS = 1 << 20
 _MOST_BITS = 1 << 63
-# Python refuses to read more than 4,300 digits, and a dump may hold such a number
-_MOST_DIGITS = 18
+_MOST_DIGITS = 20  # a number of more is beyond that too
 _MOST_EXECUTIONS = 1 << 63  # what a loop in a loop comes to
 
 # an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
@@ -152,33 +151,35 @@ _NAMED = re.compile(r"%([\w.-]+)")
 # numbers that a compiler gives out in turn:  , channel_id=12
 _CHANNEL = re.compile(r", channel_id=\d+")
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
-# what autotuning picks on the device:  "triton_gemm_config":{"block_m":"16",...}
-#   "selected_algorithm":"-1"   "algorithm":{"algo_id":"28",...}   "autotune_workspace_size":"0"
+# What autotuning picks on the device. Words by which a line is found that may hold some, and what
+# is taken out of it:
+#   "triton_gemm_config":{"block_m":"16",...}    "selected_algorithm":"-1"
+#   "algorithm":{"algo_id":"28",...}    "autotune_workspace_size":"0"
+#   scratch that the algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
 #   in a matrix product inside a Triton kernel:  backend_config={"sizes":["16"]}
 #   "kind":"__triton_nested_gemm_fusion","block_level_fusion_config":{"num_warps":"2",...}
 #   in 0.11.2 the other way round: "block_level_fusion_config":{...},"kind":"__triton_nested_...
-_TUNED = re.compile(
-    rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
-    r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
-    rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
-    rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
+_TUNED = (
+    ("_gemm", "algorithm", '={"sizes"'),
+    re.compile(
+        rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
+        r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
+        rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
+        rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
+        r"|(?<=[}\]]), s8\[\d+\]\{0\}(?=\))"
+    ),
 )
-# what each of these alternatives begins with, or stands behind
-_TUNED_TERMS = (
-    *('"triton_gemm_config"', '"selected_algorithm"', '"algorithm"', '"autotune_workspace_size"'),
-    *('backend_config={"sizes"', '_gemm_fusion"'),
-)
-# by which emitter a fusion becomes a kernel, which autotuning picks too in 0.11.2:
+# By which emitter a fusion becomes a kernel, which autotuning picks too in 0.11.2:
 #   kind=kInput, calls=%a, backend_config={..., "native_emitter_backend_config":{...},...}
 #   kind=kCustom, calls=%a, backend_config={..., "fusion_backend_config":
 #     {"block_level_fusion_config":{"num_warps":"4",...},"kind":"__triton"},...}
-_EMITTER = re.compile(
-    rf'(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
-    rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
+_EMITTER = (
+    ('"native_emitter_backend_config"', '"__triton"}'),
+    re.compile(
+        rf'(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
+        rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
+    ),
 )
-_EMITTER_TERMS = ('"native_emitter_backend_config"', '"__triton"}')
-# scratch that the picked algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
-_WORKSPACE = re.compile(r"(?<=[}\]]), s8\[\d+\]\{0\}\)")
 
 # bits of an element; what has none (token, opaque, tuple) takes no space
 _BITS = {
@@ -188,104 +189,93 @@ _BITS = {
 }  # fmt: skip
 
 
-def _number_of(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "little")
-
-
-_NONE_CHOSEN = _number_of("[]")
-
-
 @dataclass(slots=True, kw_only=True)
-class _Started:
-    """A collective as written: with its own kind, or wrapped and known by what it calls."""
+class _Operation:
+    """A collective as written, or an asynchronous start, which is what its computation holds."""
 
     name: str
-    computation: str
-    kind: str
-    wraps: str | None
+    kind: str  # "" of such a start
+    started: str  # the computation that it starts, or ""
     size_bytes: int
     is_async: bool
     line: str
 
 
 @dataclass(slots=True)
+class _Computation:
+    calls: list[tuple[str, int]] = field(default_factory=list)  # whom, and how often
+    # in schedule order: +1 and a start, -1 and a done, 0 and a callee
+    order: list[tuple[int, str]] = field(default_factory=list)
+    operations: dict[str, _Operation] = field(default_factory=dict)
+    loops: list[Loop] = field(default_factory=list)
+    executions: int = 0
+    in_loop: bool = False
+
+
 class _Parser:
-    module: str = ""
-    fingerprint: str | None = None
-    entry: str = ""
-    computations: set[str] = field(default_factory=set)
-    here: str | None = None
-    starts: dict[tuple[str, str], _Started] = field(default_factory=dict)
-    # of each computation in schedule order: +1 and a start, -1 and a done, 0 and a callee
-    order: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    # of each computation: those that it calls, and how often
-    calls: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-    branches: set[str] = field(default_factory=set)  # computations that a conditional may run
-    loops: list[tuple[str, Loop]] = field(default_factory=list)  # with the computation they are in
-    opcodes: Counter[str] = field(default_factory=Counter)
-    digest: blake2b = field(default_factory=lambda: blake2b(digest_size=16))
-    unordered: int = 0
-    tuned: int = 0
-    # what an operation is, by its name: of those of this computation; of computations, all
-    known: dict[str, str] = field(default_factory=dict)
-    called: dict[str, str] = field(default_factory=dict)
-    sum_here: int = 0
+    def __init__(self) -> None:
+        self.module = self.entry = ""
+        self.fingerprint: str | None = None
+        self.computations: dict[str, _Computation] = {}
+        self.here: str | None = None
+        self.branches: set[str] = set()  # computations that a conditional may run
+        self.opcodes: Counter[str] = Counter()
+        self.digest = blake2b(digest_size=16)
+        self.unordered = self.tuned = 0
+        # what an operation is, by its name, in this computation; what each computation is
+        self._known: dict[str, str] = {}
+        self._called: dict[str, str] = {}
+        self._sum_here = 0
 
     def line(self, line: str) -> None:
         if len(line) > MAX_LINE:
             raise ParseError(f"a line of {len(line)} characters")
         if line.startswith(("  ", "\t")):
             if self.here is not None:
-                self._instruction(line)
+                self._instruction(line, self.computations[self.here])
         elif line.startswith("HloModule "):
-            found = _MODULE.match(line)
-            self.module = found.group(1) if found else ""
-            printed = _FINGERPRINT.search(line)
-            self.fingerprint = printed.group(1) if printed else None
+            name, fingerprint = _MODULE.match(line), _FINGERPRINT.search(line)
+            self.module = name[1] if name else ""
+            self.fingerprint = fingerprint[1] if fingerprint else None
         elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
-            found = _COMPUTATION.match(line)
-            if found is not None:
-                self.here = found.group(2)
-                self.computations.add(self.here)
-                if len(self.computations) > MAX_COMPUTATIONS:
-                    raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
-                if found.group(1):
-                    self.entry = self.here
-                self.digest.update(b"{")
-                self.known, self.sum_here = {}, 0
+            if (match := _COMPUTATION.match(line)) is not None:
+                self._begin(match[2], is_entry=bool(match[1]))
         elif line.startswith("}"):
             if self.here is not None:
-                self.called[self.here] = f"{self.sum_here % (1 << 64):016x}"
+                self._called[self.here] = f"{self._sum_here % (1 << 64):016x}"
             self.here = None
 
-    def _instruction(self, line: str) -> None:
-        found = _INSTRUCTION.match(line)
-        if found is None:
+    def _begin(self, name: str, *, is_entry: bool) -> None:
+        self.here = name
+        self.entry = name if is_entry else self.entry
+        self.computations.setdefault(name, _Computation())
+        if len(self.computations) > MAX_COMPUTATIONS:
+            raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
+        self.digest.update(b"{")
+        self._known, self._sum_here = {}, 0
+
+    def _instruction(self, line: str, here: _Computation) -> None:
+        match = _INSTRUCTION.match(line)
+        if match is None:
             return
-        opcode = found.group(3)
-        self._identify(found, line)
+        opcode = match[3]
+        self._identify(match, line)
         self.opcodes[opcode] += 1
         if opcode in CALLERS:
-            self._caller(found, line)
+            self._call(match, line, here)
         elif opcode.endswith("-done"):
-            self._done(found, line)
-        elif opcode.removesuffix("-start") in KINDS:
-            self._start(found, line, opcode.removesuffix("-start"), None)
+            _finish(match, line, here)
+        elif (kind := opcode.removesuffix("-start")) in KINDS:
+            _start(match, line, here, kind=kind)
 
-    def _identify(self, found: re.Match[str], line: str) -> None:
+    def _identify(self, match: re.Match[str], line: str) -> None:
         """Hash an operation with what it takes and calls, so that no name has to be compared."""
-        text = _without_metadata(line)[found.start(2) :]
-        if "_gemm" in text or "algorithm" in text or '={"sizes"' in text:
-            own = _NONE_CHOSEN
-            # most matrix products hold nothing that is picked, and a search for words is quick
-            if any(map(text.__contains__, _TUNED_TERMS)):
-                own, text = _number_of(repr(_TUNED.findall(text))), _TUNED.sub("", text)
-            if ", s8[" in text:
-                text = _WORKSPACE.sub(")", text)
-            self.tuned += own * (len(self.known) + 1)
-        if any(map(text.__contains__, _EMITTER_TERMS)):
-            own, text = _number_of(repr(_EMITTER.findall(text))), _EMITTER.sub("", text)
-            self.tuned += own * (len(self.known) + 1)
+        text = _without_metadata(line)[match.start(2) :]
+        for words, pattern in (_TUNED, _EMITTER):
+            if any(map(text.__contains__, words)):
+                picks, text = repr(pattern.findall(text)), pattern.sub("", text)
+                hashed = blake2b(picks.encode(), digest_size=16).digest()
+                self.tuned += int.from_bytes(hashed, "little") * (len(self._known) + 1)
         # with numbers of the compiler in it, a digest differed where the program did not
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
@@ -293,73 +283,73 @@ class _Parser:
         parts = _NAMED.split(text)
         for at in range(1, len(parts), 2):
             # calls=%fused_add    but  dot(%param_0, %copy.1)
-            is_called = parts[at - 1].endswith("=")
-            first, then = (self.called, self.known) if is_called else (self.known, self.called)
+            tables = (self._known, self._called)
+            first, then = reversed(tables) if parts[at - 1].endswith("=") else tables
             parts[at] = first.get(parts[at]) or then.get(parts[at], "")
-        if "ROOT " in line[: found.start(1)]:
+        if "ROOT " in line[: match.start(1)]:
             parts.append("ROOT")
-        whole = blake2b("".join(parts).encode(), digest_size=16)
-        self.digest.update(whole.digest())
-        number = int.from_bytes(whole.digest(), "little")
+        operation = blake2b("".join(parts).encode(), digest_size=16)
+        self.digest.update(operation.digest())
+        number = int.from_bytes(operation.digest(), "little")
         self.unordered += number
-        self.sum_here += number
-        self.known[found.group(1)] = whole.hexdigest()
+        self._sum_here += number
+        self._known[match[1]] = operation.hexdigest()
 
-    def _caller(self, found: re.Match[str], line: str) -> None:
-        here = str(self.here)
-        opcode, rest = found.group(3), line[found.end() :]
+    def _call(self, match: re.Match[str], line: str, here: _Computation) -> None:
+        opcode, rest = match[3], line[match.end() :]
         # behind it stand names of the source and the compiler's notes, which are long
         end = rest.find(", metadata={")
         called = _CALLED.findall(rest, 0, end) if end >= 0 else _CALLED.findall(rest)
-        times = 1
+        rounds = 1
         if opcode == "while":
             trips, step = _TRIPS.search(rest), _STEP.search(rest)
-            times = int(trips.group(1)) if trips else 1
+            rounds = int(trips[1]) if trips else 1
             called = called[:1] or [""]
-            loop = Loop(
-                name=found.group(1),
-                body=called[0],
-                trips=times if trips else None,
-                unrolled=int(step.group(1)) if step else 1,
-                executions=0,  # known when all calls are
+            here.loops.append(
+                Loop(
+                    name=match[1],
+                    body=called[0],
+                    trips=rounds if trips else None,
+                    unrolled=int(step[1]) if step else 1,
+                    executions=0,  # known when all calls are
+                )
             )
-            self.loops.append((here, loop))
         if opcode == "conditional":
             for several, one in _BRANCHES.findall(rest):
-                called += [each.strip(" %") for each in several.split(",")] if several else [one]
+                called += [name.strip(" %") for name in several.split(",")] if several else [one]
             self.branches.update(called)
-        for callee in called:
-            self.calls.setdefault(here, []).append((callee, times))
-            if opcode in {"while", "call", "conditional"}:
-                self.order.setdefault(here, []).append((0, callee))
+        here.calls += [(callee, rounds) for callee in called]
+        if opcode in {"while", "call", "conditional"}:
+            here.order += [(0, callee) for callee in called]
         if opcode == "async-start" and called:
-            self._start(found, line, "", called[0])
+            _start(match, line, here, started=called[0])
 
-    def _start(self, found: re.Match[str], line: str, kind: str, wraps: str | None) -> None:
-        here, name = str(self.here), found.group(1)
-        opcode = found.group(3)
-        starts = opcode.endswith("-start") or opcode in {"send", "recv"}
-        self.starts[here, name] = _Started(
-            name=name,
-            computation=here,
-            kind=kind,
-            wraps=wraps,
-            size_bytes=_start_bytes(found.group(2), opcode),
-            is_async=starts and '"is_sync":true' not in line,
-            line=line,
-        )
-        if starts:
-            self.order.setdefault(here, []).append((1, name))
 
-    def _done(self, found: re.Match[str], line: str) -> None:
-        operand = _OPERAND.search(line, found.end())
-        key = (str(self.here), operand.group(1) if operand else "")
-        start = self.starts.get(key)
-        if start is not None:
-            # a send yields nothing but its token: its size is that of what it was given
-            # off the done: the tuple that a start yields differs from release to release
-            start.size_bytes = shape_bytes(found.group(2)) or start.size_bytes
-            self.order[key[0]].append((-1, key[1]))
+def _start(
+    match: re.Match[str], line: str, here: _Computation, *, kind: str = "", started: str = ""
+) -> None:
+    name, shape, opcode = match.groups()
+    starts = opcode.endswith("-start") or opcode in {"send", "recv"}
+    here.operations[name] = _Operation(
+        name=name,
+        kind=kind,
+        started=started,
+        size_bytes=_start_bytes(shape, opcode),
+        is_async=starts and '"is_sync":true' not in line,
+        line=line,
+    )
+    if starts:
+        here.order.append((1, name))
+
+
+def _finish(match: re.Match[str], line: str, here: _Computation) -> None:
+    operand = _OPERAND.search(line, match.end())
+    start = here.operations.get(operand[1]) if operand else None
+    if start is not None:
+        # a send yields nothing but its token: its size is that of what it was given
+        # off the done: the tuple that a start yields differs from release to release
+        start.size_bytes = shape_bytes(match[2]) or start.size_bytes
+        here.order.append((-1, start.name))
 
 
 def read_hlo(
@@ -380,8 +370,127 @@ def read_hlo(
     try:
         for line in lines:
             parser.line(line)
+        callers_first = _count_executions(parser)
     except ParseError as error:
         raise ParseError(f"{source}: no readable HLO: {error}") from None
+    collectives = _collectives(parser)
+    target = _TARGET.search(source)
+    return Program(
+        source=source,
+        module=parser.module,
+        target=(target[1] or target[2] or "tpu") if target else "unknown",
+        fingerprint=parser.fingerprint,
+        digest=parser.digest.hexdigest(),
+        unordered=f"{parser.unordered % (1 << 128):032x}",
+        tuned=f"{parser.tuned % (1 << 128):032x}",
+        instructions=parser.opcodes.total(),
+        opcodes=dict(sorted(parser.opcodes.items())),
+        collectives=collectives,
+        loops=tuple(
+            msgspec.structs.replace(loop, executions=computation.executions)
+            for computation in parser.computations.values()
+            for loop in computation.loops
+        ),
+        in_flight=_in_flight(callers_first, collectives, parser.computations),
+        memory_bytes=None if memory is None else read_memory_report(memory),
+        options=None if options is None else read_debug_options(options),
+    )
+
+
+def _collectives(parser: _Parser) -> tuple[Collective, ...]:
+    """Return the collectives of all computations; what is started counts where it is started."""
+    in_branch = _below(parser, parser.branches)
+    starts = [
+        (where, computation, operation)
+        for where, computation in parser.computations.items()
+        for operation in computation.operations.values()
+    ]
+    # one two levels deep was counted as synchronous, a call that jaxlib 0.12 writes
+    # what an async-start calls may itself call: a fusion in a call, with the collective in it
+    inner = {
+        start.started: [
+            (where, operation)
+            for where in sorted(_below(parser, {start.started}) & parser.computations.keys())
+            for operation in parser.computations[where].operations.values()
+            if operation.kind
+        ]
+        for _, _, start in starts
+        if start.started
+    }
+    wrapped = {where for operations in inner.values() for where, _ in operations}
+    found = []
+    for where, computation, start in starts:
+        if where in wrapped:
+            continue
+        # there is none in an asynchronous copy or fusion
+        operations = inner[start.started] if start.started else [(where, start)]
+        for place, (_, operation) in enumerate(operations):
+            text = start.line + operation.line
+            groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
+            sized = start if len(operations) == 1 else operation
+            found.append(
+                Collective(
+                    name=operation.name if place else start.name,
+                    kind=operation.kind,
+                    computation=where,
+                    size_bytes=sized.size_bytes,
+                    is_async=start.is_async,
+                    is_pipelined='"is_pipelined":true' in text,
+                    groups=groups[1] if groups else "",
+                    stream=stream[1] if stream else None,
+                    executions=computation.executions,
+                    in_loop=computation.in_loop,
+                    in_branch=where in in_branch,
+                    inner="" if operation is start else operation.name,
+                )
+            )
+    return tuple(found)
+
+
+def _below(parser: _Parser, roots: Iterable[str]) -> set[str]:
+    """Return some computations and all that they call."""
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            if name in parser.computations:
+                waiting += [callee for callee, _ in parser.computations[name].calls]
+    return reached
+
+
+def _in_flight(
+    callers_first: list[str],
+    collectives: Iterable[Collective],
+    computations: dict[str, _Computation],
+) -> int:
+    """Return the most collectives between start and done, those around a loop counted in it.
+
+    A send and its recv are one transfer.
+    """
+    counted = {
+        (collective.computation, collective.name)
+        for collective in collectives
+        if collective.kind != "send" and collective.is_async
+    }
+    most: dict[str, int] = {}
+    for where in reversed(callers_first):
+        now = highest = 0
+        for change, name in computations[where].order:
+            if (where, name) in counted:
+                now += change
+            highest = max(highest, now + (most.get(name, 0) if change == 0 else 0))
+        most[where] = highest
+    return max(most.values(), default=0)
+
+
+def _count_executions(parser: _Parser) -> list[str]:
+    """Count the executions of each computation; return all, callers first.
+
+    Raises:
+        ParseError: the module is not whole, or computations call each other in a ring.
+    """
     if not parser.module or not parser.entry or parser.here is not None:
         missing = (
             "no 'HloModule' line" if not parser.module
@@ -389,141 +498,30 @@ def read_hlo(
             else f"it ends inside %{parser.here}"
         )  # fmt: skip
         raise ParseError(
-            f"{source}: no readable HLO: {missing}; expected an *after_optimizations.txt of "
-            "--xla_dump_to, whole, or the text of compiled.as_text()"
+            f"{missing}; expected an *after_optimizations.txt of --xla_dump_to, whole, or the "
+            "text of compiled.as_text()"
         )
-    return msgspec.structs.replace(
-        _program(parser, source),
-        memory_bytes=None if memory is None else read_memory_report(memory),
-        options=None if options is None else read_debug_options(options),
-    )
-
-
-def _program(parser: _Parser, source: str) -> Program:
-    times, in_loop, callers_first = _executions(parser, source)
-    in_branch = _below(parser, parser.branches)
-    held: dict[str, list[_Started]] = {}
-    for start in parser.starts.values():
-        if start.wraps is None:
-            held.setdefault(start.computation, []).append(start)
-    # one two levels deep was counted as synchronous, a call that jaxlib 0.12 writes
-    # what an async-start calls may itself call: a fusion in a call, with the collective in it
-    inner = {
-        started.wraps: [
-            found for one in sorted(_below(parser, {started.wraps})) for found in held.get(one, ())
-        ]
-        for started in parser.starts.values()
-        if started.wraps is not None
-    }
-    wrapped = {found.computation for each in inner.values() for found in each}
-    collectives = []
-    for start in parser.starts.values():
-        if start.computation in wrapped:
-            continue  # counted where it is started
-        # none: an asynchronous copy or fusion
-        operations = [start] if start.wraps is None else inner[start.wraps]
-        for place, operation in enumerate(operations):
-            text = start.line + operation.line
-            groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
-            alone = len(operations) == 1
-            collectives.append(
-                Collective(
-                    name=operation.name if place else start.name,
-                    kind=operation.kind,
-                    computation=start.computation,
-                    size_bytes=start.size_bytes if alone else operation.size_bytes,
-                    is_async=start.is_async,
-                    is_pipelined='"is_pipelined":true' in text,
-                    groups=groups.group(1) if groups else "",
-                    stream=stream.group(1) if stream else None,
-                    executions=times.get(start.computation, 0),
-                    in_loop=start.computation in in_loop,
-                    in_branch=start.computation in in_branch,
-                    inner="" if operation is start else operation.name,
-                )
-            )
-    known = {(collective.computation, collective.name): collective for collective in collectives}
-    named = _TARGET.search(source)
-    return Program(
-        source=source,
-        module=parser.module,
-        target=(named[1] or named[2] or "tpu") if named else "unknown",
-        fingerprint=parser.fingerprint,
-        digest=parser.digest.hexdigest(),
-        unordered=f"{parser.unordered % (1 << 128):032x}",
-        tuned=f"{parser.tuned % (1 << 128):032x}",
-        instructions=parser.opcodes.total(),
-        opcodes=dict(sorted(parser.opcodes.items())),
-        collectives=tuple(collectives),
-        loops=tuple(
-            msgspec.structs.replace(loop, executions=times.get(where, 0))
-            for where, loop in parser.loops
-        ),
-        in_flight=_in_flight(callers_first, parser.order, known),
-    )
-
-
-def _below(parser: _Parser, roots: Iterable[str]) -> set[str]:
-    """Return some computations and all that they call."""
-    found: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += [callee for callee, _ in parser.calls.get(each, ())]
-    return found
-
-
-def _in_flight(
-    callers_first: list[str],
-    order: dict[str, list[tuple[int, str]]],
-    known: dict[tuple[str, str], Collective],
-) -> int:
-    """Return the most collectives between start and done, those around a loop counted in it.
-
-    A send and its recv are one transfer.
-    """
-    most: dict[str, int] = {}
-    for where in reversed(callers_first):
-        now = highest = 0
-        for change, name in order.get(where, ()):
-            if change == 0:
-                highest = max(highest, now + most.get(name, 0))
-                continue
-            collective = known.get((where, name))
-            if collective is not None and collective.kind != "send" and collective.is_async:
-                now += change
-                highest = max(highest, now)
-        most[where] = highest
-    return max(most.values(), default=0)
-
-
-def _executions(parser: _Parser, source: str) -> tuple[dict[str, int], set[str], list[str]]:
-    """Return each computation's executions, those inside a loop, and all, callers first."""
-    calls = {
-        caller: [(callee, rounds) for callee, rounds in called if callee in parser.computations]
-        for caller, called in parser.calls.items()
-    }
-    waiting = Counter(callee for called in calls.values() for callee, _ in called)
-    bodies = {loop.body for _, loop in parser.loops}
-    times: Counter[str] = Counter({parser.entry: 1})
-    in_loop: set[str] = set()
-    ready = [computation for computation in parser.computations if not waiting[computation]]
+    computations = parser.computations
+    waiting = Counter(callee for each in computations.values() for callee, _ in each.calls)
+    bodies = {loop.body for each in computations.values() for loop in each.loops}
+    computations[parser.entry].executions = 1
+    ready = [name for name in computations if not waiting[name]]
     callers_first: list[str] = []
     while ready:
-        caller = ready.pop()
-        callers_first.append(caller)
-        for callee, rounds in calls.get(caller, ()):
-            times[callee] = min(times[callee] + times[caller] * rounds, _MOST_EXECUTIONS)
-            if caller in in_loop or callee in bodies:
-                in_loop.add(callee)
-            waiting[callee] -= 1
-            if not waiting[callee]:
-                ready.append(callee)
-    if len(callers_first) < len(parser.computations):
-        raise ParseError(f"{source}: no readable HLO: computations that call each other in a ring")
-    return dict(times), in_loop, callers_first
+        name = ready.pop()
+        callers_first.append(name)
+        caller = computations[name]
+        for callee, rounds in caller.calls:
+            if (called := computations.get(callee)) is not None:
+                more = called.executions + caller.executions * rounds
+                called.executions = min(more, _MOST_EXECUTIONS)
+                called.in_loop |= caller.in_loop or callee in bodies
+                waiting[callee] -= 1
+                if not waiting[callee]:
+                    ready.append(callee)
+    if len(callers_first) < len(computations):
+        raise ParseError("computations that call each other in a ring")
+    return callers_first
 
 
 def _without_metadata(line: str) -> str:
@@ -547,19 +545,13 @@ def shape_bytes(shape: str) -> int:
     bits = 0
     for kind, dimensions in _ARRAY.findall(shape):
         size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
-        for each in dimensions.split(","):
-            if each:
-                size *= _dimension(each.lstrip("<="))
+        for dimension in re.findall(r"\d+", dimensions):
+            # Python refuses to read more than 4,300 digits, and a dump may hold such a number
+            size *= int(dimension[:_MOST_DIGITS])
         bits += size
     if bits > _MOST_BITS:
         raise ParseError(f"an array of more than {_MOST_BITS >> 3} bytes: {shape:.60}")
     return bits // 8
-
-
-def _dimension(text: str) -> int:
-    if len(text) > _MOST_DIGITS and text.isdecimal():
-        raise ParseError(f"a dimension of {len(text)} digits: {text:.20}...")
-    return int(text) if text.isdecimal() else 0
 
 
 def _start_bytes(shape: str, opcode: str) -> int:

@@ -243,7 +243,7 @@ def size(size_bytes: int) -> str:
 
 
 class ProgramFact(StrEnum):
-    """A fact of a program that a flag may change."""
+    """What a flag changes when it acts: a fact of the program, or where else it acts."""
 
     SIZES = "number and sizes of its collectives"
     PIPELINED = "pipelined collectives, or a peeled round of the loop"
@@ -255,31 +255,23 @@ class ProgramFact(StrEnum):
     SPLIT = "number of its collectives"
     MEMORY = "memory"
     PROGRAM = "the program"
-
-
-class Below(StrEnum):
-    """Where a flag acts that leaves the program as it is."""
-
     RUN_TIME = "run time"
     MACHINE_CODE = "machine code"
 
 
-_WHY = {
-    Below.RUN_TIME: "it acts at run time; look at the trace or at NCCL_DEBUG=INFO",
-    Below.MACHINE_CODE: "it acts on the machine code below HLO; only time shows it",
+# the program is the same by design
+BELOW = {
+    ProgramFact.RUN_TIME: "it acts at run time; look at the trace or at NCCL_DEBUG=INFO",
+    ProgramFact.MACHINE_CODE: "it acts on the machine code below HLO; only time shows it",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """The fact that a flag changes when it acts; of some kinds of collectives, or of all.
+    """What a flag changes when it acts; of some kinds of collectives, or of all."""
 
-    Without a fact the program is the same by design, and `below` says where the flag acts.
-    """
-
-    fact: ProgramFact | None
+    fact: ProgramFact
     kinds: tuple[str, ...] = ()
-    below: Below | None = None
 
     def __str__(self) -> str:
         """Name the fact, and the kinds in brackets."""
@@ -290,15 +282,11 @@ class Expectation:
 def expectations() -> dict[str, Expectation]:
     """Return what each flag changes when it acts, by name; reads `seen_in.toml` once."""
     text = Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8")
-    found: dict[str, Expectation] = {}
-    for row in tomllib.loads(text)["seen"]:
-        expected = Expectation(
-            fact=ProgramFact[row["fact"].upper()] if "fact" in row else None,
-            kinds=tuple(row.get("kinds", ())),
-            below=Below(row["below"]) if "below" in row else None,
-        )
-        found |= dict.fromkeys(row["flags"], expected)
-    return found
+    return {
+        flag: Expectation(fact=ProgramFact[row["fact"].upper()], kinds=tuple(row.get("kinds", ())))
+        for row in tomllib.loads(text)["seen"]
+        for flag in row["flags"]
+    }
 
 
 def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
@@ -336,10 +324,17 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     one: each that may have made it is "one of these".
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    found = change(before, after)
     # of two options in one program each "acted", one that was not even compiled in as well
     together = [name for name in names if name.startswith("xla_")]
-    return tuple(_proof(name, before, after, found, together) for name in names)
+    proofs = []
+    for flag in names:
+        if flag in together:
+            acted, why = _judged(flag, before, after, is_alone=len(together) == 1)
+        else:
+            acted, why = Acted.UNSEEN, verbatim("an environment variable of the run time")
+        message = say(_PROOFS[acted], flag=flag, why=why, together=together)
+        proofs.append(Proof(flag=flag, acted=acted, message=message))
+    return tuple(proofs)
 
 
 _PROOFS = {
@@ -350,26 +345,22 @@ _PROOFS = {
 }
 
 
-def _proof(
-    flag: str, before: Program, after: Program, found: Change, together: Sequence[str]
-) -> Proof:
-    """Judge one setting; `together` are the flags of which one at least changed the program."""
-    expected = expectations().get(flag)
-    acted, why = Acted.UNSEEN, verbatim("an environment variable of the run time")
+def _judged(flag: str, before: Program, after: Program, *, is_alone: bool) -> tuple[Acted, Message]:
+    apart, expected = change(before, after), expectations().get(flag)
+    is_below = expected is not None and expected.fact in BELOW
     # a flag that alone moved the schedule was told as one that did not act
-    if flag in together and found in (Change.SCHEDULE, Change.PROGRAM):
-        acted, why = (Acted.ACTED if len(together) == 1 else Acted.ONE_OF), verbatim(found)
-        if expected is not None and expected.fact is not None:
-            seen = (_SEEN[expected.fact](each, expected.kinds) for each in (before, after))
-            is_same = next(seen) == next(seen)
-            text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
-            why = say(text, change=str(found), fact=str(expected))
-    elif flag in together and expected is None:
-        why = verbatim("the optimised HLO is the same, and no table says where it acts")
-    elif flag in together and expected is not None and expected.below is not None:
-        why = verbatim(_WHY[expected.below])
-    elif flag in together:
-        is_same = found is Change.IDENTICAL
-        acted, why = Acted.DID_NOT_ACT, verbatim("the program is identical" if is_same else found)
-    message = say(_PROOFS[acted], flag=flag, why=why, together=together)
-    return Proof(flag=flag, acted=acted, message=message)
+    if apart in (Change.SCHEDULE, Change.PROGRAM):
+        acted = Acted.ACTED if is_alone else Acted.ONE_OF
+        if expected is None or is_below:
+            return acted, verbatim(apart)
+        seen = (_SEEN[expected.fact](program, expected.kinds) for program in (before, after))
+        is_same = next(seen) == next(seen)
+        text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
+        return acted, say(text, change=str(apart), fact=str(expected))
+    if expected is None:
+        text = "the optimised HLO is the same, and no table says where it acts"
+        return Acted.UNSEEN, verbatim(text)
+    if is_below:
+        return Acted.UNSEEN, verbatim(BELOW[expected.fact])
+    text = "the program is identical" if apart is Change.IDENTICAL else apart
+    return Acted.DID_NOT_ACT, verbatim(text)

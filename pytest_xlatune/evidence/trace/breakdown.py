@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -60,24 +60,8 @@ ON_MAIN = 0.9  # and at least this share of its time is on the main stream
 
 # command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
-_SMALL = 1 << 16  # numpy sorts numbers of 16 bits by counting, at a tenth of the cost
 _HELD = 2  # captures whose steps are told badly wait for one that tells more, this many in memory
 _APART = 0.1  # of a stretch: a device that ends so much before the others
-
-
-def grouped(keys: Ints, columns: Sequence[Ints]) -> Ints:
-    """Return a row for each key: it, a count, each column's sum, the first's greatest.
-
-    A key, not negative, and a value of each column belong to each element.
-    """
-    is_small = keys.max(initial=0) < _SMALL
-    order = np.argsort(keys.astype(np.uint16) if is_small else keys, kind="stable")
-    begins = np.flatnonzero(np.diff(keys.take(order), prepend=-1))
-    count = np.diff(begins, append=len(keys))
-    ordered = [column.take(order) for column in columns]
-    sums = [np.add.reduceat(each, begins) for each in ordered]
-    longest = np.maximum.reduceat(ordered[0], begins)
-    return np.stack([keys[order[begins]], count, *sums, longest], axis=1)
 
 
 class Timeline(Record, frozen=True, kw_only=True):
@@ -304,24 +288,53 @@ def drill(
 
 
 _Held = tuple[Trace, list[Device], Assignment]
-_Key = tuple[str, str, Kind]  # of a row: name, family, kind
+_Key = tuple[str, Family]  # of a row: the name of its kernels, operation or family, and its family
 
 
-def _add(rows: dict[_Key, list[int]], key: _Key, values: Sequence[int]) -> None:
-    """Add a count, three sums and the longest to a row."""
-    row = rows.setdefault(key, [0, 0, 0, 0, 0])
-    for place, value in enumerate(values[:4]):
-        row[place] += value
-    row[4] = max(row[4], values[4])
+class KernelSums:
+    """Sums over the kernels of a capture by a key, which is a number below `size`."""
+
+    def __init__(self, size: int) -> None:
+        # of each key: a count, the sums of three columns, the longest of the first column
+        self.rows = np.zeros((5, size), np.int64)
+
+    def add(self, keys: Ints, *columns: Ints) -> None:
+        """Add kernels: a key and a value of each column belong to each of them."""
+        np.add.at(self.rows[0], keys, 1)
+        for row, column in zip(self.rows[1:4], columns, strict=True):
+            np.add.at(row, keys, column)
+        np.maximum.at(self.rows[4], keys, columns[0])
+
+    def __iter__(self) -> Iterator[tuple[int, Ints]]:
+        """Yield the keys that occur, and their rows."""
+        for key in np.flatnonzero(self.rows[0]).tolist():
+            yield key, self.rows[:, key]
 
 
-def _sorted(rows: dict[_Key, list[int]]) -> tuple[TimeRow, ...]:
-    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
-    found = (
-        TimeRow(name=name, family=family, kind=kind, **dict(zip(figures, values, strict=True)))
-        for (name, family, kind), values in rows.items()
-    )
-    return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
+class _Rows(dict[_Key, Ints]):
+    """Rows of all captures."""
+
+    def add(self, key: _Key, row: Ints) -> None:
+        known = self.get(key)
+        if known is None:
+            self[key] = row.copy()
+        else:
+            known[:4] += row[:4]
+            known[4] = max(known[4], row[4])
+
+    def by_time(self) -> tuple[TimeRow, ...]:
+        """Return them as records, the longest in all first."""
+        figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+        rows = (
+            TimeRow(
+                name=name,
+                family=family.name,
+                kind=family.kind,
+                **dict(zip(figures, row.tolist(), strict=True)),
+            )
+            for (name, family), row in self.items()
+        )
+        return tuple(sorted(rows, key=lambda row: (-row.sum_ps, row.name)))
 
 
 class _WindowSums:
@@ -331,8 +344,7 @@ class _WindowSums:
         self._window = window
         self._observe = observe
         self._families = (*window.families, OTHER)
-        self._kernels: dict[_Key, list[int]] = {}
-        self._ops: dict[_Key, list[int]] = {}
+        self._kernels, self._ops = _Rows(), _Rows()
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
@@ -411,18 +423,35 @@ class _WindowSums:
         if found.rule is StepRule.WHOLE:
             self._check_whole(trace, kernels)
         self._warn(trace, *_ended_early(trace, devices, found))
+        family, _ = classify(trace.names, self._window.families)
+        names, many = len(trace.names), len(self._families)
+        of_kernels, of_ops = KernelSums(names), KernelSums((names + 1) * many)
         for device, step in zip(devices, found.of, strict=True):
-            self._add(trace, device, found, step)
+            inside, columns = self._add(trace, device, step, len(found.steps))
+            of_kernels.add(inside.name, *columns)
+            # 0 is ABSENT + 1
+            of_ops.add((inside.op.astype(np.int64) + 1) * many + family[inside.name], *columns)
+        for at, row in of_kernels:
+            self._kernels.add((trace.names[at], self._families[family[at]]), row)
+        for key, row in of_ops:
+            at, place = divmod(key, many)
+            if at and not _GRAPH.fullmatch(trace.names[at - 1]):
+                self._ops.add((trace.names[at - 1], self._families[place]), row)
 
-    def _add(self, trace: Trace, device: Device, found: Assignment, step: Ints) -> None:
-        """Add a device to the sums."""
-        family, kind_of = classify(trace.names, self._window.families)
+    def _add(
+        self, trace: Trace, device: Device, step: Ints, steps: int
+    ) -> tuple[Kernels, list[Ints]]:
+        """Add a device; return its kernels that have a step, and their times.
+
+        The times are those in all, alone, and on the main stream.
+        """
+        _, kind_of = classify(trace.names, self._window.families)
         self._backends.add(device.backend)
         kernels = dataclasses.replace(device.kernels, kind=kind_of[device.kernels.name], step=step)
         if self._observe is not None:
             self._observe(trace, dataclasses.replace(device, kernels=kernels))
         main, on_main = _main_stream(device, kernels)
-        alone, timelines, begins_ps = _timelines(kernels, len(found.steps))
+        alone, timelines, begins_ps = _timelines(kernels, steps)
         self._gpus.append(
             Gpu(
                 source=trace.source,
@@ -433,21 +462,11 @@ class _WindowSums:
                 begins_ps=begins_ps,
             )
         )
+        columns = [kernels.duration_ps, alone, kernels.duration_ps * on_main]
         known = step != ABSENT
-        inside = slice(None) if known.all() else np.flatnonzero(known)
-        sums = (kernels.duration_ps, alone, np.where(on_main, kernels.duration_ps, 0))
-        columns = [column[inside] for column in sums]
-        name, op = kernels.name[inside], kernels.op[inside].astype(np.int64)
-        for at, *values in grouped(name, columns).tolist():
-            of = self._families[int(family[at])]
-            _add(self._kernels, (trace.names[at], of.name, of.kind), values)
-        keys = (op + 1) * len(self._families) + family[name]
-        for key, *values in grouped(keys, columns).tolist():
-            at, place = divmod(key, len(self._families))
-            # 0 is ABSENT + 1
-            if at and not _GRAPH.fullmatch(trace.names[at - 1]):
-                of = self._families[place]
-                _add(self._ops, (trace.names[at - 1], of.name, of.kind), values)
+        if known.all():
+            return kernels, columns
+        return kernels.take(known), [column[known] for column in columns]
 
     def _check_whole(self, trace: Trace, devices: Sequence[Kernels]) -> None:
         """Refuse a number of steps that the kernels of a stretch contradict.
@@ -461,12 +480,15 @@ class _WindowSums:
                 f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
                 "check --steps and the profiler's window"
             )
-        rows = np.concatenate([grouped(each.name, [each.duration_ps]) for each in devices])
-        fitting = rows[rows[:, 1] % steps == 0, 2].sum() / rows[:, 2].sum()
+        spent = fitting = 0
+        for kernels in devices:
+            count = np.bincount(kernels.name)
+            spent += int(kernels.duration_ps.sum())
+            fitting += int(kernels.duration_ps[count[kernels.name] % steps == 0].sum())
         # a wrong --steps was taken as it is, and every figure was the total divided by it
-        if fitting < FITTING:
+        if fitting < FITTING * spent:
             raise ParseError(
-                f"{trace.source}: {1 - fitting:.0%} of the kernel time belongs to kernels "
+                f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
                 f"whose number is no multiple of the {steps} steps that you expect; check --steps "
                 "and the profiler's window, or leave --steps out to see the whole stretch"
             )
@@ -480,9 +502,9 @@ class _WindowSums:
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
         first = self._check_steps()
-        families: dict[_Key, list[int]] = {}
-        for (_, family, kind), values in self._kernels.items():
-            _add(families, (family, family, kind), values)
+        families = _Rows()
+        for (_, family), row in self._kernels.items():
+            families.add((family.name, family), row)
         whole = first.rule is StepRule.WHOLE
         return Drill(
             sources=tuple(self._rules),
@@ -495,10 +517,10 @@ class _WindowSums:
             divided_by=(self._window.steps or 1) if whole else len(first.steps),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
-            families=_sorted(families),
-            kernels=_sorted(self._kernels),
-            ops=_sorted(self._ops),
-            attributed_ps=sum(values[1] for values in self._ops.values()),
+            families=families.by_time(),
+            kernels=self._kernels.by_time(),
+            ops=self._ops.by_time(),
+            attributed_ps=sum(int(row[1]) for row in self._ops.values()),
             excluded=tuple(self.excluded),
             warnings=tuple(self._warnings),
             step_s=step_s,

@@ -49,9 +49,7 @@ def given(*documents: Document, status: int = 0, problems: tuple[str, ...] = ())
 
 
 def asked(**said: object) -> argparse.Namespace:
-    return argparse.Namespace(
-        **{"json": False, "html": None, "write_page": write_page, **said}
-    )
+    return argparse.Namespace(**{"json": False, "html": None, "write_page": write_page, **said})
 
 
 def test_each_form_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

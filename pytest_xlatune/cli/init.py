@@ -14,6 +14,7 @@ from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, tried
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
+    STUDIES,
     about_flags,
     about_program,
     answers,
@@ -39,6 +40,11 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the command once on this machine, as one trial of 15 steps and 10 minutes at "
         "most, and show what its output tells",
+    )
+    parser.add_argument(
+        "--study",
+        choices=tuple(STUDIES),
+        help="write a study of nodes, network, batch sizes or commits in place of a sweep of flags",
     )
     for name, question in QUESTIONS.items():
         example = f", e.g. {question.example}" if question.example else ""
@@ -67,6 +73,7 @@ def _init(arguments: argparse.Namespace) -> Output:
         told |= {"kind": said} if said else {}
     given = told | {name: said for name, said in vars(arguments).items() if said is not None}
     found = told | answers(given, ask, lambda problem: show([problem]))
+    found |= {"study": arguments.study} if arguments.study else {}
     printed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:

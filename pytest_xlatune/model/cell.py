@@ -327,8 +327,11 @@ class Cell(Record, frozen=True, kw_only=True, dict=True):
             msgspec.structs.force_setattr(
                 self, "per_device_batch_size", float(self.per_device_batch_size)
             )
-        size = math.prod(degree for _, degree in self.parallelism.axes)
-        if self.devices and size != self.devices:
+        axes = dict(self.parallelism.axes)
+        size = math.prod(axes.values())
+        # `PP=8` alone counts slices, whose devices the model's configuration shares out
+        of_slices = axes.keys() == {"PP"} and self.devices % size == 0
+        if self.devices and size != self.devices and not of_slices:
             raise ConfigError(
                 f"parallelism {self.parallelism}: the axes multiply to {size}, but the cell has "
                 f"{self.devices} devices; change a degree or the devices"

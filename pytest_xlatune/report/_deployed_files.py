@@ -44,6 +44,9 @@ _OF_FLAGS = re.compile(r"export +XLA_FLAGS\+?=")
 _SO_FAR = re.compile(
     r"\$XLA_FLAGS\b|\$\{XLA_FLAGS(?::?-)?\}|\$\{XLA_FLAGS:?\+(?:\$XLA_FLAGS|\$\{XLA_FLAGS\}) ?\}"
 )
+# what is left of a line without its flags:  export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }"     \
+# (one that begins anew keeps out what the trainer would inherit)
+_SETS_NOTHING = re.compile(rf"""{_OF_FLAGS.pattern}"?(?:{_SO_FAR.pattern})\s*"?\s*|\s*\\?\s*""")
 _SAFE = re.compile(r"[A-Za-z0-9_.,:/+-]*")  # a value that needs no quotes, inside quotes or not
 # what makes the order of lines another one than the one they stand in
 _BLOCK = re.compile(
@@ -74,8 +77,13 @@ class Changed:
     env: dict[str, str]
 
 
-def with_settings(text: str, flags: Flags, env: Mapping[str, str]) -> Changed:
-    """Return an env file in which each setting that stands there plainly has its new value."""
+def with_settings(
+    text: str, flags: Flags, env: Mapping[str, str], *, drops: bool = False
+) -> Changed:
+    """Return an env file in which each setting that stands there plainly has its new value.
+
+    With `drops` the flags are at their defaults: one that stands there plainly is taken out.
+    """
     lines = text.split("\n")
     changed: set[int] = set()
     left_flags, left_env, names = list[Flag](), dict[str, str](), list[str]()
@@ -99,13 +107,21 @@ def with_settings(text: str, flags: Flags, env: Mapping[str, str]) -> Changed:
             continue
         written = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
         before, after = _token(flag.name).split(lines[at])
-        lines[at] = f"{before}{written}{after}"
+        left = f"{before.rstrip(' ')}{after}" if drops else f"{before}{written}{after}"
+        lines[at] = left
         changed.add(at)
         names.append(f"--{flag.name}")
+    at = min((_begin(lines, at) for at in changed), default=None)
+    if drops:
+        lines = [
+            line
+            for number, line in enumerate(lines)
+            if number not in changed or not _SETS_NOTHING.fullmatch(line)
+        ]
     return Changed(
         text="\n".join(lines),
         names=tuple(names),
-        at=min((_begin(lines, at) for at in changed), default=None),
+        at=at,
         flags=tuple(left_flags),
         env=left_env,
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.profile import Profile, shell_exports
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, shell_exports
 from pytest_xlatune.model.redact import HIDDEN, is_secret
 from pytest_xlatune.report._deployed_files import values_of, with_settings, with_value
 from pytest_xlatune.report.document import Block, Code, Text
@@ -244,11 +244,13 @@ def _deployed(
         return _appended(text, _said(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # the contrary at the end of the file left the bad line standing, with its comment
-    changed = with_settings(text, recipe.flags, shown)
+    is_default = recipe.id == NO_ENV_ID
+    changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
     lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))
     names = ", ".join(changed.names)
-    more = (f"changed where they stood: {names}",) if lines and names else ()
+    how = "taken out, so at their defaults" if is_default else "changed where they stood"
+    more = (f"{how}: {names}",) if names and (lines or is_default) else ()
     comment = _said(cell, recipe, against, *more)
     if lines or changed.at is None:
         return _appended(changed.text, comment + lines)

@@ -399,6 +399,11 @@ def _parts(text: str) -> set[str]:
     return {part for part in text.split(",") if part}
 
 
+def has_witness(variable: str) -> bool:
+    """Whether anything may show that a variable was in effect, where the trainer loads it."""
+    return variable in CHANNELS or variable.startswith((*_OF_NCCL, _KEY_VARIABLE))
+
+
 def _of_variable(shown: Shown, name: str, value: str) -> _Said:
     if name.startswith(_KEY_VARIABLE) and (key := name[2:].lower()) in shown.config:
         return _of_key(shown, key, value)

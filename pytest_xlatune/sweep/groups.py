@@ -448,6 +448,13 @@ class SiteSettings(SettingsGroup):
         "winner may rest on them although they were only asked for",
         Where.SWEEP,
     ] = ()
+    trial_s: Annotated[
+        NotNegative,
+        "Seconds of a trial, measured once as `xlatune init --try` does: a plan goes by it until "
+        "trials are over; 0 is unknown",
+        Where.SWEEP,
+        Unit("seconds"),
+    ] = 0.0
     node_health: Annotated[
         str,
         "Command that a check of nodes runs on each node after each job; it prints what "

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
@@ -154,12 +155,12 @@ def cost_of(
     took_s = [each.end_s - each.start_s for each in ran]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
+    if site.trial_s and not took_s:
+        took_s = [site.trial_s]
     known = len(took_s)
     trial_s = sum(took_s) / known if known else min(limits, default=None)
     if load is not None and load.jobs:
-        pace = pace_in(entries, resolved.cell) or JobPace.guessed(
-            protocol.deadline_s, protocol.steps
-        )
+        pace = _pace(resolved, entries)
         trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
     waits_s = [each.wait_s for each in ran if each.wait_s is not None]
     left, slots = outlook.left, len(resolved.slots) or 1
@@ -183,15 +184,21 @@ def cost_of(
     )
 
 
+def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
+    """Return what the time of a job is made of: measured here, told by the file, or guessed."""
+    protocol, told_s = resolved.cell.protocol, resolved.sweep.site.trial_s
+    if found := pace_in(entries, resolved.cell):
+        return found
+    guessed = JobPace.guessed(told_s or protocol.deadline_s, protocol.steps)
+    return replace(guessed, jobs=1) if told_s else guessed
+
+
 def hours_of_both(
-    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, cell: Cell
+    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, resolved: ResolvedSweep
 ) -> tuple[str, ...]:
     """Say how long the plan of a study takes, and the one without rotation; () where it is one.
 
-    Args:
-        outline: what a plan says of the study.
-        entries: the entries of the ledger of its cell.
-        cell: the same.
+    `outline` is what a plan says of the study, `entries` those of the ledger of its cell.
     """
     both_of = next(
         (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
@@ -202,12 +209,11 @@ def hours_of_both(
         JobWork(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
         JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
     )
-    protocol = cell.protocol
-    pace = pace_in(entries, cell) or JobPace.guessed(protocol.deadline_s, protocol.steps)
+    pace = _pace(resolved, entries)
     own, other = (duration(work.seconds(pace)) for work in plans)
     about = "about" if pace.jobs else "perhaps"
     said = f"one job after the other: {about} {own} with rotation, {other} without it"
-    return (f"{said}: {_told(pace, limit_s=protocol.deadline_s)}",)
+    return (f"{said}: {_told(pace, limit_s=resolved.cell.protocol.deadline_s)}",)
 
 
 def _told(pace: JobPace, *, limit_s: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.study_documents import plan
+from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
@@ -107,9 +109,10 @@ def plan_of(
     capacity = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
-        *hours_of_both(outlook.lines, entries, cell=resolved.cell),
+        *hours_of_both(outlook.lines, entries, resolved=resolved),
         *_noise_seen(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
+        *_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
         *kept_elsewhere(resolved.folder, workdir),
     ]
@@ -164,6 +167,21 @@ def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:
         return ()
     seen = f"the trials that are measured show a job noise of {fine(sigma)}"
     return (f"{seen}: at it the smallest gain that this sweep finds is {size(gain)}",)
+
+
+def _without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
+    """Name the variables that can make no winner, since nothing shows that they are in effect."""
+    unseen = resolved.sweep.site.unseen
+    names = {name for profile in study.decide(()).profiles for name in profile.env}
+    blind = sorted(
+        name
+        for name in names
+        if not has_witness(name) and not any(fnmatchcase(name, pattern) for pattern in unseen)
+    )
+    if not blind:
+        return ()
+    told = f"a profile that sets {', '.join(blind)} cannot win: nothing shows that it is in effect"
+    return (f'{told}; if you are sure, declare it: SiteSettings(unseen=("{blind[0]}",))',)
 
 
 def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:

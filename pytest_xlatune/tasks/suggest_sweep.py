@@ -160,7 +160,8 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
         f"  format           {fit or 'completed step: N, seconds: ...'}",
     )
     problem = "" if tgs or has_tokens else _NO_TOKENS
-    return TrialOutput(told={"step_pattern": fit} if fit else {}, said=said, problem=problem)
+    told = {"trial_s": f"{took_s:.1f}"} | ({"step_pattern": fit} if fit else {})
+    return TrialOutput(told=told, said=said, problem=problem)
 
 
 def _unread(log: Path) -> str:

@@ -95,6 +95,13 @@ QUESTIONS: Mapping[str, InitQuestion] = {
         is_optional=True,
     ),
 }
+# study -> its class, and the trials that it may take
+STUDIES = {
+    "nodes": ("Nodes", 300),
+    "network": ("Network", 600),
+    "batch": ("BatchSize", 30),
+    "commits": ("Commits", 60),
+}
 _GPU_FLAG = "--xla_gpu_enable_latency_hiding_scheduler=true"
 _CPU_FLAG = "--xla_cpu_multi_thread_eigen=false"
 _GPUS = ("/dev/nvidiactl", "/dev/kfd")
@@ -133,6 +140,8 @@ def answers(
     missing: list[str] = []
     for name, question in QUESTIONS.items():
         each = question
+        if name == "flags" and given.get("study"):
+            continue
         if each.kinds and found.get("kind") not in each.kinds:
             if given.get(name):
                 raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(each.kinds)}")
@@ -372,27 +381,51 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     if kind == "maxtext-slurm" and not nodes:
         raise ConfigError("maxtext-slurm: --nodelist must name the nodes of its jobs")
     launcher, needs = _LAUNCHERS[kind](found)
-    profiles = [
-        f"        profile({each!r}, {str(flag)!r}),"
-        for each, flag in _profiles(parse_flags(found["flags"])).items()
-    ]
+    used = {"CellSettings", "Protocol", "SiteSettings", "Sweep", "standard_tests", needs}
+    if study := found.get("study"):
+        if study in ("nodes", "network") and not nodes:
+            raise ConfigError(f"--study {study}: --nodelist must name the nodes")
+        cls, budget = STUDIES[study]
+        compared = [f"    study={cls}(),", f"    design=DesignSettings(budget={budget}),"]
+        used |= {cls, "DesignSettings"}
+        if study == "commits":
+            launcher = f"CheckoutLauncher(repository={_repository()!r}, inner={launcher})"
+            used.add("CheckoutLauncher")
+    else:
+        rows = [
+            f"        profile({name!r}, {str(flag)!r}),"
+            for name, flag in _profiles(parse_flags(found["flags"])).items()
+        ]
+        compared = ["    profiles=(", *rows, "    ),"]
+        used.add("profile")
     is_away = bool(nodes) and kind != "maxtext-slurm"
     executor = one_of_ours(lambda each: each.has_queue if is_away else each.is_here)
     site = f'executor="{executor}"' + (f", nodelist={nodes!r}" if is_away else "")
-    names = sorted(
-        {"CellSettings", "Protocol", "SiteSettings", "Sweep", "profile", "standard_tests", needs}
-    )
+    site += f", trial_s={found['trial_s']}" if found.get("trial_s") else ""
     return filled_in(
         "sweep.py.txt",
         slug=slug,
         model=found["model"],
         parallelism=found["parallelism"],
-        names="\n".join(f"    {name}," for name in names),
+        names="\n".join(f"    {name}," for name in sorted(used)),
         cell="\n".join([_deployed(found), *_of_step_lines(found)]),
         launcher=launcher,
-        profiles="\n".join(profiles),
+        compared="\n".join(compared),
         site=site,
     )
+
+
+def _repository() -> str:
+    """Return the folder of the git repository that this folder is in, whose commits are compared.
+
+    Raises:
+        ConfigError: it is in none.
+    """
+    here = Path.cwd()
+    found = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
+    if found is None:
+        raise ConfigError(f"--study commits: {here} is in no git repository; go to the trainer's")
+    return str(found)
 
 
 _VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed
@@ -481,7 +514,7 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 def about_flags(found: Mapping[str, str]) -> Iterator[str]:
     """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
     known = history().flags
-    for name, flag in _profiles(parse_flags(found["flags"])).items():
+    for name, flag in _profiles(parse_flags(found.get("flags", ""))).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
         if hint:
             yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"

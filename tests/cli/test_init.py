@@ -13,7 +13,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
-from pytest_xlatune.tasks.write_sweep import KINDS, answers, read_command
+from pytest_xlatune.tasks.write_sweep import KINDS, STUDIES, answers, read_command
 from tests.helpers.sessions import run_inside
 
 CELL = "--model tiny --parallelism FSDP=4"
@@ -47,6 +47,24 @@ def test_the_written_file_is_collected_and_planned(
     done = run_inside(pytester, "--collect-only", "-q", str(path))
     assert done.ret == 0
     done.stdout.fnmatch_lines(["*::test_wave2[[]enable-nccl-user-buffers]"])
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_of_ones_own_trainer_is_written_and_planned(
+    study: str, loaded: None, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pytester.path / ".git").mkdir()
+    path = pytester.path / f"test_{study}.py"
+    argv = ["init", str(path), "--study", study, *OPTIONS["trainer"], *CELL.split()]
+    nodes = ["--nodelist", "node[001-004]"]
+    assert main([*argv, *nodes]) == 0
+    sweep = load_sweep(path)
+    assert sweep.declared is not None
+    assert type(sweep.declared).__name__ == STUDIES[study][0]
+    if study in ("nodes", "network"):
+        path.unlink()
+        assert main([*argv, "--nodelist", ""]) == 2
+        assert "--nodelist must name the nodes" in capsys.readouterr().err
 
 
 def test_what_a_trainer_with_lines_of_its_own_needs_stands_in_the_file_as_a_comment(
@@ -287,7 +305,9 @@ def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
     assert bool(said.err) is (shown[-1] not in said.out)
     for each in shown:
         assert each in said.out + said.err
-    assert written in Path("test_mine.py").read_text(encoding="utf-8")
+    text = Path("test_mine.py").read_text(encoding="utf-8")
+    assert written in text
+    assert ("trial_s=" in text) is ("steps read" in said.out)
 
 
 def test_a_script_that_is_not_beside_the_person_is_refused(

@@ -52,6 +52,13 @@ def test_bad_parallelism_shows_itself(text: str, message: str) -> None:
         Parallelism.parse(text)
 
 
+def test_stages_over_slices_share_the_devices_of_all() -> None:
+    over = Cell(model_tag="m", parallelism=Parallelism.parse("PP=8"), devices=64)
+    assert over.devices == 64
+    with pytest.raises(ConfigError, match="multiply to 8"):
+        msgspec.structs.replace(over, devices=12)
+
+
 def test_axes_must_multiply_to_the_devices() -> None:
     with pytest.raises(ConfigError, match="multiply to 8, but the cell has 16 devices"):
         msgspec.structs.replace(CELL, devices=16)

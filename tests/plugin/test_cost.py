@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -141,16 +143,21 @@ def test_trials_measured_from_another_folder_are_told(
 
 
 def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
-    cell = checked(Nodes(), nodes=1).cell
+    resolved = checked(Nodes(), nodes=1)
     work = {"jobs": 3, "steps": 90, "compilations": 5, "others": 10, "other_steps": 150}
     both = coded(MessageCode.BOTH_PLANS, "{jobs}", **work)
     # half of 45 minutes is start-up, and 40 % of that compiles; 15 steps take the rest
-    (said,) = hours_of_both((both,), (), cell=cell)
+    (said,) = hours_of_both((both,), (), resolved=resolved)
     assert said.startswith(
         "one job after the other: perhaps 4 h 8 min with rotation, 7 h 30 min without it: 23 min "
         "to start, 90 s a step, 9 min to compile a further program, a guess from the time limit"
     )
-    assert hours_of_both((), (), cell=cell) == ()
+    assert hours_of_both((), (), resolved=resolved) == ()
+    # a trial of 90 s, as `xlatune init --try` saw it
+    site = replace(resolved.sweep.site, trial_s=90.0)
+    resolved = dataclasses.replace(resolved, sweep=replace(resolved.sweep, site=site))
+    (said,) = hours_of_both((both,), (), resolved=resolved)
+    assert "about 9 min with rotation, 15 min without it" in said
 
 
 def checked(study: Any, *, nodes: int) -> ResolvedSweep:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.profile import (
+    NO_ENV_ID,
     Profile,
     append_flags,
     effective_values,
@@ -89,6 +90,36 @@ def test_what_stands_plainly_changes_where_it_stands(
     tmp_path: Path, text: str, lines: list[str]
 ) -> None:
     assert said(deployed(tmp_path, text, BOTH)) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        pytest.param(
+            'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1"\nexport NCCL_ALGO=Ring\n',
+            ["export NCCL_ALGO=Ring"],
+            id="a line of that flag alone",
+        ),
+        pytest.param(
+            'export XLA_FLAGS="--xla_b=2 \\\n  --xla_a=1 \\\n  --xla_c=1"\n',
+            ['export XLA_FLAGS="--xla_b=2 \\', '  --xla_c=1"'],
+            id="a line of several",
+        ),
+        pytest.param(
+            "export XLA_FLAGS=--xla_a=1\n",
+            ["export XLA_FLAGS="],
+            id="a line that takes away what is inherited",
+        ),
+    ],
+)
+def test_a_recipe_that_is_the_default_of_everything_takes_the_flags_out(
+    tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    root = repository(tmp_path, {ENV: text})
+    patch = patch_of([covered(profile(NO_ENV_ID, "--xla_a=3"), text=text)])
+    apply(root, patch.text)
+    subprocess.run(["bash", "-n", root / ENV], check=True, timeout=60)
+    assert said((root / ENV).read_text(encoding="utf-8")) == lines
 
 
 # what is not one plain assignment of a setting, and what the file then comes to without the patch

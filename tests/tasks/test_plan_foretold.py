@@ -121,3 +121,22 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     # keys of a trainer of one's own may mean something else
     other = look_at_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
     assert (other.faults, other.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("unseen", "is_told"),
+    [
+        pytest.param((), True, id="a variable without a witness is told"),
+        pytest.param(("HSA_*",), False, id="one that the sweep declares unseen is not"),
+    ],
+)
+def test_a_plan_tells_which_variables_can_make_no_winner(
+    unseen: tuple[str, ...], is_told: bool, tmp_path: Path
+) -> None:
+    sweep = flagship().sweep
+    sets = profile("quiet", env={"HSA_ENABLE_SDMA": "0", "NCCL_ALGO": "Ring"})
+    sweep = replace(sweep, profiles=(sets,), site=replace(sweep.site, unseen=unseen))
+    resolved = sweep.resolve(UserOptions(values={"model_tag": "m", "executor": "local"}))
+    assert (
+        "a profile that sets HSA_ENABLE_SDMA cannot win" in planned(resolved, tmp_path)
+    ) is is_told

@@ -147,5 +147,7 @@ MORE = (
     *NOISY_FEW,
     replace(NULL, name="nothing helps, 12 in 30", profiles=12, budget=30),
     replace(THREE, name="three at +2 %, 12 in 30", profiles=12, budget=30),
+    replace(NULL, name="nothing helps, 8 in 25", profiles=8, budget=25),
+    replace(THREE, name="three at +2 %, 8 in 25", profiles=8, budget=25),
     *LARGE_NULLS,
 )

@@ -26,27 +26,20 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, first, say
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Comparison,
-    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
     relative,
 )
-from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
-from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore
-from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
-from pytest_xlatune.model.sentences import PROGRAM_REFUSED, PROGRAM_TOO_LARGE
-from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Rotation, Trial
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace, TurnLayout
-from pytest_xlatune.stats.rounds import draw_turns
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.window import (
     MIN_JOBS,
@@ -117,14 +110,14 @@ class Orders:
         return Segment(
             wave=wave,
             trials=tuple(
-                self._trial(profile, wave, position=position) for profile, position in queue
+                self.trial(profile, wave, position=position) for profile, position in queue
             ),
         )
 
     def ranked(self, wave: str, profiles: Iterable[tuple[Profile, int]]) -> tuple[Trial, ...]:
         """Return the trials in the place of which rotations rank profiles, so many of each."""
         return tuple(
-            self._trial(profile, wave, position=at)
+            self.trial(profile, wave, position=at)
             for profile, many in profiles
             for at in range(many)
         )
@@ -132,7 +125,7 @@ class Orders:
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
         """Lay out second runs of the screen, in random order."""
         ordered = self._shuffled([(profile, 0) for profile in profiles], scope=AGAIN)
-        return tuple(self._trial(profile, AGAIN) for profile, _ in ordered)
+        return tuple(self.trial(profile, AGAIN) for profile, _ in ordered)
 
     def blocks(
         self, arms: Sequence[Profile], numbers: Iterable[int], *, design: ConfirmDesign
@@ -145,63 +138,9 @@ class Orders:
         # mirrored orders 9.6 % under a drift whose period is two blocks
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
         return tuple(
-            self._trial(profile, CONFIRM, design=design, block=number, position=position)
+            self.trial(profile, CONFIRM, design=design, block=number, position=position)
             for number in numbers
             for profile, position in self._shuffled(cells, scope=f"block {number}")
-        )
-
-    def look(self, *, turn_steps: int, step_function: str = "") -> Trial:
-        """Return the look: the baseline takes turns alone, as long as those of the rotations."""
-        spec = RotationSpec(
-            programs=(RotatedProgram(id=BASELINE.id),),
-            order=(0,),
-            turn_steps=turn_steps,
-            step_function=step_function,
-        )
-        trial = replace(self._trial(BASELINE, LOOK), arm=ROTATION)
-        return replace(trial, rotation=Rotation(number=0, spec=spec))
-
-    def rotation(
-        self,
-        options: Mapping[str, Mapping[str, str]],
-        number: int,
-        *,
-        turns: TurnLayout,
-        copies: int,
-        looked: TrialResult | None,
-        step_function: str = "",
-    ) -> Trial:
-        """Return the rotation of some profiles.
-
-        Args:
-            options: by profile, those of its compilation.
-            number: from 1.
-            turns: their steps, and how many rounds.
-            copies: of the baseline.
-            looked: the look, which tells how long it may take; None is unknown.
-            step_function: the HLO module of the step without `jit_`; "" is as the worker finds it.
-        """
-        programs = (
-            *(RotatedProgram(id=each) for each in copies_of_baseline(copies)),
-            *(RotatedProgram(id=name, options=dict(own)) for name, own in options.items()),
-        )
-        drawn = f"{self.seed} {self.cell_digest} {number}"
-        spec = RotationSpec(
-            programs=programs,
-            order=draw_turns(len(programs), copies, turns.rounds, drawn),
-            turn_steps=turns.turn_steps,
-            step_function=step_function,
-        )
-        trial = self._trial(BASELINE, TURNS, position=number)
-        read_ = looked.rotation.read if looked is not None and looked.rotation else None
-        base = usable(looked) if looked is not None else None
-        return rotated(
-            replace(trial, arm=ROTATION),
-            Rotation(number=number, spec=spec),
-            compile_s=max((program.compile_s for program in read_.compiled), default=None)
-            if read_
-            else None,
-            step_s=base.step_s if base is not None else None,
         )
 
     def _shuffled(
@@ -219,7 +158,7 @@ class Orders:
 
         return sorted(items, key=key)
 
-    def _trial(
+    def trial(
         self,
         profile: Profile,
         stage: str,
@@ -228,6 +167,7 @@ class Orders:
         block: int = 0,
         position: int = 0,
     ) -> Trial:
+        """Return a trial of the cell in the sweep's study."""
         return Trial(
             cell_digest=self.cell_digest,
             profile=profile,
@@ -647,184 +587,6 @@ def first_loss(results: Sequence[TrialResult]) -> float | None:
     scores = filter(None, map(usable, results))
     began = [score.first_loss for score in scores if score.first_loss is not None]
     return median(began) if began else None
-
-
-_LONGER = 2.0  # a rotation may take so much longer than what was seen before it says
-_COMPILES_S = 300  # that a further program may take to compile, where nothing was seen
-
-
-def rotated(
-    trial: Trial, rotation: Rotation, *, compile_s: float | None = None, step_s: float | None = None
-) -> Trial:
-    """Return a trial of the baseline as a rotation: as many steps as its order, and time for them.
-
-    Args:
-        trial: with the protocol of its cell.
-        rotation: programs and order; its time limit is set here.
-        compile_s: seconds of a compilation that a look saw; None is unknown.
-        step_s: of a step, likewise.
-    """
-    protocol, programs = trial.protocol, len(rotation.spec.programs)
-    if compile_s is not None and step_s is not None:
-        more_s = _LONGER * (programs * compile_s + rotation.steps * step_s)
-    else:  # steps as slow as an ordinary trial's may be
-        more_s = protocol.deadline_s * rotation.steps / protocol.steps + programs * _COMPILES_S
-    return replace(
-        trial,
-        protocol=replace(protocol, steps=rotation.steps, profiler=""),
-        rotation=replace(rotation, deadline_s=protocol.deadline_s + math.ceil(more_s)),
-    )
-
-
-def rotation_of(result: TrialResult) -> Rotation:
-    """Return the rotation that a trial is.
-
-    Raises:
-        ValueError: it is none.
-    """
-    rotation = result.trial.rotation
-    if rotation is None:
-        raise ValueError(f"{result.trial.id} is no rotation")
-    return rotation
-
-
-def turns_score(result: TrialResult) -> RotationScore | None:
-    """Return the score of a rotation that was measured; None of any other."""
-    if result.status is not TrialStatus.MEASURED or result.rotation is None:
-        return None
-    return result.rotation.score
-
-
-def why_not_turned(look: TrialResult | None, begun: TrialResult | None) -> Message | None:
-    """Return why nothing can rotate, as a look or the first rotation tells; None: it can, so far.
-
-    One that could not be measured tells nothing: the next session tries it again.
-
-    Args:
-        look: that is over; None before.
-        begun: the first rotation, likewise.
-    """
-    if look is not None and _is_told(look) and not (look.rotation and look.rotation.is_found):
-        return say(
-            "all profiles are jobs, because programs cannot take turns: {said}",
-            said=_why_no_turns(look),
-        )
-    if begun is not None and _is_told(begun) and turns_score(begun) is None:
-        return say(
-            "all profiles are jobs, because the first rotation measured nothing: {said}",
-            said=_why_no_turns(begun),
-        )
-    return None
-
-
-def _is_told(result: TrialResult) -> bool:
-    return result.status.is_final and result.status is not TrialStatus.UNMEASURED
-
-
-def _why_no_turns(result: TrialResult) -> Message | None:
-    """Return what it ended in, or else why its log and journal tell no turn."""
-    return first([result.reason, result.rotation.reason if result.rotation else None])
-
-
-def as_job(
-    result: TrialResult,
-    program: str,
-    profile: Profile,
-    *,
-    stage: str,
-    position: int,
-    protocol: Protocol,
-    base: Score | None,
-) -> TrialResult:
-    """Return a program of a rotation as if it had been a job.
-
-    Args:
-        result: of the rotation.
-        program: its id there.
-        profile: what it sets.
-        stage: of the job.
-        position: likewise, among those of its profile.
-        protocol: of the cell.
-        base: score of the baseline as a job, at whose level it stands; None: that of the turns.
-    """
-    trial = result.trial
-    job = Trial(
-        cell_digest=trial.cell_digest,
-        profile=profile,
-        protocol=protocol,
-        study=trial.study,
-        stage=stage,
-        block=trial.block,
-        position=position,
-        design=trial.design,
-    )
-    # it begins when others of its rotation do, whatever was tried again
-    blamed = result.rotation.blamed if result.rotation else ()
-    turned = RotationResult(blamed=tuple(e for e in blamed if e.program == program))
-    found = TrialResult(
-        trial=job,
-        status=TrialStatus.UNMEASURED,
-        reason=say("it had no turn that counts"),
-        job_ids=result.job_ids,
-        epoch=result.epoch,
-        rotation=turned,
-    )
-    score = turns_score(result)
-    change = score.of(program) if score is not None else None
-    left_out = _left_out(result, program)
-    if left_out is not None and profile is not BASELINE:
-        return replace(found, status=TrialStatus.DROPPED, reason=left_out)
-    if score is None or change is None:
-        why = first([result.rotation.reason if result.rotation else None, result.reason])
-        return replace(found, reason=why or found.reason)
-    # an equal text of a program is none that runs alike: the level at which LLVM optimises the
-    # loops is in no line of it, and makes a step 2.2 times slower
-    own = _job_score(score, change, base)
-    turned = replace(turned, score=replace(score, programs=(change,), turns=()))
-    return replace(found, status=TrialStatus.MEASURED, reason=None, score=own, rotation=turned)
-
-
-def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
-    """Return the score of a program: its change on top of the baseline's level as a job."""
-    steps = sum(turn.steps for turn in score.turns if turn.program == change.program)
-    level = math.log(score.tokens or 1.0) + score.level if base is None else base.value
-    value = level + change.change
-    figure = base.figure if base is not None else None
-    step_s = math.exp(-score.level) if base is None else base.step_s
-    if step_s is not None:  # of the level that the figure stands at
-        step_s *= math.exp(-change.change)
-    if figure is not None:
-        figure = replace(figure, value=figure.metric.figure(value))
-    return Score(
-        value=value,
-        tgs=None if figure else math.exp(value),
-        step_s=step_s,
-        n_steps=steps,
-        window=(0, 0),
-        figure=figure,
-    )
-
-
-def _left_out(result: TrialResult, program: str) -> Message | None:
-    """Return why a program had no turn: refused, too large, or what the job died of."""
-    found = result.rotation
-    if found is None:
-        return None
-    for blame in found.blamed:
-        if blame.program == program and not blame.is_suspect:
-            return say(
-                "a rotation died of it: {meaning}",
-                meaning=FailureClass(blame.cls).meaning,
-                cls=blame.cls,
-            )
-    if found.read is None:
-        return None
-    if program in found.read.refused:
-        said = found.read.refused[program]
-        return say(PROGRAM_REFUSED, program=program, said=said)
-    if program in found.read.left_out:
-        return say(PROGRAM_TOO_LARGE, program=program, gib=found.read.left_out[program] / 2**30)
-    return None
 
 
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:

@@ -12,27 +12,26 @@ was cancelled, or lost to the site, stops the sweep and is tried again.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.message import Message, MessageCode, coded, say
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.result import Score, State, TrialResult, TrialStatus
-from pytest_xlatune.model.rotation_score import is_baseline
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.result import RotationResult, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
+from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore, is_baseline
+from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
+from pytest_xlatune.model.sentences import PROGRAM_REFUSED, PROGRAM_TOO_LARGE
+from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
 from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK, RANKINGS, JobWork
+from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import (
-    STUDY,
-    as_job,
-    pace_of,
-    rotation_of,
-    turns_score,
-    usable,
-    why_not_turned,
-)
+from pytest_xlatune.studies.trials import LOOK as LOOK_STAGE
+from pytest_xlatune.studies.trials import STUDY, TURNS, pace_of, usable
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.waves import Waves
 
@@ -58,9 +57,19 @@ class Rotations:
 
     @property
     def why_not(self) -> Message | None:
-        """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far."""
-        begun = (result for result in self.found if result.status.is_final)
-        return why_not_turned(self.look, next(begun, None))
+        """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far.
+
+        One that could not be measured tells nothing: the next session tries it again.
+        """
+        look = self.look
+        turned = next((result for result in self.found if result.status.is_final), None)
+        if look is not None and _tells(look) and not (look.rotation and look.rotation.is_found):
+            text = "all profiles are jobs, because programs cannot take turns: {said}"
+            return say(text, said=_why_no_turns(look))
+        if turned is not None and _tells(turned) and _score_of(turned) is None:
+            text = "all profiles are jobs, because the first rotation measured nothing: {said}"
+            return say(text, said=_why_no_turns(turned))
+        return None
 
     @property
     def is_lost(self) -> bool:
@@ -73,7 +82,7 @@ class Rotations:
         counts = {
             rotation_of(result).number: len(score.turns)
             for result in self.found
-            if (score := turns_score(result)) is not None
+            if (score := _score_of(result)) is not None
         }
         programs = {
             program.id
@@ -102,6 +111,34 @@ class Rotations:
             and result.outcome.state is State.TIMEOUT
         ]
         return (rotate, *cut)
+
+
+def rotation_of(result: TrialResult) -> Rotation:
+    """Return the rotation that a trial is.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rotation = result.trial.rotation
+    if rotation is None:
+        raise ValueError(f"{result.trial.id} is no rotation")
+    return rotation
+
+
+def _score_of(result: TrialResult) -> RotationScore | None:
+    """Return the score of a rotation that was measured; None of any other."""
+    if result.status is not TrialStatus.MEASURED or result.rotation is None:
+        return None
+    return result.rotation.score
+
+
+def _tells(result: TrialResult) -> bool:
+    return result.status.is_final and result.status is not TrialStatus.UNMEASURED
+
+
+def _why_no_turns(result: TrialResult) -> Message | None:
+    """Return what it ended in, or else why its log and journal tell no turn."""
+    return first([result.reason, result.rotation.reason if result.rotation else None])
 
 
 def rotations(plan: TuningPlan, history: History) -> Rotations:
@@ -135,23 +172,78 @@ def _programs(
     plan: TuningPlan, result: TrialResult, before: Sequence[TrialResult], base: Score | None
 ) -> list[TrialResult]:
     """Return what a rotation says of each of its programs; one that was edited since is another."""
-    spec = rotation_of(result).spec
-    names = [program.id for program in spec.programs if not is_baseline(program.id)]
-    known = _known(plan, names, before)
+    programs = [e for e in rotation_of(result).spec.programs if not is_baseline(e.id)]
+    known = _known(plan, [program.id for program in programs], before)
     ran = [each.trial.arm for each in before if each.rotation is not None]
     return [
-        as_job(
-            result,
-            program.id,
-            known[program.id],
-            stage=known[program.id].wave,
-            position=ran.count(program.id),
-            protocol=plan.cell.protocol,
-            base=base,
-        )
-        for program in spec.programs
-        if program.id in known and program.options == _options(plan, known[program.id])
+        _as_job(result, plan.orders.trial(own, own.wave, position=ran.count(own.id)), base)
+        for program in programs
+        if (own := known.get(program.id)) and program.options == _options(plan, own)
     ]
+
+
+def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
+    """Return a program of a rotation as if it had been a job.
+
+    It stands at the level of `base`, the baseline as a job; None: at that of its turns.
+    """
+    rotation, program = result.rotation or RotationResult(), job.arm
+    # it begins when others of its rotation do, whatever was tried again
+    blamed = tuple(each for each in rotation.blamed if each.program == program)
+    found = TrialResult(
+        trial=job,
+        status=TrialStatus.UNMEASURED,
+        reason=first([rotation.reason, result.reason]) or say("it had no turn that counts"),
+        job_ids=result.job_ids,
+        epoch=result.epoch,
+        rotation=RotationResult(blamed=blamed),
+    )
+    if (left_out := _left_out(rotation, program)) is not None:
+        return replace(found, status=TrialStatus.DROPPED, reason=left_out)
+    score = _score_of(result)
+    change = score.of(program) if score is not None else None
+    if score is None or change is None:
+        return found
+    # an equal text of a program is none that runs alike: the level at which LLVM optimises the
+    # loops is in no line of it, and makes a step 2.2 times slower
+    own = replace(score, programs=(change,), turns=())
+    return replace(
+        found,
+        status=TrialStatus.MEASURED,
+        reason=None,
+        score=_job_score(score, change, base),
+        rotation=RotationResult(score=own, blamed=blamed),
+    )
+
+
+def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
+    """Return the score of a program: its change on top of the baseline's level as a job."""
+    if base is None:
+        level = math.log(score.tokens or 1.0) + score.level
+        base = Score(value=level, step_s=math.exp(-score.level), n_steps=0, window=(0, 0))
+    value, figure = base.value + change.change, base.figure
+    return Score(
+        value=value,
+        tgs=None if figure else math.exp(value),
+        step_s=None if base.step_s is None else base.step_s * math.exp(-change.change),
+        n_steps=sum(turn.steps for turn in score.turns if turn.program == change.program),
+        window=(0, 0),
+        figure=figure and replace(figure, value=figure.metric.figure(value)),
+    )
+
+
+def _left_out(rotation: RotationResult, program: str) -> Message | None:
+    """Return why a program had no turn: the job died of it, it was refused, or is too large."""
+    for blame in rotation.blamed:
+        if blame.program == program and not blame.is_suspect:
+            meaning = FailureClass(blame.cls).meaning
+            return say("a rotation died of it: {meaning}", meaning=meaning, cls=blame.cls)
+    read = rotation.read
+    if read is not None and program in read.refused:
+        return say(PROGRAM_REFUSED, program=program, said=read.refused[program])
+    if read is not None and program in read.left_out:
+        return say(PROGRAM_TOO_LARGE, program=program, gib=read.left_out[program] / 2**30)
+    return None
 
 
 def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
@@ -196,9 +288,36 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
 
 
 def look_of(plan: TuningPlan) -> Trial:
-    """Return the look: the baseline takes turns alone."""
-    steps, rule = plan.turns.turn_steps, plan.rotation
-    return plan.orders.look(turn_steps=steps, step_function=rule.step_function if rule else "")
+    """Return the look: the baseline takes turns alone, as long as those of the rotations."""
+    spec = RotationSpec(
+        programs=(RotatedProgram(id=BASELINE.id),),
+        order=(0,),
+        turn_steps=plan.turns.turn_steps,
+        step_function=_step_function(plan),
+    )
+    trial = plan.orders.trial(BASELINE, LOOK_STAGE)
+    return replace(trial, arm=ROTATION, rotation=Rotation(number=0, spec=spec))
+
+
+def _step_function(plan: TuningPlan) -> str:
+    return plan.rotation.step_function if plan.rotation else ""
+
+
+_LONGER = 2.0  # a rotation may take so much longer than what was seen before it says
+_COMPILES_S = 300  # that a further program may take to compile, where nothing was seen
+
+
+def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResult | None) -> int:
+    """Return the time limit of a rotation of so many steps, by what the look took."""
+    protocol, programs = plan.cell.protocol, len(spec.programs)
+    read = look.rotation.read if look is not None and look.rotation else None
+    compiled_s = [program.compile_s for program in read.compiled] if read else []
+    base = usable(look) if look is not None else None
+    if compiled_s and base is not None and base.step_s is not None:
+        more_s = _LONGER * (programs * max(compiled_s) + steps * base.step_s)
+    else:  # steps as slow as an ordinary trial's may be
+        more_s = protocol.deadline_s * steps / protocol.steps + programs * _COMPILES_S
+    return protocol.deadline_s + math.ceil(more_s)
 
 
 def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
@@ -219,13 +338,25 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
     )
     pace = None if so_far.look is None else pace_of([so_far.look])
     number = max((rotation_of(result).number for result in so_far.found), default=0) + 1
-    return plan.orders.rotation(
-        {profile.id: _options(plan, profile) for profile in profiles},
-        number,
-        turns=plan.turns_by(pace),
-        copies=COPIES,
-        looked=so_far.look,
-        step_function=plan.rotation.step_function if plan.rotation else "",
+    turns = plan.turns_by(pace)
+    programs = (
+        *(RotatedProgram(id=each) for each in copies_of_baseline(COPIES)),
+        *(RotatedProgram(id=each.id, options=dict(_options(plan, each))) for each in profiles),
+    )
+    drawn = f"{plan.seed} {plan.orders.cell_digest} {number}"
+    spec = RotationSpec(
+        programs=programs,
+        order=draw_turns(len(programs), COPIES, turns.rounds, drawn),
+        turn_steps=turns.turn_steps,
+        step_function=_step_function(plan),
+    )
+    steps = Rotation(number=number, spec=spec).steps
+    limit_s = _allowed_s(plan, spec, steps, so_far.look)
+    return replace(
+        plan.orders.trial(BASELINE, TURNS, position=number),
+        arm=ROTATION,
+        protocol=replace(plan.cell.protocol, steps=steps, profiler=""),
+        rotation=Rotation(number=number, spec=spec, deadline_s=limit_s),
     )
 
 

@@ -19,14 +19,13 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
-from pytest_xlatune.model.message import Message, say, several, verbatim
-from pytest_xlatune.model.profile import BASELINE, Key, Profile, is_part, settings_of
-from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.message import Message, say, verbatim
+from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.search import Point
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import (
-    Around,
     Leader,
     LeaderRule,
     Placed,
@@ -37,7 +36,6 @@ from pytest_xlatune.studies.derived import (
     left_out,
     placed,
 )
-from pytest_xlatune.studies.look import begun, frozen_arms, is_spare, look_at_design
 from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import (
@@ -233,7 +231,7 @@ class Waves:
         if leaders is None:
             own = tuple(kept.values())
             return FilledWave(profiles=own, is_open=len(own) < rule.slots)
-        key, critic, useless = self.sweep.effective.key, self._critic(), self._useless(rule)
+        key, critic = self.sweep.effective.key, self._critic()
         free = rule.slots - len(kept)
         made: dict[str, Profile] = {}
         refused: dict[str, Message] = {}
@@ -247,13 +245,7 @@ class Waves:
             if profile.id not in kept:
                 if not free or key(profile) in seen:
                     continue
-                settings = settings_of(profile)
-                against = [
-                    say("confirmed to gain nothing: {arm}", arm=arm)
-                    for arm, part in useless.items()
-                    if is_part(part, settings)
-                ]
-                if why := several(against) or critic(profile):
+                if why := critic(profile):
                     refused[profile.id] = why
                     continue
                 free -= 1
@@ -384,15 +376,6 @@ class Waves:
             if (standing := standings.get(profile.id)) and math.isfinite(standing.estimate)
         }
 
-    def _useless(self, rule: LeaderRule) -> Mapping[str, Mapping[Key, str]]:
-        """Return the settings of arms that no new stack may hold: confirmed to gain nothing."""
-        blocks = [result.trial for result in self.history if result.trial.block]
-        if isinstance(rule, Around) or not blocks:
-            return {}
-        arms = {trial.arm: trial.profile for trial in blocks if not trial.is_baseline}
-        found = _without_gain(self.sweep.read(self.history, arms))
-        return {arm: settings_of(arms[arm]) for arm in sorted(found & arms.keys())}
-
     def _planned(self, rule: Rule) -> dict[str, TrialResult]:
         """Return the trials of a rule's wave whose profiles are not known otherwise."""
         known = {profile.id for profile in self._all}
@@ -455,23 +438,6 @@ class Waves:
             and of_arm(past, profile.id, tolerance=sweep.loss_tolerance) is None
         ]
         return tuple(sorted(leaders, key=lambda each: -each.estimate))
-
-
-def _without_gain(past: Past) -> frozenset[str]:
-    """Return the arms that a confirmation showed to be level with the baseline, or slower.
-
-    None of them before all its blocks are over.
-    """
-    design = begun(past)
-    own = {key: result for key, result in past.confirm.items() if not is_spare(result.trial)}
-    last = max((key.block for key in own), default=0)
-    if design is None or last < design.blocks:
-        return frozenset()
-    if not all(result.status.is_final for result in own.values()):
-        return frozenset()
-    look = look_at_design(past, design, frozen_arms(past, after=last - 1))
-    level = (VerdictKind.EQUIVALENT, VerdictKind.SLOWER)
-    return frozenset(arm for arm, kind in look.kinds.items() if kind in level)
 
 
 def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, profile, settings_of
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -221,30 +220,3 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
 
     done = one_by_one(study, lucky, stop="wave3")
     assert [each.id for each in study.swept(done).arms.slots.values()] == ["a+b"]
-
-
-def test_what_was_confirmed_to_gain_nothing_enters_no_stack() -> None:
-    """A profile may lead the screen by luck, and be level with the baseline in the blocks."""
-    rule = {"stacks": (Stacks(slots=3),), "finalists": 3, "blocks": 4, "block_baselines": 2}
-    gains = {"a": 0.05, "c": 0.04}
-    early = frozenset({"a", "b", "c"})
-    study, done, conclusion = run((A, B, C), gains, selected=early, **rule)
-    assert conclusion.verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
-    lucky = [
-        measured(each.trial, 6.95) if each.trial.arm == "b" and not each.trial.block else each
-        for each in done
-    ]
-    assert study.decide(lucky).conclusion.verdict("b").kind is VerdictKind.EQUIVALENT  # type: ignore[union-attr]
-    whole = replace(study, selected=None)
-    made = {each.id for each in whole.swept(lucky).arms.slots.values()}
-    assert made == {"a+c"}
-    # before its blocks were over it led, and what has trials stays
-    screened = [each for each in lucky if not each.trial.block]
-    before = {each.id for each in whole.swept(screened).arms.slots.values()}
-    assert "a+b" in before
-    stack = next(each for each in whole.decide(screened).due if each.arm == "a+b")
-    kept = whole.swept([*lucky, measured(stack, 6.95)]).arms.slots
-    assert {"a+b", "a+c"} <= {each.id for each in kept.values()}
-    assert any(
-        "confirmed to gain nothing: b" in sentence(each) for each in whole.swept(lucky).arms.told
-    )

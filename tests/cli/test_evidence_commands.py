@@ -12,10 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.helpers.captures import Space, node
+from pytest_xlatune.evidence.trace import Kind
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.evidence.trace.step_times import StepRule
+from tests.evidence.test_real_captures import both
+from tests.helpers.captures import Space, node, on_stream
 
 if TYPE_CHECKING:
     from tests.conftest import Once
@@ -282,3 +287,26 @@ def test_real_traces_reconcile_and_are_compared(run: Run, trained: Path, unfused
     code, out, err = run("drill", trained / "output", "--", unfused / "output", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["comparison"]["span"]["before_s"] > 0
+
+
+@pytest.mark.jax
+@pytest.mark.part("programs")
+def test_both_formats_of_a_real_trace_agree(trained: Path) -> None:
+    xplane, fallback = both(next((trained / "output").rglob("*.xplane.pb")))
+    found = drill([xplane])
+    assert (found.rule, found.even) == (StepRule.LAUNCH, True)
+    assert [gpu.name for gpu in found.gpus] == [f"/host:CPU:{at}" for at in range(4)]
+    assert {row.kind for row in found.families} >= {Kind.COMPUTE, Kind.COMMUNICATION}
+    assert found.attributed_ps == found.total.sum_ps
+    for one, two in zip(xplane.devices, fallback.devices, strict=True):
+        assert one.name == two.name
+        for stream in one.streams:
+            for column in ("start_ps", "duration_ps"):
+                mine, its = (
+                    np.sort(getattr(on_stream(each, stream), column)) for each in (one, two)
+                )
+                assert np.abs(mine - its).max() <= 1000
+    assert drill([fallback]).total.kernels == found.total.kernels
+    # what contains other operations is left out
+    assert not any(row.name.startswith("while") for row in found.kernels)
+    assert found.total.concurrency_ps < found.total.sum_ps / 100

@@ -62,21 +62,6 @@ def test_a_real_cpu_dump_and_its_text_have_the_same_facts(tmp_path: Path) -> Non
 PROGRAM = f"HloModule m\n{entry(GATHER)}"
 
 
-def test_of_several_modules_the_largest_is_the_step(tmp_path: Path) -> None:
-    for name, text in {
-        "module_0001.jit_init.sm_9.0a_gpu_after_optimizations.txt": PROGRAM,
-        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations.txt": PROGRAM + "\n",
-        "module_0002.jit_train_step.sm_9.0a_gpu_after_optimizations-buffer-assignment.txt": "x"
-        * 999,
-        "module_0002.jit_train_step.before_optimizations.txt": "x" * 999,
-        "module_0002.jit_train_step.debug_options": "xla_a: 1",
-    }.items():
-        (tmp_path / name).write_text(text)
-    found = read_program(tmp_path)
-    assert "module_0002" in found.source
-    assert (found.options, found.memory_bytes) == ({"xla_a": "1"}, None)
-
-
 STATE, BATCH = "f32[9,9]{1,0}, /*index=1*/bf16[99]{0}", "s32[4]{0}"
 MAKER, COPY = f"({BATCH})->({STATE})", f"({STATE})->({STATE})"
 EVALUATION, STEP = f"({STATE}, {BATCH})->f32[]", f"({STATE}, {BATCH})->({STATE}, f32[])"
@@ -101,7 +86,10 @@ def test_the_step_takes_the_state_and_returns_it_whatever_its_name(
         text = f"HloModule jit_{name}{said if signature else ''}\n{entry(GATHER)}"
         path = tmp_path / f"module_{number:04}.jit_{name}.cpu_after_optimizations.txt"
         path.write_text(text + "\n" * (999 - 99 * number))
-    assert read_program(tmp_path).module == f"jit_{step}"
+        path.with_name(f"module_{number:04}.jit_{name}.debug_options").write_text(f"xla_a: {name}")
+        path.with_name(f"{path.stem}-buffer-assignment.txt").write_text("x" * 9999)
+    found = read_program(tmp_path)
+    assert (found.module, found.options) == (f"jit_{step}", {"xla_a": step})
 
 
 TPU_MEMORY = """\

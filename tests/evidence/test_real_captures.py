@@ -8,16 +8,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pytest_xlatune.evidence.pgle import pgle_profile
-from pytest_xlatune.evidence.trace import Kind, Trace
+from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane
-from tests.helpers.captures import on_stream
 from tests.helpers.hlo_programs import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,31 +84,6 @@ def test_each_step_of_a_real_capture_is_what_jaxs_own_reader_adds_up() -> None:
     if not REAL:
         pytest.skip("no captures: set XLATUNE_TRACE_DATA to a folder with some")
     assert several
-
-
-@pytest.mark.jax
-def test_real_cpu_capture_has_its_steps_and_both_formats_agree(cpu_capture: Path) -> None:
-    xplane, fallback = both(cpu_capture)
-    found = drill([xplane])
-    assert found.rule is StepRule.LAUNCH
-    assert found.steps == (5, 6, 7)
-    assert found.even
-    assert [gpu.name for gpu in found.gpus] == ["/host:CPU:0", "/host:CPU:1"]
-    assert {row.kind for row in found.families} >= {Kind.COMPUTE, Kind.COMMUNICATION}
-    assert found.attributed_ps == found.total.sum_ps
-    for one, two in zip(xplane.devices, fallback.devices, strict=True):
-        assert one.name == two.name
-        for stream in one.streams:
-            for column in ("start_ps", "duration_ps"):
-                mine, its = (
-                    np.sort(getattr(on_stream(each, stream), column)) for each in (one, two)
-                )
-                assert np.abs(mine - its).max() <= 1000
-    assert drill([fallback]).total.kernels == found.total.kernels
-    # what contains other operations is left out
-    names = {row.name for row in found.kernels}
-    assert not any(name.startswith("while") for name in names)
-    assert found.total.concurrency_ps == 0  # one thread runs one operation of a device at a time
 
 
 H100 = DATA / "jaxlib-0.11.2"

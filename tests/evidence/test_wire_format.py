@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.protobuf import Octets, WireError, varint
+from pytest_xlatune.evidence.protobuf import WireError
 from pytest_xlatune.evidence.trace import columns
 from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_line, read_table
 from pytest_xlatune.evidence.trace.xplane import read_plane, read_xplane
@@ -154,20 +154,6 @@ def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
         )
     (device,) = read_xplane(msg(1, plane), "x").devices
     assert [int(on_stream(device, each).start_ps[0]) for each in device.streams] == [250, 5_250]
-
-
-@given(st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=50))
-def test_varints_at_once_equal_varints_one_by_one(values: list[int]) -> None:
-    data = b"".join(map(uint, values))
-    at, places = 0, []
-    for value in values:
-        places.append(at)
-        read, at = varint(data, at, len(data))
-        assert read == value
-    octets = Octets(b"some bytes before" + data, 17, 17 + len(data))
-    found, sizes = octets.varints(np.array(places) + 17 - octets.start)
-    for value, one, size in zip(values, found.tolist(), sizes.tolist(), strict=True):
-        assert (one, size) == (value, len(uint(value))) if value < 1 << 56 else size == 0
 
 
 def entry(key: int, name: bytes, form: str) -> bytes:

@@ -296,6 +296,7 @@ def test_both_formats_of_a_real_trace_agree(trained: Path) -> None:
     found = drill([xplane])
     assert (found.rule, found.even) == (StepRule.LAUNCH, True)
     assert [gpu.name for gpu in found.gpus] == [f"/host:CPU:{at}" for at in range(4)]
+    assert "4 CPU devices" in found.launcher
     assert {row.kind for row in found.families} >= {Kind.COMPUTE, Kind.COMMUNICATION}
     assert found.attributed_ps == found.total.sum_ps
     for one, two in zip(xplane.devices, fallback.devices, strict=True):

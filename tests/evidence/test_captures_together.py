@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.evidence.trace import at_a_cap, captures, other_device, xplane
+from pytest_xlatune.evidence.trace import at_a_cap, captures, xplane
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
@@ -110,13 +110,6 @@ def test_a_collector_that_stopped_in_silence_is_noticed(monkeypatch: pytest.Monk
         drill([node(gpus=2).trace()])
 
 
-def test_other_devices_are_named() -> None:
-    assert other_device(["/device:XPU:0", "host-1 /device:XPU:1", "/device:TPU:0"]) == (
-        "a capture of a TPU and XPU, which `drill` does not read"
-    )
-    assert other_device(["/device:GPU:0", "/device:CUSTOM:Megascale Trace", "/host:CPU"]) is None
-
-
 def rank(*, ops: bool = True, launches: bool = False, marks: bool = False, late: int = 0) -> Space:
     """Three steps of one GPU; without `ops` no kernel names an operation, and two are one time."""
     space = Space()
@@ -203,7 +196,7 @@ KINETO = (
     b'{"schemaVersion":1,"deviceProperties":[],"traceEvents":[{"ph":"X","cat":"kernel",'
     b'"name":"ampere_sgemm","pid":0,"tid":7,"ts":1,"dur":2,"args":{"stream":7}}]}'
 )
-TPU = msg(
+TPU = msg(1, msg(2, b"/device:CUSTOM:Megascale Trace")) + msg(
     1,
     msg(2, b"/device:TPU:0 SparseCore 1"),
     msg(3, msg(2, b"XLA Ops"), msg(4, num(1, 1), num(3, 9))),

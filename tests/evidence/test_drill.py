@@ -1,21 +1,23 @@
-"""A made capture drills to the figures it was made of: steps, streams, what hides what."""
+"""A made capture drills to the figures it was made of, and what captures once hid is told."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+from collections.abc import Callable
 
 import pytest
 
-from pytest_xlatune.evidence.trace import Backend
+from pytest_xlatune.evidence.trace import Trace, shipped_families
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
+from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import compare_windows, totals
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.drill import Drilled
 from pytest_xlatune.tasks.drill_document import drill_document
-from tests.helpers.captures import Space, msg, node, num, reconciles
+from tests.helpers.captures import Space, lines_json, msg, node, num, reconciles
 
 
 def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
@@ -36,7 +38,9 @@ def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
     assert found.gpus[0].main_stream == "Stream #1(Compute)"
     # the gemm overlaps for a third of its time: what it takes alone ranks it all the same
     assert [row.name for row in found.blockers] == ["input_scatter_fusion_2.kd", "nvjet_gemm"]
-    assert found.blockers[0].alone_ps == 250 * 6
+    (scatter,) = (row for row in found.ops if row.name == "input_scatter_fusion_2.kd")
+    assert (scatter.count, scatter.sum_ps, scatter.alone_ps) == (6, 250 * 6, 250 * 6)
+    assert (scatter.main_ps, scatter.longest_ps) == (250 * 6, 250)
 
 
 def launched(apart: int) -> Space:
@@ -210,43 +214,144 @@ def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None
     assert "long_gemm" in told[at + 1]
 
 
-def test_a_capture_of_the_cpu_is_called_no_gpu() -> None:
-    trace = node(gpus=2).trace()
-    devices = tuple(
-        dataclasses.replace(device, backend=Backend.CPU, name=f"/host:CPU:{at}")
-        for at, device in enumerate(trace.devices)
+def spaced(period: int, gemm: int, *, steps: int = 3) -> Drill:
+    space = Space()
+    for step in range(steps):
+        at = step * period
+        space.host("train", at, period - 10, "step_num", step)
+        space.kernel(0, "Stream #1", "gemm", at, gemm, op="gemm")
+    return drill([space.trace()])
+
+
+MS = 10**9
+
+
+@pytest.mark.parametrize(
+    ("period", "steps", "says"),
+    [
+        pytest.param(
+            12 * MS,
+            3,
+            "a step takes 2.000 ms more (+20.0%): between steps +3.000 ms, compute -1.000 ms",
+            id="the span is shorter, and the step longer, for the host is waited for",
+        ),
+        pytest.param(
+            10 * MS, 3, "the time from step to step did not change by more than 0.5%", id="alike"
+        ),
+        pytest.param(
+            10 * MS, 1, "the span of a step is 1.000 ms less (-16.7%)", id="one step has no next"
+        ),
+    ],
+)
+def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next(
+    period: int, steps: int, says: str
+) -> None:
+    found = compare_windows(
+        spaced(10 * MS, 6 * MS, steps=steps), spaced(period, 5 * MS, steps=steps)
     )
-    found = drill([dataclasses.replace(trace, devices=devices)])
-    assert found.launcher == "one process per node, 2 CPU devices each"
-    assert "GPU" not in "\n".join(terminal(drill_document(Drilled(drills=(found,)))))
-
-
-def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next() -> None:
-    def spaced(period: int, gemm: int) -> Drill:
-        space = Space()
-        for step in range(3):
-            at = step * period
-            space.host("train", at, period - 10, "step_num", step)
-            space.kernel(0, "Stream #1", "gemm", at, gemm, op="gemm")
-        return drill([space.trace()])
-
-    ms = 10**9
-    # the span is shorter, and the step all the same longer: the host is waited for
-    found = compare_windows(spaced(10 * ms, 6 * ms), spaced(12 * ms, 5 * ms))
     assert found.span.change_s < 0
-    assert found.sentence.startswith(
-        "a step takes 2.000 ms more (+20.0%): between steps +3.000 ms, compute -1.000 ms"
-    )
-    found = compare_windows(spaced(10 * ms, 6 * ms), spaced(10 * ms, 5 * ms))
-    assert found.sentence == "the time from step to step did not change by more than 0.5%"
+    assert found.sentence.startswith(says)
 
 
-def test_without_two_steps_the_headline_tells_the_span() -> None:
-    def one(gemm: int) -> Drill:
-        space = Space()
-        space.host("train", 0, 900, "step_num", 0)
-        space.kernel(0, "Stream #1", "gemm", 0, gemm, op="gemm")
-        return drill([space.trace()])
+STREAM = "Stream #1(Compute)"
 
-    found = compare_windows(one(600), one(300)).sentence
-    assert found.startswith("the span of a step is 0.000 ms less (-50.0%)")
+
+def without(space: Space, gpu: int, last: int) -> Space:
+    """Lose the last kernels of a device's computing stream."""
+    del space.lines[f"/device:GPU:{gpu}"][STREAM][-last:]
+    return space
+
+
+def more_than_a_step() -> Space:
+    space = node()
+    space.kernel(0, STREAM, "nvjet_gemm", 2_800, 5, op="nvjet_gemm", correlation=1)
+    return space
+
+
+def stretch(kernels: list[int]) -> Trace:
+    """Devices without steps that ran so many kernels: three names in turn."""
+    lines = {
+        f"/device:GPU:{gpu}": [("abc"[at % 3], at * 10.0, 8.0) for at in range(count)]
+        for gpu, count in enumerate(kernels)
+    }
+    return read_trace_json(lines_json(lines), "a.json")
+
+
+def blocked(kernel: str) -> Trace:
+    space = Space()
+    for step in range(3):
+        space.host("train", step * 1000, 900, "step_num", step)
+        space.kernel(0, STREAM, kernel, step * 1000, 800)
+    return space.trace()
+
+
+REMEDIES = {each.name: each.remedy for each in shipped_families()}
+ENDS = "steps before it have"
+
+
+@pytest.mark.parametrize(
+    ("trace", "says"),
+    [
+        pytest.param(
+            lambda: without(node(steps=5, gpus=8), 3, 1).trace(),
+            "/device:GPU:3 has 3 in step 9, where most steps have 4",
+            id="one kernel lost on one of eight GPUs leaves five steps and names the GPU",
+        ),
+        pytest.param(
+            lambda: without(node(steps=5, gpus=8, launches=False), 3, 1).trace(),
+            "steps 5, 6, 7, 8, 9: steps are the runs of the step's module",
+            id="so it does where no launch is known",
+        ),
+        pytest.param(
+            lambda: without(node(steps=4, gpus=1), 0, 1).trace(),
+            f"the last step of /device:GPU:0 lacks 1 kernel that all {ENDS}",
+            id="a capture that ends inside its last step says which kernels are missing",
+        ),
+        pytest.param(
+            lambda: stretch([3 * 4 + 1]),
+            f"the last step of /device:GPU:0 lacks 2 kernels that all {ENDS} (b, c)",
+            id="a stretch without steps that ends inside a run says so too",
+        ),
+        pytest.param(
+            lambda: more_than_a_step().trace(),
+            "the window cuts a step",
+            id="a window that holds more than its steps says so",
+        ),
+        pytest.param(
+            lambda: stretch([12, 12, 6]),
+            "/device:GPU:2 ends 0.060 ms before the last device of its process",
+            id="ranks that end apart are told",
+        ),
+        pytest.param(
+            lambda: blocked("RaggedAllToAllKernelImpl<8>"),
+            "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false",
+            id="a ragged one-shot kernel that blocks names its flag",
+        ),
+        pytest.param(
+            lambda: blocked("input_scatter_fusion_2.kd"),
+            "jax.custom_vjp",
+            id="a scatter that blocks names the change of the program",
+        ),
+        pytest.param(
+            lambda: blocked("loop_gather_fusion.kd"),
+            REMEDIES["gather fusions"],
+            id="a gather that blocks names the change of the program",
+        ),
+    ],
+)
+def test_what_was_hidden_is_told(trace: Callable[[], Trace], says: str) -> None:
+    found = drill([trace()])
+    shown = terminal(drill_document(Drilled(drills=(found,)), width=None), width=1000)
+    assert says in "\n".join(shown)
+
+
+@pytest.mark.parametrize("kernels", [[12], [12, 12], [3]], ids=str)
+def test_a_whole_stretch_is_told_without_a_warning(kernels: list[int]) -> None:
+    assert drill([stretch(kernels)]).warnings == ()
+
+
+def test_the_ceiling_of_a_part_is_its_share_of_a_step() -> None:
+    shares = shares_of(drill([blocked("loop_gather_fusion.kd")]), None)
+    assert shares is not None
+    assert shares.of_step == {"communication": 0, "compute": 1, "copies": 0, "idle": 0}
+    assert shares.kernels == {"compute": ("loop_gather_fusion.kd",)}

@@ -19,7 +19,7 @@ from pytest_xlatune.evidence.trace import (
     classify,
     parse_families,
 )
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, KernelSums, drill, timeline
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill, timeline
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.captures import node, reconciles
 
@@ -36,19 +36,6 @@ def test_a_kernel_belongs_to_the_first_family_that_finds_it(kernel: str) -> None
     families = trace.shipped_families()
     (found,), _ = classify((kernel,), families)
     assert (*(each.name for each in families), OTHER.name)[found] == KERNELS[kernel]
-
-
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 99)), max_size=9))
-def test_kernels_add_up_by_a_key_and_keep_the_longest(table: list[tuple[int, int]]) -> None:
-    keys, values = (np.array([row[i] for row in table], np.int64) for i in (0, 1))
-    sums = KernelSums(9)
-    for part in (slice(0, 3), slice(3, None)):
-        sums.add(keys[part], values[part], values[part] * 2, values[part])
-    assert {key: row.tolist() for key, row in sums} == {
-        key: [len(mine), sum(mine), 2 * sum(mine), sum(mine), max(mine)]
-        for key in {key for key, _ in table}
-        for mine in [[value for its, value in table if its == key]]
-    }
 
 
 def test_own_families_replace_the_built_in_ones() -> None:

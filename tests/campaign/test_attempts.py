@@ -22,10 +22,8 @@ from pytest_xlatune.ledger import (
     CampaignOpened,
     Decided,
     EpochBegan,
-    EpochCause,
     Event,
     LedgerEntry,
-    NodesPinned,
     TrialEnded,
     TrialPlanned,
 )
@@ -143,49 +141,6 @@ class Case:
         return events
 
 
-def test_the_first_trial_pins_the_nodes_for_all(tmp_path: Path) -> None:
-    case = Case(tmp_path, nodelist=())
-    running = Outcome(state=State.RUNNING, nodes=("node004", "node003"))
-    assert case.look(running) == (
-        NodesPinned(cell_digest=case.trial.cell_digest, nodes=("node003", "node004")),
-    )
-    assert case.look(running) == (), "once"
-    case.write(AttemptEnded(trial_id=case.trial.id, attempt=1, outcome=running))
-    case.write(case.attempts.intend(case.state, case.trial))
-    (submitted,) = case.attempts.hand_over(case.state, *case.state.unresolved()[0])
-    assert isinstance(submitted, AttemptSubmitted)
-    assert submitted.submission.job_id == "node003,node004"
-
-
-def test_named_nodes_are_not_pinned_again(tmp_path: Path) -> None:
-    assert Case(tmp_path).look(Outcome(state=State.RUNNING, nodes=NODES)) == ()
-
-
-def test_a_queue_that_a_drained_node_holds_is_freed(tmp_path: Path) -> None:
-    case = Case(tmp_path, BACK)
-    assert case.wait(DRAINED) == (
-        EpochBegan(cause=EpochCause.RESUMED, cls="node-drain", nodes=("node002",)),
-    )
-    assert case.site.asked == [NODES]
-    case.now_s += 5
-    assert case.wait(DRAINED) == (), "it is given time to start"
-
-
-def test_a_queue_behind_others_is_no_fault(tmp_path: Path) -> None:
-    case = Case(tmp_path, FIT)
-    assert case.wait(Outcome(state=State.PENDING, reason="PENDING (Resources)")) == ()
-    assert case.site.asked == []
-    assert case.wait(DRAINED) == (), "the nodes are fit: Slurm will say so soon"
-
-
-def test_a_node_that_stays_away_stops_the_sweep(tmp_path: Path) -> None:
-    (stop,) = Case(tmp_path, DEAD).wait(DRAINED)
-    assert isinstance(stop, Decided)
-    assert (stop.next, stop.cls) == ("stop", "node-drain")
-    assert "node002 is down: bad nic" in sentence(stop.why)
-    assert "UnavailableNodes:node002" in stop.evidence
-
-
 def test_a_node_is_brought_back_twice_and_no_more(tmp_path: Path) -> None:
     case = Case(tmp_path, BACK, BACK, BACK)
     for _ in range(2):
@@ -249,29 +204,6 @@ def test_nodes_that_are_away_are_told_before_a_limit_that_may_be_none(tmp_path: 
     (stop,) = case.wait(unclear)
     assert isinstance(stop, Decided)
     assert stop.cls == "never-starts"
-
-
-BACK_IN_QUEUE = Outcome(
-    state=State.PENDING, reason="PENDING (BeginTime), put back", nodes=NODES, is_requeued=True
-)
-
-
-def test_a_job_that_was_put_back_is_waited_for_and_then_run_again(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    running(case, "Memstats: After params initialized:")
-    case.now_s += 50_000
-    assert case.look(BACK_IN_QUEUE) == case.wait(BACK_IN_QUEUE) == ()
-    again = replace(BACK_IN_QUEUE, state=State.RUNNING, reason="RUNNING")
-    assert case.look(again) == (), "its time does not count: nothing hangs"
-    assert case.site.cancelled == []
-    decided, ended = case.look(
-        replace(again, state=State.REQUEUED, reason="COMPLETED; put back into the queue")
-    )
-    assert isinstance(decided, Decided)
-    assert (decided.next, decided.cls) == ("retry", "requeued")
-    assert sentence(decided.proof) == "COMPLETED; put back into the queue; no step, compiling"
-    assert isinstance(ended, AttemptEnded)
-    assert ended.findings[0].cls == "requeued"
 
 
 @pytest.mark.parametrize(
@@ -348,18 +280,6 @@ def test_a_process_that_takes_over_knows_that_the_end_was_ours(tmp_path: Path) -
     assert isinstance(decided, Decided)
     assert (decided.next, decided.cls) == ("retry", "hang-init")
     assert "601 s without a step" in sentence(decided.why)
-
-
-def test_a_cancel_that_was_not_ours_is_told_as_one(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    running(case, "nothing special")
-    decided = case.look(CUT)[0]
-    assert isinstance(decided, Decided)
-    assert (decided.next, decided.cls, sentence(decided.proof)) == (
-        "give-up",
-        "cancelled",
-        "CANCELLED by 0; no step, before-memstats",
-    )
 
 
 def test_a_job_that_was_ended_after_its_last_step_is_measured(tmp_path: Path) -> None:

@@ -138,22 +138,6 @@ def test_a_cell_whose_nodes_are_still_picked_has_one_trial_until_they_are(tmp_pa
     assert set(nodes_of(cluster)) == {("any0",), ("node003",)}
 
 
-def test_a_killed_session_resumes_on_all_cells(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR, repeats=5)
-    cluster = Cluster()
-    first = campaign(tmp_path, cluster, study)
-    for _ in range(70):
-        first.turn()
-        cluster.now_s += 1
-    before = len(cluster.submitted)
-    assert 4 < before < 20
-    second = campaign(tmp_path, cluster, study, session="second")
-    took_s = run(second, cluster)
-    assert len(cluster.submitted) == len(set(cluster.submitted)) == 20, "each once"
-    assert {result.status for result in second.view().history} == {TrialStatus.MEASURED}
-    assert took_s <= 4 * cluster.took_s + 5
-
-
 @pytest.mark.parametrize("wants", [OnNodeFailure.STOP, OnNodeFailure.VERDICT])
 def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
     tmp_path: Path, wants: OnNodeFailure

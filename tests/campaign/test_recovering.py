@@ -13,7 +13,7 @@ from pytest_xlatune.campaign.assess import said_of_settings
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import Effect, Outcome, State, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import Effect, Outcome, State, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers.scripted import (
@@ -30,18 +30,6 @@ from tests.helpers.scripted import (
     ordinary,
     run,
 )
-
-
-def test_a_killed_trial_is_run_again_and_counts_once(tmp_path: Path) -> None:
-    executor = FakeExecutor(failing("same-wave", log(steps=3), KILLED, times=1))
-    each = campaign(tmp_path, executor)
-    run(each)
-    (result,) = (r for r in each.view().history if r.trial.id.startswith("same-wave"))
-    assert result.status is TrialStatus.MEASURED
-    assert len(result.job_ids) == 2
-    (decision,) = each.view().state.decisions
-    assert (decision.next, decision.cls) == ("retry", "killed")
-    assert re.fullmatch(r"local: signal 9; the last step is 2 of \d+", sentence(decision.proof))
 
 
 @pytest.mark.parametrize(
@@ -226,15 +214,6 @@ def test_a_baseline_that_ran_before_and_then_fails_stops_nothing(tmp_path: Path)
     run(each)
     assert len({*baselines}) > 1
     assert not each.view().stopped
-
-
-@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
-def test_a_retry_that_needs_the_site_waits_for_it(tmp_path: Path, *, is_done: bool) -> None:
-    nic = "mlx5_0: IBV_WC_RETRY_EXC_ERR(12) vendor_err=129\n"
-    executor = FakeExecutor(failing("same-wave", nic, FAILED, times=1))
-    each = campaign(tmp_path, executor, recover=is_done)
-    run(each)
-    assert (each.view().stopped is None) is is_done
 
 
 def test_a_refused_submission_stops_with_the_schedulers_words(tmp_path: Path) -> None:

@@ -66,16 +66,6 @@ def test_an_attempt_is_in_the_ledger_before_it_is_submitted(tmp_path: Path) -> N
     assert second.conclude().complete
 
 
-def test_a_running_job_is_adopted_by_the_next_session(tmp_path: Path) -> None:
-    executor = FakeExecutor()
-    executor.holds = True
-    campaign(tmp_path, executor).turn()
-    assert len(executor.submitted) == 1
-    executor.holds = False
-    run(campaign(tmp_path, executor, session="second"))
-    assert len(executor.submitted) == len(set(executor.submitted))
-
-
 @pytest.mark.parametrize(("ended_s", "stops"), [(50.0, False), (1e6, True)])
 def test_a_full_disk_of_an_earlier_session_does_not_stop_the_next_one(
     tmp_path: Path, ended_s: float, *, stops: bool

@@ -246,18 +246,3 @@ def test_a_step_that_ends_while_slurm_is_asked_is_told_by_its_end(
     found = made.poll([each], root=tmp_path)["step-1"]
     assert (found.state, found.signal) == expected, found
     assert found.reason != "srun was lost"
-
-
-def test_a_step_is_cancelled_by_its_name(tmp_path: Path) -> None:
-    each = standing_step(tmp_path / "run", rank=BEGUN)
-    asked = Scripted(
-        squeue=Reply(code=0, out=f"31.0{SEPARATOR}other\n31.1{SEPARATOR}xlt-t\n"),
-        scancel=Reply(code=0),
-    )
-    made = AllocationExecutor(environ={}, run=asked)
-    made.cancel([each], root=tmp_path)
-    assert asked.asked[-1] == ["scancel", "--signal=TERM", "31.1"]
-    mark = tmp_path / each.folder / payload.CANCEL
-    os.utime(mark, (time.time() - 60, time.time() - 60))
-    made.cancel([each], root=tmp_path)
-    assert asked.asked[-1] == ["scancel", "31.1"], "harder, where it is asked again"

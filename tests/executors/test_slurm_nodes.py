@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors.slurm import look
+from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
-from pytest_xlatune.executors.slurm.nodes import (
-    check_nodes,
-    node_faults,
-    parse_sinfo,
-    pick_nodes,
-    resume_nodes,
-)
+from pytest_xlatune.executors.slurm.nodes import node_faults, parse_sinfo
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from tests.helpers.played import AWAY, Scripted
 
@@ -69,10 +63,11 @@ EIGHT = sinfo(
 
 def test_nodes_of_a_partition_are_picked_idle_ones_first_and_in_its_order() -> None:
     played = Scripted(sinfo=Reply(code=0, out=EIGHT))
-    assert pick_nodes(2, "lab", run=played) == ("n2", "n5")
-    assert pick_nodes(4, "lab", run=played) == ("n1", "n2", "n5", "n7")
-    assert pick_nodes(5, "lab", run=played) == ("n1", "n2", "n5", "n6", "n7")
-    assert pick_nodes(1, "other", run=played) == ("o1",)
+    executor = SlurmExecutor(run=played)
+    assert executor.pick_nodes(2, "lab") == ("n2", "n5")
+    assert executor.pick_nodes(4, "lab") == ("n1", "n2", "n5", "n7")
+    assert executor.pick_nodes(5, "lab") == ("n1", "n2", "n5", "n6", "n7")
+    assert executor.pick_nodes(1, "other") == ("o1",)
     assert all("-N" in words for words in played.asked), "sinfo has a row for each node"
 
 
@@ -89,17 +84,17 @@ def test_nodes_of_a_partition_are_picked_idle_ones_first_and_in_its_order() -> N
 )  # fmt: skip
 def test_nodes_that_cannot_be_picked(count: int, partition: str, answer: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        pick_nodes(count, partition, run=Scripted(sinfo=Reply(code=0, out=answer)))
+        SlurmExecutor(run=Scripted(sinfo=Reply(code=0, out=answer))).pick_nodes(count, partition)
 
 
 def test_without_an_answer_no_node_is_picked() -> None:
     with pytest.raises(SubmissionError, match="sinfo does not answer"):
-        pick_nodes(1, "lab", run=Scripted(sinfo=AWAY))
+        SlurmExecutor(run=Scripted(sinfo=AWAY)).pick_nodes(1, "lab")
 
 
 def test_sinfo_that_does_not_answer_is_a_fault() -> None:
     slurm = Scripted(sinfo=AWAY)
-    (fault,) = check_nodes(["n1"], run=slurm)
+    (fault,) = SlurmExecutor(run=slurm).node_faults(["n1"])
     assert "sinfo does not answer: " in fault
     assert "-N" in slurm.asked[0], "without it one line is of all nodes that are alike"
 
@@ -125,7 +120,8 @@ def test_a_node_that_does_not_respond_is_asked_again(
         nodes.states["n2"] = next(said)
         return nodes(argv)
 
-    assert check_nodes(["n1", "n2"], run=run, sleep=waited.append) == faults
+    executor = SlurmExecutor(run=run, sleep=waited.append)
+    assert executor.node_faults(["n1", "n2"]) == faults
     assert waited == slept
 
 
@@ -164,7 +160,7 @@ def test_nodes_are_resumed_twice_at_most(
     states: dict[str, str], resumed: tuple[str, ...], updates: int, faults: int
 ) -> None:
     nodes, slept = Nodes(**states), list[float]()
-    done = resume_nodes(["n1", "n2"], run=nodes, sleep=slept.append)
+    done = SlurmExecutor(run=nodes, sleep=slept.append).resume(["n1", "n2"])
     assert done.nodes == resumed
     assert len(nodes.updates) == len(slept) == updates
     assert len(done.faults) == faults
@@ -188,7 +184,7 @@ def test_nodes_are_resumed_twice_at_most(
 @pytest.mark.parametrize("state", ["drained", "draining", "down"])
 def test_what_a_person_took_out_stays_out(state: str, reason: str, stands: bool) -> None:
     nodes = Nodes(n1="idle", n2=state, reason=reason)
-    done = resume_nodes(["n1", "n2"], run=nodes, sleep=lambda _: None)
+    done = SlurmExecutor(run=nodes, sleep=lambda _: None).resume(["n1", "n2"])
     assert bool(nodes.updates) is not stands
     assert any("A person said so, and it stands" in each for each in done.faults) is stands
     assert (done.unfit == ("n2",)) or not stands
@@ -196,7 +192,7 @@ def test_what_a_person_took_out_stays_out(state: str, reason: str, stands: bool)
 
 def test_a_silent_node_is_waited_for_by_slurm_and_neither_resumed_nor_a_fault() -> None:
     nodes = Nodes(n1="idle", n2="idle*")
-    done = resume_nodes(["n1", "n2"], run=nodes, sleep=lambda _: None)
+    done = SlurmExecutor(run=nodes, sleep=lambda _: None).resume(["n1", "n2"])
     assert (nodes.updates, done.faults, done.nodes) == ([], (), ())
 
 
@@ -223,8 +219,7 @@ def test_the_nodes_say_what_they_see(
         asked.append(argv)
         return answer
 
-    sight = look(
-        ["/a/b"], nodelist=["n1", "n2"], options={"partition": "p", "srun.x": "1"}, run=run
-    )
+    options = {"partition": "p", "srun.x": "1"}
+    sight = SlurmExecutor(run=run).look(["/a/b"], nodelist=["n1", "n2"], options=options)
     assert (dict(sight.unseen), sight.why_not) == (unseen, why_not)
     assert {"--partition=p", "--nodelist=n[1-2]", "/a/b"} <= set(asked[0])

@@ -71,16 +71,6 @@ def test_a_job_that_no_round_has_asked_for_is_pending(clock: Clock, folder: Path
     assert poller.poll({"31": folder, "32": folder.parent / "2"})["32"].state is State.PENDING
 
 
-def test_completing_is_not_over_whatever_accounting_says(clock: Clock, folder: Path) -> None:
-    slurm = Scripted(
-        scontrol=[Reply(code=0, out=scontrol(word)) for word in ("COMPLETING", "NODE_FAIL")],
-        sacct=Reply(code=0, out=row("COMPLETED")),
-    )
-    seen = rounds(Poller(run=slurm, clock=clock), clock, folder, 2)
-    assert [each.state for each in seen] == [State.RUNNING, State.NODE_FAIL]
-    assert not slurm.count("sacct")
-
-
 def test_squeue_serves_where_scontrol_is_forbidden(clock: Clock, folder: Path) -> None:
     queue = row("TIMEOUT").rpartition(SEPARATOR)[0]
     slurm = Scripted(
@@ -235,13 +225,6 @@ def test_the_payloads_word_stands_when_slurm_has_forgotten(
     (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
     assert outcome.state is state
     assert "Slurm has forgotten the job" in outcome.reason
-
-
-def test_a_stranger_with_the_same_number_is_not_our_job(clock: Clock, tmp_path: Path) -> None:
-    mine = tmp_path / "mine" / "1"
-    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("COMPLETED")), sacct=NO_ACCOUNTING)
-    seen = rounds(Poller(run=slurm, clock=clock), clock, mine, 20)
-    assert [each.state for each in seen] == [*[State.PENDING] * 19, State.LOST]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Request
-from pytest_xlatune.executors import slurm as slurm_sight
+from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -165,7 +165,7 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
 
 
 def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -> None:
-    sight = slurm_sight.look(
+    sight = SlurmExecutor().look(
         [str(tmp_path), "/no/such/file"],
         checks=[("true", "never said"), ("exit 3", "this cannot be"), ("cat", "it reads nothing")],
         nodelist=("node001", "node002"),

@@ -21,7 +21,6 @@ import pytest
 from pytest_xlatune.executors import Request, SchedulerDown
 from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
-from pytest_xlatune.executors.slurm.nodes import check_nodes
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import State
 
@@ -253,7 +252,7 @@ def test_nodes_drained_before_the_start_are_told_and_the_job_waits(
     trials: Trials, slurm: Callable[..., str]
 ) -> None:
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad nic")
-    assert check_nodes(("node001", "node002", "node9")) == (
+    assert trials.new_executor(round_s=0).node_faults(("node001", "node002", "node9")) == (
         "node9 does not exist in this cluster; did you mean node004?",
         "node002 is drained, expected idle: bad nic",
     )

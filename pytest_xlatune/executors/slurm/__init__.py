@@ -4,8 +4,7 @@ submitit renders the batch script and calls sbatch (`script`); its watcher is no
 does it start anything on a node: srun runs the payload's file itself, so a node needs an
 interpreter and nothing that would have to be imported before every trial. Any process may die at
 any time: `submit` called again for the same folder and comment finds the job that was already
-accepted. `look` asks the pinned nodes, by one short srun, whether they have what trials need. This
-module knows no ledger and no log of a trainer.
+accepted. This module knows no ledger and no log of a trainer.
 """
 
 from __future__ import annotations
@@ -25,19 +24,14 @@ from typing import Any
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import (
-    OWN_JOBS,
-    Executor,
-    ProbeResult,
     QueueFull,
     Request,
-    Resumed,
     SchedulerDown,
     payload,
 )
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
-    SEPARATOR,
     Run,
     SlurmJob,
     Trouble,
@@ -49,13 +43,8 @@ from pytest_xlatune.executors.slurm._commands import (
     squeue,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, given_away
-from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN
-from pytest_xlatune.executors.slurm.nodes import (
-    busy_note,
-    check_nodes,
-    pick_nodes,
-    resume_nodes,
-)
+from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN, site_options
+from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.result import Outcome, Submission
@@ -71,76 +60,10 @@ _NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, 
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 
-# What the harness decides for every trial: measured trials stay comparable, and ours to find.
-_OURS = frozenset(
-    {
-        "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
-        "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
-        "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
-        "wrap",
-    }
-)  # fmt: skip
-# an option's name:  cpus-per-task    srun.cpu-bind
-_OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
 # a job name that every Slurm command prints so that it can be read back:  xl-overlap-2-3f9c
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 # a file that only an accepted job's folder holds:  4711_begun    4711_submission.sh
 _ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
-
-
-class OnSlurm(Executor):
-    """What jobs of their own and steps of an allocation have in common: the cluster.
-
-    Args:
-        run, sleep: the outside world, for tests.
-    """
-
-    names_nodes = True
-    scheduler = "Slurm"
-    max_in_flight = 0  # Slurm keeps the order of those that share nodes
-
-    def __init__(self, *, run: Run, sleep: Callable[[float], None]) -> None:
-        self._run = run
-        self._sleep = sleep
-
-    @property
-    def _own(self) -> str:
-        """The id of the allocation around this session; "" where trials are jobs of their own."""
-        return ""
-
-    def resume(self, nodes: Sequence[str]) -> Resumed:
-        """Ask Slurm to take drained and dead nodes back; see `nodes.resume_nodes`."""
-        return resume_nodes(nodes, run=self._run, sleep=self._sleep)
-
-    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
-        """Ask sinfo; see `nodes.pick_nodes`."""
-        return pick_nodes(count, partition, run=self._run)
-
-    def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
-        """Ask sinfo; Slurm queues, and a cluster at work has no idle nodes."""
-        return check_nodes(nodelist, partition=partition, run=self._run, sleep=self._sleep)
-
-    def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Ask squeue; see `nodes.busy_note`."""
-        return busy_note(nodelist, run=self._run)
-
-    def look(
-        self,
-        paths: Sequence[str],
-        *,
-        checks: Sequence[tuple[str, str]],
-        nodelist: Sequence[str],
-        options: Mapping[str, str],
-    ) -> ProbeResult:
-        """Ask the nodes by one short srun, a step of the allocation inside one; see `look`."""
-        return look(
-            paths,
-            checks=checks,
-            nodelist=nodelist,
-            options=options,
-            allocation=self._own,
-            run=self._run,
-        )
 
 
 class SlurmExecutor(OnSlurm):
@@ -380,35 +303,6 @@ def arguments_of(request: Request) -> dict[str, Any]:
     return arguments | ({"nodelist": compress(nodelist)} if nodelist else {})
 
 
-def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Split `resources.options` into sbatch's and srun's; an empty value is a bare flag."""
-    sbatch: dict[str, Any] = {}
-    srun: list[str] = []
-    for key, value in options.items():
-        name = key.lstrip("-").replace("_", "-")
-        if not _OPTION.fullmatch(name):
-            raise ConfigError(f"Slurm option {key!r}: expected a name such as partition or qos")
-        if name in _OURS:
-            raise ConfigError(
-                f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
-                "through"
-            )
-        if name == "export" and value != SLURM_LOGS_IN:
-            raise ConfigError(
-                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, so that slurmd "
-                "logs in on the node, or nothing, so that the job's script does. Put what else a "
-                "trial needs into the launcher's env"
-            )
-        word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
-        if name.startswith("srun."):
-            srun.append(word)
-            continue
-        sbatch[name] = value or True
-        if name == "cpus-per-task":
-            srun.append(word)  # since Slurm 22.05 srun does not take it over from the job
-    return sbatch, srun
-
-
 def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
     """Return the script's lines before srun."""
     return [
@@ -425,62 +319,3 @@ def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
     A site may write comments of its own.
     """
     return job.is_in(folder) if job.folder else job.comment == comment
-
-
-# how long srun may wait for the nodes: they were idle a moment ago
-_PATIENCE_S = 15
-# the paths, an empty word, then commands; a check is named by its place among them
-_SCRIPT = f"""\
-while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
-number=0
-while shift; [ $# -gt 0 ]; do
-  sh -c "$1" </dev/null >/dev/null 2>&1 || echo "$SLURMD_NODENAME{SEPARATOR}$number{SEPARATOR}"
-  number=$((number + 1))
-done
-echo "$SLURMD_NODENAME"
-"""
-
-
-def look(
-    paths: Sequence[str],
-    *,
-    checks: Sequence[tuple[str, str]] = (),
-    nodelist: Sequence[str],
-    options: Mapping[str, str],
-    allocation: str = "",
-    run: Run = run_command,
-) -> ProbeResult:
-    """Return which of the paths do not exist and which checks fail on which node.
-
-    Args:
-        paths: absolute names.
-        checks: shell commands, each with the sentence that says why it fails.
-        nodelist: expanded, not empty.
-        options: of `Resources`, so that the look runs where the trials will.
-        allocation: in which it is a step; "" has it be a job of its own.
-        run: runs a command of Slurm's.
-    """
-    sbatch, _ = site_options(options)
-    site = [f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()]
-    if allocation:
-        site = [f"--jobid={allocation}"]
-    answer = run(
-        ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
-         "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",
-         "--chdir=/", f"--job-name={OWN_JOBS}preflight", "--quiet", *site,
-         "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
-    )  # fmt: skip
-    lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-    heard = {line[0] for line in lines if len(line) == 1}
-    if answer.code or set(nodelist) - heard:
-        silent = ", ".join(sorted(set(nodelist) - heard))
-        return ProbeResult(unseen={}, why_not=answer.error or f"no answer from {silent}")
-    unseen: dict[str, tuple[str, ...]] = {}
-    # the nodes answer in any order
-    for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
-        unseen[path] = (*unseen.get(path, ()), node)
-    unfit: dict[str, tuple[str, ...]] = {}
-    for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
-        wrong = checks[int(number)][1]
-        unfit[wrong] = (*unfit.get(wrong, ()), node)
-    return ProbeResult(unseen=unseen, unfit=unfit)

@@ -30,11 +30,52 @@ from pytest_xlatune.executors.slurm._commands import (
     steering_names,
     unneeded_names,
 )
+from pytest_xlatune.model.errors import ConfigError
 
 SCRIPTS = "submitit"  # the folder of submitit's files, inside the attempt's folder
 HELD = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
 # the only value that a site may give the option `export`: slurmd then logs in for every job
 SLURM_LOGS_IN = "NONE"
+# What the harness decides for every trial: measured trials stay comparable, and ours to find.
+_OURS = frozenset(
+    {
+        "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
+        "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
+        "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
+        "wrap",
+    }
+)  # fmt: skip
+# an option's name:  cpus-per-task    srun.cpu-bind
+_OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
+
+
+def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Split `resources.options` into sbatch's and srun's; an empty value is a bare flag."""
+    sbatch: dict[str, Any] = {}
+    srun: list[str] = []
+    for key, value in options.items():
+        name = key.lstrip("-").replace("_", "-")
+        if not _OPTION.fullmatch(name):
+            raise ConfigError(f"Slurm option {key!r}: expected a name such as partition or qos")
+        if name in _OURS:
+            raise ConfigError(
+                f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
+                "through"
+            )
+        if name == "export" and value != SLURM_LOGS_IN:
+            raise ConfigError(
+                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, so that slurmd "
+                "logs in on the node, or nothing, so that the job's script does. Put what else a "
+                "trial needs into the launcher's env"
+            )
+        word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
+        if name.startswith("srun."):
+            srun.append(word)
+            continue
+        sbatch[name] = value or True
+        if name == "cpus-per-task":
+            srun.append(word)  # since Slurm 22.05 srun does not take it over from the job
+    return sbatch, srun
 
 
 def render(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> str:

@@ -37,13 +37,7 @@ from pytest_xlatune.executors.folder import (
     read_started,
     write_spec,
 )
-from pytest_xlatune.executors.slurm import (
-    LOGIN,
-    SHOWN_DIGEST,
-    OnSlurm,
-    arguments_of,
-    site_options,
-)
+from pytest_xlatune.executors.slurm import LOGIN, SHOWN_DIGEST, arguments_of
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
     Run,
@@ -54,7 +48,8 @@ from pytest_xlatune.executors.slurm._commands import (
     unneeded_names,
 )
 from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_whole
-from pytest_xlatune.executors.slurm._script import SCRIPTS
+from pytest_xlatune.executors.slurm._script import SCRIPTS, site_options
+from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import LedgerError, SubmissionError
 from pytest_xlatune.model.hosts import compress, expand
 from pytest_xlatune.model.record import Record, Time

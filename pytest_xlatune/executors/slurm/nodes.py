@@ -1,4 +1,8 @@
-"""Check the pinned nodes against `sinfo`: they exist, are idle and equal; bring them back."""
+"""The nodes of a cluster: whether they exist, are idle and equal, and see what a trial needs.
+
+Asked are `sinfo`, `squeue`, and the nodes themselves by one short srun; `scontrol` brings them
+back.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pytest_xlatune.executors import OWN_JOBS, Resumed
+from pytest_xlatune.executors import OWN_JOBS, Executor, ProbeResult, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
+from pytest_xlatune.executors.slurm._script import site_options
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
@@ -47,116 +53,6 @@ class Node:
 
 
 _Fault = tuple[str, str]  # a node ("" where sinfo itself does not answer), and its fault
-
-
-def check_nodes(
-    names: Sequence[str],
-    *,
-    partition: str = "",
-    run: Run = run_command,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[str, ...]:
-    """Return everything that is wrong with the nodes, one message each; () when nothing is.
-
-    A node that does not respond is asked again for 10 s: one that was just resumed is like it.
-    A node that runs something is as good as idle: Slurm queues. Each must belong to `partition`, if
-    one is named.
-    """
-    _, faults = _look(names, run, sleep, partition=partition)
-    return tuple(text for _, text in faults)
-
-
-def _look(
-    names: Sequence[str],
-    run: Run,
-    sleep: Callable[[float], None],
-    *,
-    partition: str = "",
-) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
-    """Return all nodes that sinfo names, and what is wrong with these."""
-    waits_s = iter(_SILENT_WAITS_S)
-    while True:
-        answer = run(_SINFO)
-        if answer.code:
-            return {}, (("", f"sinfo does not answer: {answer.error}"),)
-        nodes = parse_sinfo(answer.out)
-        is_silent = any(nodes[name].is_silent for name in names if name in nodes)
-        wait_s = next(waits_s, None) if is_silent else None
-        if wait_s is None:
-            return nodes, node_faults(names, nodes, partition=partition)
-        sleep(wait_s)
-
-
-def pick_nodes(count: int, partition: str, *, run: Run = run_command) -> tuple[str, ...]:
-    """Return names of so many usable nodes of a partition, in Slurm's order.
-
-    They are equal in CPUs, memory and generic resources: of the kind that most usable nodes are of.
-    Idle ones come before those at work. Nodes that are down, drained, silent or planned are left
-    out.
-
-    Raises:
-        ConfigError: the partition has fewer; or it does not exist.
-        SubmissionError: sinfo does not answer.
-    """
-    answer = run(_SINFO)
-    if answer.code:
-        raise SubmissionError(f"sinfo does not answer: {answer.error}")
-    nodes = parse_sinfo(answer.out).values()
-    known = {name for node in nodes for name in node.partitions}
-    if partition not in known:
-        raise ConfigError.unknown("partition", partition, valid=known, where="this cluster")
-    own = [each for each in nodes if partition in each.partitions]
-    usable = [each for each in own if not each.marks and each.state in _USABLE]
-    kinds = Counter((each.cpus, each.memory_mb, each.gres) for each in usable)
-    kind = kinds.most_common(1)[0][0] if kinds else ()
-    equal = [each for each in usable if (each.cpus, each.memory_mb, each.gres) == kind]
-    if len(equal) < count:
-        raise ConfigError(
-            f"partition {partition} has {counted(len(own), 'node')}, {len(usable)} of them usable, "
-            f"and at most {len(equal)} of those are equal; {count} are needed"
-        )
-    first = sorted(equal, key=lambda each: each.state not in _IDLE)[:count]
-    return tuple(each.name for each in equal if each in first)
-
-
-def resume_nodes(
-    names: Sequence[str], *, run: Run = run_command, sleep: Callable[[float], None] = time.sleep
-) -> Resumed:
-    """Return what it took to make the nodes usable again: `scontrol update ... State=RESUME`.
-
-    Tried twice at most for nodes that Slurm itself took out; where a person did, with whatever
-    reason, that stands and nothing is resumed. A node that runs a job is fit; one that is silent,
-    as after a restart of the controller, is one that Slurm waits for: RESUME does not help it.
-    """
-    resumed: list[str] = []
-    refused = ""
-    nodes, faults = _look(names, run, sleep)
-    if stands := [nodes[name] for name in names if name in nodes and _is_persons(nodes[name])]:
-        return Resumed(
-            faults=tuple(
-                _fault(node, _STANDS.format(node.state, node.reason))[1] for node in stands
-            ),
-            unfit=tuple(node.name for node in stands),
-        )
-    for wait_s in _RESUME_WAITS_S:
-        bad = _unfit(faults, nodes, resumed)
-        unfit = [name for name in names if name in dict(bad)]
-        if not unfit:
-            break
-        _log.warning("nodes are resumed: %s", "; ".join(text for _, text in bad))
-        for name in unfit:
-            answer = run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
-            refused = f"{name}: {answer.error}" if answer.code else refused
-        resumed += [name for name in unfit if name not in resumed]
-        sleep(wait_s)
-        nodes, faults = _look(names, run, sleep)
-    left = _unfit(faults, nodes, resumed)
-    return Resumed(
-        nodes=tuple(resumed),
-        tried=tuple(resumed) if left else (),
-        faults=(*(text for _, text in left), *([refused] if left and refused else [])),
-        unfit=tuple(name for name in names if name in dict(left)),
-    )
 
 
 def _unfit(
@@ -213,7 +109,7 @@ def parse_sinfo(text: str) -> dict[str, Node]:
 def node_faults(
     names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = ""
 ) -> tuple[_Fault, ...]:
-    """Judge nodes; see `check_nodes`. Pure."""
+    """Return the faults of nodes; see `OnSlurm.node_faults`. Pure."""
     known = [nodes[name] for name in names if name in nodes]
     return (
         *(_missing(name, nodes) for name in names if name not in nodes),
@@ -237,29 +133,6 @@ _SILENT = "*"  # after a state: the node does not respond
 _SHOWN = 3  # jobs of others that a note names
 _MOST_CLOCK = 11  # digits of a time in seconds
 _MARKS = "*~#%$@^!+-"  # besides: powering up or down, rebooting, planned
-
-
-def busy_note(names: Sequence[str], *, run: Run = run_command) -> str:
-    """Say which jobs of others run on the nodes, "" where none does: trials queue behind them."""
-    form = ("%i", "%u", "%j", "%N", "%e")
-    which = ["-t", "running,completing", "-w", ",".join(names)]
-    answer = run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
-    rows = [line.split(SEPARATOR) for line in answer.out.splitlines()] if not answer.code else []
-    me = getpass.getuser()
-    others = [
-        f"{job_id} ({name} of {user} on {nodes}"
-        + (
-            f", at most until {_clock(end)})"
-            if end.isdecimal() and len(end) <= _MOST_CLOCK
-            else ")"
-        )
-        for job_id, user, name, nodes, end in (row for row in rows if len(row) == len(form))
-        if not (user == me and name.startswith(OWN_JOBS))
-    ]
-    if not others:
-        return ""
-    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
 
 
 def _clock(seconds: str) -> str:
@@ -291,3 +164,193 @@ def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterabl
 
 def _fault(node: Node, said: str) -> _Fault:
     return node.name, f"{node.name} {said}"
+
+
+# how long srun may wait for the nodes: they were idle a moment ago
+_PATIENCE_S = 15
+# the paths, an empty word, then commands; a check is named by its place among them
+_SCRIPT = f"""\
+while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
+number=0
+while shift; [ $# -gt 0 ]; do
+  sh -c "$1" </dev/null >/dev/null 2>&1 || echo "$SLURMD_NODENAME{SEPARATOR}$number{SEPARATOR}"
+  number=$((number + 1))
+done
+echo "$SLURMD_NODENAME"
+"""
+
+
+class OnSlurm(Executor):
+    """What jobs of their own and steps of an allocation have in common: the cluster.
+
+    Args:
+        run, sleep: the outside world, for tests.
+    """
+
+    names_nodes = True
+    scheduler = "Slurm"
+    max_in_flight = 0  # Slurm keeps the order of those that share nodes
+
+    def __init__(
+        self, *, run: Run = run_command, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._run = run
+        self._sleep = sleep
+
+    @property
+    def _own(self) -> str:
+        """The id of the allocation around this session; "" where trials are jobs of their own."""
+        return ""
+
+    def node_faults(self, nodelist: Sequence[str], *, partition: str = "") -> tuple[str, ...]:
+        """Return everything that is wrong with the nodes, one message each; () when nothing is.
+
+        A node that does not respond is asked again for 10 s: one that was just resumed is like it.
+        A node that runs something is as good as idle: Slurm queues. Each must belong to
+        `partition`, if one is named.
+        """
+        _, faults = self._ask_sinfo(nodelist, partition=partition)
+        return tuple(text for _, text in faults)
+
+    def _ask_sinfo(
+        self, names: Sequence[str], *, partition: str = ""
+    ) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
+        """Return all nodes that sinfo names, and what is wrong with these."""
+        waits_s = iter(_SILENT_WAITS_S)
+        while True:
+            answer = self._run(_SINFO)
+            if answer.code:
+                return {}, (("", f"sinfo does not answer: {answer.error}"),)
+            nodes = parse_sinfo(answer.out)
+            is_silent = any(nodes[name].is_silent for name in names if name in nodes)
+            wait_s = next(waits_s, None) if is_silent else None
+            if wait_s is None:
+                return nodes, node_faults(names, nodes, partition=partition)
+            self._sleep(wait_s)
+
+    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
+        """Return names of so many usable nodes of a partition, in Slurm's order.
+
+        They are equal in CPUs, memory and generic resources: of the kind that most usable nodes
+        are of. Idle ones come before those at work. Nodes that are down, drained, silent or planned
+        are left out.
+
+        Raises:
+            ConfigError: the partition has fewer; or it does not exist.
+            SubmissionError: sinfo does not answer.
+        """
+        answer = self._run(_SINFO)
+        if answer.code:
+            raise SubmissionError(f"sinfo does not answer: {answer.error}")
+        nodes = parse_sinfo(answer.out).values()
+        known = {name for node in nodes for name in node.partitions}
+        if partition not in known:
+            raise ConfigError.unknown("partition", partition, valid=known, where="this cluster")
+        members = [node for node in nodes if partition in node.partitions]
+        usable = [node for node in members if not node.marks and node.state in _USABLE]
+        kinds = Counter((node.cpus, node.memory_mb, node.gres) for node in usable)
+        kind = kinds.most_common(1)[0][0] if kinds else ()
+        equal = [node for node in usable if (node.cpus, node.memory_mb, node.gres) == kind]
+        if len(equal) < count:
+            raise ConfigError(
+                f"partition {partition} has {counted(len(members), 'node')}, {len(usable)} of them "
+                f"usable, and at most {len(equal)} of those are equal; {count} are needed"
+            )
+        first = sorted(equal, key=lambda node: node.state not in _IDLE)[:count]
+        return tuple(node.name for node in equal if node in first)
+
+    def resume(self, names: Sequence[str]) -> Resumed:
+        """Return what it took to make the nodes usable again: `scontrol update ... State=RESUME`.
+
+        Tried twice at most for nodes that Slurm itself took out; where a person did, with whatever
+        reason, that stands and nothing is resumed. A node that runs a job is fit. Slurm waits for
+        one that is silent, as after a restart of the controller: RESUME does not help it.
+        """
+        resumed: list[str] = []
+        refused = ""
+        nodes, faults = self._ask_sinfo(names)
+        if stands := [nodes[name] for name in names if name in nodes and _is_persons(nodes[name])]:
+            return Resumed(
+                faults=tuple(
+                    _fault(node, _STANDS.format(node.state, node.reason))[1] for node in stands
+                ),
+                unfit=tuple(node.name for node in stands),
+            )
+        for wait_s in _RESUME_WAITS_S:
+            bad = _unfit(faults, nodes, resumed)
+            unfit = [name for name in names if name in dict(bad)]
+            if not unfit:
+                break
+            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in bad))
+            for name in unfit:
+                answer = self._run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+                refused = f"{name}: {answer.error}" if answer.code else refused
+            resumed += [name for name in unfit if name not in resumed]
+            self._sleep(wait_s)
+            nodes, faults = self._ask_sinfo(names)
+        left = _unfit(faults, nodes, resumed)
+        return Resumed(
+            nodes=tuple(resumed),
+            tried=tuple(resumed) if left else (),
+            faults=(*(text for _, text in left), *([refused] if left and refused else [])),
+            unfit=tuple(name for name in names if name in dict(left)),
+        )
+
+    def busy_note(self, nodelist: Sequence[str]) -> str:
+        """Say which jobs of others run on the nodes; "" where trials queue behind none."""
+        form = ("%i", "%u", "%j", "%N", "%e")
+        which = ["-t", "running,completing", "-w", ",".join(nodelist)]
+        answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
+        said = "" if answer.code else answer.out
+        rows = [line.split(SEPARATOR) for line in said.splitlines()]
+        me = getpass.getuser()
+        others = [
+            f"{job_id} ({name} of {user} on {nodes}"
+            + (
+                f", at most until {_clock(end)})"
+                if end.isdecimal() and len(end) <= _MOST_CLOCK
+                else ")"
+            )
+            for job_id, user, name, nodes, end in (row for row in rows if len(row) == len(form))
+            if not (user == me and name.startswith(OWN_JOBS))
+        ]
+        if not others:
+            return ""
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
+
+    def look(
+        self,
+        paths: Sequence[str],
+        *,
+        checks: Sequence[tuple[str, str]] = (),
+        nodelist: Sequence[str],
+        options: Mapping[str, str],
+    ) -> ProbeResult:
+        """Ask the nodes by one short srun, a step of the allocation inside one."""
+        sbatch, _ = site_options(options)
+        site = [
+            f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()
+        ]
+        if self._own:
+            site = [f"--jobid={self._own}"]
+        answer = self._run(
+            ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
+             "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",
+             "--chdir=/", f"--job-name={OWN_JOBS}preflight", "--quiet", *site,
+             "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
+        )  # fmt: skip
+        lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]
+        heard = {line[0] for line in lines if len(line) == 1}
+        if answer.code or set(nodelist) - heard:
+            silent = ", ".join(sorted(set(nodelist) - heard))
+            return ProbeResult(unseen={}, why_not=answer.error or f"no answer from {silent}")
+        unseen: dict[str, tuple[str, ...]] = {}
+        # the nodes answer in any order
+        for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
+            unseen[path] = (*unseen.get(path, ()), node)
+        unfit: dict[str, tuple[str, ...]] = {}
+        for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
+            wrong = checks[int(number)][1]
+            unfit[wrong] = (*unfit.get(wrong, ()), node)
+        return ProbeResult(unseen=unseen, unfit=unfit)

@@ -70,7 +70,11 @@ def cell_document(subject: MeasuredCell) -> Document:
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
                     *subject.known,
-                    *([f"{plain(reference.arm)}: {speed(reference)}"] if reference else []),
+                    *(
+                        [f"reference: {plain(reference.arm)}, {speed(reference)}"]
+                        if reference
+                        else []
+                    ),
                     _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
             ),
@@ -78,7 +82,7 @@ def cell_document(subject: MeasuredCell) -> Document:
             *([_pairs(record.pairs)] if record.pairs else []),
             *_to_deploy(subject),
             can_tell(conclusion, "study"),
-            jobs(subject),
+            jobs(subject, arms="Arm"),
         ),
         drawn=drawn("Every pair", pair_matrix(record.pairs, nodes=nodes, first=first)),
     )

@@ -81,16 +81,20 @@ _JOB = columns("~Job")
 _CELL = columns("~Cell")
 
 
+JOBS_TITLE = "Jobs"
+
+
 def jobs_table(
     cells: Sequence[tuple[str, Sequence[TrialResult], Mapping[str, str]]],
     *,
     slots: Mapping[str, int] | None = None,
+    arms: str = "Profile",
 ) -> Table | None:
     """Return the table of all jobs by their ids; None where there is none.
 
     `cells`: of each cell its name, its results, and job id -> why it has no score, where no result
     gives a reason. The names are shown where there are several. `slots`: identity of the cell on a
-    node slot -> its number.
+    node slot -> its number. `arms`: what the arms are, in the head.
     """
     has_names, numbers = len(cells) > 1, slots or {}
     rows = [
@@ -110,17 +114,18 @@ def jobs_table(
         for each in history
         if each.score
     }
-    of_attempt = ("~Profile", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
+    of_attempt = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
     of_slot = columns(">Slot") if numbers else ()
     titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt))
     rows.sort(key=lambda row: _natural(row[0]))
     return Table(columns=titles, rows=tuple(rows)) if rows else None
 
 
-def jobs(subject: MeasuredCell) -> Section:
-    """Return the section of all jobs of a study."""
-    table = jobs_table([("", subject.history, subject.remarks)], slots=slot_numbers(subject.slots))
-    return section("Jobs", table or Text(text="No job."))
+def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
+    """Return the section of all jobs of a study; its arms are called so."""
+    cells, slots = [("", subject.history, subject.remarks)], slot_numbers(subject.slots)
+    table = jobs_table(cells, slots=slots, arms=arms)
+    return section(JOBS_TITLE, table or Text(text="No job."))
 
 
 def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ from pytest_xlatune.report.document import (
     Bullets,
     Column,
     Document,
-    Section,
     Table,
     Text,
     columns,
@@ -41,7 +40,7 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
-from pytest_xlatune.report.leaderboard import jobs_table
+from pytest_xlatune.report.leaderboard import JOBS_TITLE, jobs_table
 from pytest_xlatune.report.measured_cell import MeasuredCell, slot_numbers
 from pytest_xlatune.report.page_plots import (
     Chart,
@@ -148,9 +147,9 @@ def page_of(
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
-    jobs = jobs_table([("", history, subject.remarks)], slots=slot_numbers(subject.slots))
-    if _has(document.sections, jobs):
-        jobs = None
+    cells, slots = [("", history, subject.remarks)], slot_numbers(subject.slots)
+    has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
+    jobs = None if has_jobs else jobs_table(cells, slots=slots)
     of_trials: dict[str, Sequence[_Shown | None]] = {
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
         "Step times of every trial": [strips(history, reference=reference)],
@@ -216,15 +215,6 @@ def _without_empty(table: Table) -> Table:
 
 def _known(plot: object) -> Chart | Matrix | None:
     return plot if isinstance(plot, Chart | Matrix) else None
-
-
-def _has(sections: Sequence[Section], jobs: Table | None) -> bool:
-    """Whether a document shows its jobs itself."""
-    return jobs is not None and any(
-        isinstance(block, Table) and block.columns == jobs.columns
-        for section in sections
-        for block in section.blocks
-    )
 
 
 def _deploy(subject: MeasuredCell) -> Iterator[Block]:

@@ -454,7 +454,7 @@ def drift(
     )
     if sigma:
         caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."
-    if reference:
+    if any(dot.looks for dot in dots):
         caption += f" Filled: {literal(reference)}."
     return Chart(
         caption=caption,

@@ -607,7 +607,10 @@ class Halving(CommitWalk):
         """Return the answer in a sentence."""
         texts = {
             "": "the search is not over",
-            FIRST: "the first slower commit is {first}, {change:percent}",
+            FIRST: (
+                "the first slower commit is {first}, {change:percent} "
+                "({low:percent} to {high:percent})"
+            ),
             RANGE: "the first slower commit lies after {before}, up to {last}{skipped}",
             NO_CHANGE: (
                 "no change among {commits:+commit}: a loss of {excluded:size} or more is excluded "
@@ -622,8 +625,11 @@ class Halving(CommitWalk):
             for result in self.by_place[at]
             if result.status.is_final and usable(result) is None
         ]
+        low, high = self.confirmed[1] if self.confirmed else (None, None)
         return say(
             texts[record.found],
+            low=None if high is None else relative(-high),
+            high=None if low is None else relative(-low),
             first=_with_subject(record.first, self.study.labels),
             before=record.first,
             last=record.last,

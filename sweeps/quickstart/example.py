@@ -23,6 +23,7 @@ from xml.sax.saxutils import escape
 from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
+from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
@@ -214,6 +215,12 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     text = data.read_text(encoding="utf-8")
     report = exported(text, sweep=name, study=name)
     subject = _subject(report, RunRecord.from_json(json.loads(text)["record"]))
+    if name == "network":  # the nodes were checked before, in the same working directory
+        nodes = (EXAMPLE / "nodes" / "nodes.json").read_text(encoding="utf-8")
+        before = exported(nodes, sweep="nodes", study="nodes")
+        at = datetime.fromisoformat(before.written)
+        alone = checked_alone(before.conclusion, sweep="nodes", written=at)
+        subject = replace(subject, known=(alone,))
     document = kind.document_of(subject)
     # a committed run hides its paths, and with others its cell has another identity
     told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)

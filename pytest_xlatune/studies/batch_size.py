@@ -295,119 +295,11 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
     return replace(cell, overrides={**cell.overrides, key: text})
 
 
-class BatchStudy(CellArms["BatchWalk"], frozen=True, kw_only=True, dict=True):
-    """One search for a batch size.
-
-    Attributes:
-        cells: one for each value that may be tried; with a second key, for each of its values in
-            turn, one for each size.
-        values: of the key, as text; numbers ascend.
-        start: the place of the first one that is tried.
-        asked: the demands.
-        budget: jobs that it may cost.
-        seed: of the random orders inside a block.
-        loss_tolerance: relative distance of a loss at which two runs compute something else.
-        asks_compiler: whether sizes are compiled before any is run.
-        by_values: values of the second key; () is no such key.
-    """
-
-    traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
-    cells: tuple[Cell, ...]
-    values: tuple[str, ...]
-    start: int = 0
-    asked: BatchSize = BatchSize()
-    budget: int = 30
-    seed: int = 0
-    loss_tolerance: Real = 0.02
-    asks_compiler: bool = False
-    by_values: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        what = f"batch size: a first run of two sizes takes {_LEAST_BLOCKS} jobs"
-        self.refuse_budget(what, least=_LEAST_BLOCKS, most=30)
-
-    @cached_property
-    def name(self) -> str:
-        """The study's word, and which study it is: of another key, another name."""
-        said = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
-        return name_of(KIND, *(said if said != (PER_DEVICE, "") else ()))
-
-    @property
-    def policy(self) -> Policy:
-        """A size that does not fit is an answer, and is not tried again."""
-        return Policy(
-            compiled_stage=COMPILED if self.asks_compiler else "",
-            rules={
-                FailureClass.OOM_HOST: RetryRule(retries=0, then=Next.DROP),
-                # by the kernel for want of memory, or by a person: the second time it is memory
-                FailureClass.KILLED: RetryRule(retries=1, then=Next.DROP),
-            },
-        )
-
-    @property
-    def changing_key(self) -> str:
-        """The key that changes the computation, so that nothing is ranked; "" where none does."""
-        keys = (self.asked.key, self.asked.by)
-        return next((k for k in keys if any(word in k.lower() for word in _CHANGES_LOSS)), "")
-
-    @cached_property
-    def numbers(self) -> tuple[float, ...]:
-        """The sizes of the cells; of values that are no numbers their places."""
-        if self.asked.grows:
-            sizes = tuple(map(float, self.values))
-        else:
-            sizes = tuple(at + 1.0 for at in range(len(self.values)))
-        return sizes * (len(self.cells) // len(sizes))
-
-    @cached_property
-    def ids(self) -> Sequence[str]:
-        """An id for each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
-        head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
-        own = [f"{head}-{_slug(text)}" for text in self.values]
-        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in own] or own
-
-    @cached_property
-    def labels(self) -> Sequence[str]:
-        """How a sentence names each cell: `8`, `8 remat_policy=full`."""
-        key = self.asked.by
-        pairs = [f"{value} {key}={text}" for text in self.by_values for value in self.values]
-        return pairs or self.values
-
-    def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return the values that were listed, or those that a search has tried so far."""
-        if self.asked.names_arms:
-            return self.every_arm
-        tried = {run.trial.arm for run in self.walked(history).jobs}
-        return tuple(arm for arm in self.every_arm if arm.id in tried)
-
-    @property
-    def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it."""
-        search = "{key} from {start}, between {least} and {most}: about 5 to 8 jobs, each a size"
-        if self.asked.names_arms:
-            search = "{cells} cells of {key}, each once, upwards until one does not fit"
-        blocks = "then {blocks} blocks of four sizes at most decide: at most {budget} jobs in all"
-        compiled = ["first a compiler says which sizes fit: it costs no job"]
-        texts = (*(compiled if self.asks_compiler else []), search, blocks)
-        ends = {"least": self.values[0], "most": self.values[-1], "start": self.values[self.start]}
-        counts = {"cells": len(self.cells), "blocks": BLOCKS_RUN, "budget": self.budget}
-        keys = " and ".join(filter(None, (self.asked.key, self.asked.by)))
-        return tuple(say(text, key=keys, **ends, **counts) for text in texts)
-
-    def best(self, conclusion: Conclusion) -> str:
-        """Return the id of the recommended size; "" where there is none."""
-        return conclusion.found(BatchRecord).arm
-
-    def begin(self, history: History) -> BatchWalk:
-        """Return the walk before the first size."""
-        return BatchWalk(self, history)
-
-
 # --- the search ---
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
+class _Lane:
     """The sizes with one value of the second key, by their places, ascending; without one all.
 
     A larger size is never tried after one that did not fit. Each lane has a ceiling of its own, by
@@ -512,7 +404,6 @@ class Lane:
             yield wanted, low, self.end
 
     def _around_best(self) -> Iterator[tuple[float, int, int]]:
-        """Yield the sizes beside the best one that must be known."""
         if not self.scores:
             return
         best = max(self.scores, key=lambda at: (self.scores[at], -at))
@@ -545,7 +436,7 @@ def _cause_of(result: TrialResult) -> str | Message | None:
     return next((finding.cls for finding in findings), result.reason)
 
 
-class BatchWalk(CellWalk[BatchStudy]):
+class _BatchWalk(CellWalk["BatchStudy"]):
     """One search as far as it came, and what it shows of the values, by their places in the list.
 
     What has run is taken as it is, whichever search asked for it: a larger budget goes on from it.
@@ -637,13 +528,13 @@ class BatchWalk(CellWalk[BatchStudy]):
         return is_hang and is_unfit(run) and bool(self._smaller(at, self.scores))
 
     @cached_property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[_Lane, ...]:
         """The sizes with each value of the second key; a single lane without one."""
         study, count = self.study, len(self.study.values)
         # sizes that failed in a block were below the ceiling of the search
         unfit = self.unfit - self.scores.keys() if study.asked.grows else set[int]()
         return tuple(
-            Lane(
+            _Lane(
                 sizes=study.numbers,
                 places=(own := range(first, first + count)),
                 tried=self.probes.keys(),
@@ -657,7 +548,6 @@ class BatchWalk(CellWalk[BatchStudy]):
     # -- what to run next
 
     def _trial(self, places: Iterable[int | None], stage: str, position: int = 0) -> Trial | None:
-        """Return the trial of the first of these places; None where there is none."""
         at = next((at for at in places if at is not None), None)
         arms = self.study.every_arm
         return None if at is None else self.study.trial_of(arms[at], stage, position=position)
@@ -739,7 +629,6 @@ class BatchWalk(CellWalk[BatchStudy]):
 
     @cached_property
     def ranked(self) -> Sequence[int]:
-        """Places that may be recommended, the fastest first run first."""
         return self._fastest(self.unfit)
 
     def _leaders(self) -> Sequence[int]:
@@ -781,7 +670,6 @@ class BatchWalk(CellWalk[BatchStudy]):
     # -- what it says
 
     def conclusion(self) -> Conclusion:
-        """Return a verdict on every size, the recommended one first."""
         self.fit, self.lead = self._fitted()
         is_known = self.fit is not None and math.isfinite(self.fit.sigma)
         self.noise = self.fit.sigma if self.fit and is_known else self.study.asked.sigma
@@ -852,7 +740,6 @@ class BatchWalk(CellWalk[BatchStudy]):
         return say(text, key=self.study.asked.key, best=best, others=others)
 
     def _answer(self, value: str, best: Verdict | None) -> Message:
-        """Return the recommendation, or why there is none."""
         key = self.study.asked.key
         if best is not None:
             speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
@@ -932,7 +819,6 @@ class BatchWalk(CellWalk[BatchStudy]):
         return undecided(base, say(text, cut=CUT_AT))
 
     def _compared(self, at: int) -> Comparison | NoComparison:
-        """Return a size beside the best of the blocks."""
         family = max(len(self.compared) - 1, 1)
         return compared(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 
@@ -1008,7 +894,6 @@ class BatchWalk(CellWalk[BatchStudy]):
             yield say(text, count=len(self.leaders), **counts)
 
     def _compiled(self) -> Message:
-        """Return what compiling says of the sizes."""
         sizes, limit_gib, by = [], 0.0, ""
         for at, memory in sorted(self.memory.items()):
             gib = (memory.needed_bytes or 0) / 2**30
@@ -1017,3 +902,107 @@ class BatchWalk(CellWalk[BatchStudy]):
             limit_gib, by = max(limit_gib, (memory.limit_bytes or 0) / 2**30), memory.by
         text = "compiled memory of one device in GiB, of {limit_gib:.3g} GiB, by {by}: {sizes}"
         return say(text, limit_gib=limit_gib, by=by, sizes=sizes)
+
+
+# --- the study ---
+
+
+class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
+    """One search for a batch size.
+
+    Attributes:
+        cells: one for each value that may be tried; with a second key, for each of its values in
+            turn, one for each size.
+        values: of the key, as text; numbers ascend.
+        start: the place of the first one that is tried.
+        asks_compiler: whether sizes are compiled before any is run.
+        by_values: values of the second key; () is no such key.
+    """
+
+    walk_class = _BatchWalk
+    traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
+    cells: tuple[Cell, ...]
+    values: tuple[str, ...]
+    start: int = 0
+    asked: BatchSize = BatchSize()
+    budget: int = 30
+    seed: int = 0
+    loss_tolerance: Real = 0.02
+    asks_compiler: bool = False
+    by_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        what = f"batch size: a first run of two sizes takes {_LEAST_BLOCKS} jobs"
+        self.refuse_budget(what, least=_LEAST_BLOCKS, most=30)
+
+    @cached_property
+    def name(self) -> str:
+        """The study's word, and which study it is: of another key, another name."""
+        said = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
+        return name_of(KIND, *(said if said != (PER_DEVICE, "") else ()))
+
+    @property
+    def policy(self) -> Policy:
+        """A size that does not fit is an answer, and is not tried again."""
+        return Policy(
+            compiled_stage=COMPILED if self.asks_compiler else "",
+            rules={
+                FailureClass.OOM_HOST: RetryRule(retries=0, then=Next.DROP),
+                # by the kernel for want of memory, or by a person: the second time it is memory
+                FailureClass.KILLED: RetryRule(retries=1, then=Next.DROP),
+            },
+        )
+
+    @property
+    def changing_key(self) -> str:
+        """The key that changes the computation, so that nothing is ranked; "" where none does."""
+        keys = (self.asked.key, self.asked.by)
+        return next((k for k in keys if any(word in k.lower() for word in _CHANGES_LOSS)), "")
+
+    @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """The sizes of the cells; of values that are no numbers their places."""
+        if self.asked.grows:
+            sizes = tuple(map(float, self.values))
+        else:
+            sizes = tuple(at + 1.0 for at in range(len(self.values)))
+        return sizes * (len(self.cells) // len(sizes))
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """An id for each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
+        head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
+        own = [f"{head}-{_slug(text)}" for text in self.values]
+        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in own] or own
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        """How a sentence names each cell: `8`, `8 remat_policy=full`."""
+        key = self.asked.by
+        pairs = [f"{value} {key}={text}" for text in self.by_values for value in self.values]
+        return pairs or self.values
+
+    def compared(self, history: History) -> tuple[Arm, ...]:
+        """Return the values that were listed, or those that a search has tried so far."""
+        if self.asked.names_arms:
+            return self.every_arm
+        tried = {run.trial.arm for run in self.walked(history).jobs}
+        return tuple(arm for arm in self.every_arm if arm.id in tried)
+
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it."""
+        search = "{key} from {start}, between {least} and {most}: about 5 to 8 jobs, each a size"
+        if self.asked.names_arms:
+            search = "{cells} cells of {key}, each once, upwards until one does not fit"
+        blocks = "then {blocks} blocks of four sizes at most decide: at most {budget} jobs in all"
+        compiled = ["first a compiler says which sizes fit: it costs no job"]
+        texts = (*(compiled if self.asks_compiler else []), search, blocks)
+        ends = {"least": self.values[0], "most": self.values[-1], "start": self.values[self.start]}
+        counts = {"cells": len(self.cells), "blocks": BLOCKS_RUN, "budget": self.budget}
+        keys = " and ".join(filter(None, (self.asked.key, self.asked.by)))
+        return tuple(say(text, key=keys, **ends, **counts) for text in texts)
+
+    def best(self, conclusion: Conclusion) -> str:
+        """Return the id of the recommended size; "" where there is none."""
+        return conclusion.found(BatchRecord).arm

@@ -48,7 +48,7 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.trials import is_ours, usable
 from pytest_xlatune.studies.verdicts import changed, level_kind, named, told
 
-C = TypeVar("C", bound="CellArms[Any]")
+C = TypeVar("C", bound="CellArms")
 _MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per further value
 
 
@@ -164,9 +164,6 @@ class CellWalk(ABC, Generic[C]):
         return results
 
 
-W = TypeVar("W", bound=CellWalk[Any])
-
-
 class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
     """A study of cells, as a sweep file declares it.
 
@@ -184,9 +181,16 @@ class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
                 raise ConfigError(f"{self.kind}: {name} is {value}, expected a positive number")
 
 
-class CellArms(Study, Generic[W], frozen=True, kw_only=True):
-    """A study whose arms are cells, run as deployed: none has to run, so there is no reference."""
+class CellArms(Study, frozen=True, kw_only=True):
+    """A study whose arms are cells, run as deployed: none has to run, so there is no reference.
 
+    Attributes:
+        walk_class: what it makes of a history.
+        seed: of the random orders, where a study draws any.
+        loss_tolerance: relative distance of losses at which two runs compute something else.
+    """
+
+    walk_class: ClassVar[type[CellWalk[Any]]]
     if TYPE_CHECKING:  # no fields: a subclass has its own
 
         @property
@@ -235,14 +239,10 @@ class CellArms(Study, Generic[W], frozen=True, kw_only=True):
                 f"the node list {','.join(names)} names a node twice; name each node once"
             )
 
-    @abstractmethod
-    def begin(self, history: History) -> W:
-        """Return the walk before its first stage."""
-
     @remembered
-    def walked(self, history: History) -> W:
+    def walked(self, history: History) -> Any:
         """Return the walk as far as a history reaches."""
-        walk = self.begin(history)
+        walk = self.walk_class(self, history)
         with suppress(_StageOpenError):
             walk.walk()
         return walk

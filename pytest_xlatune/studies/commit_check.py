@@ -222,16 +222,13 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
         )
 
 
-class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, dict=True):
+class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     """One study of commits: a search, or a table.
 
     Attributes:
         cells: of a search the commits in order; of a table load by load, each on all commits.
         labels: of the commits in order: short hash, then subject.
-        asked: the demands.
         is_search: whether the change is looked for between the first and the last commit.
-        budget: jobs that it may cost.
-        loss_tolerance: relative distance of losses at which commits compute something else.
     """
 
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES)
@@ -329,9 +326,10 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
         }
         return tuple(say(text, **counts) for text in texts)
 
-    def begin(self, history: History) -> Halving | CommitTable:
-        """Return the walk before its first pairs, or first runs."""
-        return (Halving if self.is_search else CommitTable)(self, history)
+    @property
+    def walk_class(self) -> type[_CommitWalk]:  # type: ignore[override]
+        """A search, or a table."""
+        return _Halving if self.is_search else _CommitTable
 
     def pairs(self, stage: str, one: int, other: int, numbers: Iterable[int]) -> tuple[Trial, ...]:
         """Return pairs of two places, one first, then the other first, and so on."""
@@ -342,7 +340,7 @@ class CommitStudy(CellArms["Halving | CommitTable"], frozen=True, kw_only=True, 
         )
 
 
-class CommitWalk(CellWalk[CommitStudy]):
+class _CommitWalk(CellWalk[CommitStudy]):
     """What a search and a table have in common: a place is a commit, or a load on one."""
 
     def __init__(self, study: CommitStudy, history: History) -> None:
@@ -352,7 +350,6 @@ class CommitWalk(CellWalk[CommitStudy]):
             self.by_place[self.place_of(result.trial)].append(result)
 
     def place_of(self, trial: Trial) -> int:
-        """Return the place that a trial ran."""
         return self.study.places[trial.cell_digest]
 
     def told(
@@ -390,7 +387,7 @@ class CommitWalk(CellWalk[CommitStudy]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
+class _Sides:
     """Two commits whose runs stood in pairs: their log scores, a loss being a rise."""
 
     before: tuple[float, ...]
@@ -403,7 +400,6 @@ class Sides:
 
     @property
     def estimate(self) -> float:
-        """The rise."""
         return fmean(self.after) - fmean(self.before)
 
     @property
@@ -413,7 +409,7 @@ class Sides:
         squares = math.fsum((value - fmean(side)) ** 2 for side in sides for value in side)
         return squares, len(self.before) + len(self.after) - 2
 
-    def error(self, beside: Sides | None = None) -> tuple[float, int]:
+    def error(self, beside: _Sides | None = None) -> tuple[float, int]:
         """Return the error of the rise, its noise pooled with others', and degrees of freedom."""
         squares, df = self.spread
         if beside is not None:
@@ -421,7 +417,7 @@ class Sides:
         variance = max(squares / df, _LEAST_SIGMA**2)
         return math.sqrt(variance * (1 / len(self.before) + 1 / len(self.after))), df
 
-    def reach(self, level: float, beside: Sides | None = None) -> float:
+    def reach(self, level: float, beside: _Sides | None = None) -> float:
         """Return how far the rise may be off, one-sided."""
         error, df = self.error(beside)
         return t_quantile(level, df) * error
@@ -443,7 +439,7 @@ class Sides:
         return not self.is_shown and leans and self.ceiling >= LEAST
 
 
-class Halving(CommitWalk):
+class _Halving(_CommitWalk):
     """One search as far as it came, and what it shows of where the change lies."""
 
     found = ""  # the word of the answer, once there is one
@@ -459,7 +455,6 @@ class Halving(CommitWalk):
 
     @property
     def last(self) -> int:
-        """The place of the last commit."""
         return self.study.commits - 1
 
     def walk(self) -> None:
@@ -503,17 +498,15 @@ class Halving(CommitWalk):
         is_one = self.suspect is not None and self.suspect - self.parent == 1
         self.found = FIRST if self.is_confirmed and is_one else RANGE
 
-    def _sides(self, trials: Sequence[Trial], before: int, after: int) -> Sides:
-        """Return the scores of two commits in these trials."""
+    def _sides(self, trials: Sequence[Trial], before: int, after: int) -> _Sides:
         scores: dict[int, list[float]] = {before: [], after: []}
         for trial in trials:
             if (value := self.value(trial)) is not None:
                 scores[self.place_of(trial)].append(-value)
-        return Sides(before=tuple(scores[before]), after=tuple(scores[after]))
+        return _Sides(before=tuple(scores[before]), after=tuple(scores[after]))
 
     @property
-    def ends(self) -> Sides:
-        """The ends' scores so far."""
+    def ends(self) -> _Sides:
         return self._sides(self.looks, 0, self.last)
 
     def _is_lost(self, at: int) -> bool:
@@ -565,7 +558,6 @@ class Halving(CommitWalk):
         return self._before(low), high
 
     def conclusion(self) -> Conclusion:
-        """Return the answer, and a line for every commit that was measured."""
         ids, ends, found = self.study.ids, self.ends, self.found
         reference = so_far(ids[0], self.by_place[0])
         if reference.n:
@@ -604,7 +596,6 @@ class Halving(CommitWalk):
         )
 
     def _answer(self, record: CommitsRecord) -> Message:
-        """Return the answer in a sentence."""
         texts = {
             "": "the search is not over",
             FIRST: (
@@ -691,7 +682,7 @@ class Halving(CommitWalk):
 # --- a table ---
 
 
-class CommitTable(CommitWalk):
+class _CommitTable(_CommitWalk):
     """One table as far as it came, and what it shows; a place is a load on a commit."""
 
     is_screened = False
@@ -765,7 +756,6 @@ class CommitTable(CommitWalk):
         return (max(math.sqrt(squares / df), _LEAST_SIGMA), df) if df else (math.nan, 0)
 
     def conclusion(self) -> Conclusion:
-        """Return a verdict on every load on every commit, load by load."""
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
             level = verdicts[self.before[at]] if at in self.before else None
@@ -815,7 +805,6 @@ class CommitTable(CommitWalk):
         return not_accused(base, say("no loss in its first run that calls for another"))
 
     def _again(self, base: Verdict, at: int) -> Verdict:
-        """Return the verdict on what ran again in fresh pairs."""
         values, (sigma, df), family = self.fresh[at], self.pooled, len(self.suspects)
         if len(values) < _MIN_PAIRS or not df:
             return undecided(base, say("{pairs:+fresh pair} have scores", pairs=len(values)))

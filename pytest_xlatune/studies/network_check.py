@@ -123,177 +123,7 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
         return NetworkStudy(cell=asked.cell, asked=self, budget=asked.budget)
 
 
-class NetworkStudy(CellArms["NetworkWalk"], frozen=True, kw_only=True, dict=True):
-    """One check of a network.
-
-    Attributes:
-        cell: the load of two nodes, and all nodes of the check.
-        asked: the demands.
-        budget: jobs that it may cost.
-    """
-
-    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
-    cell: Cell
-    asked: Network = Network()
-    budget: int = 50
-
-    def __post_init__(self) -> None:
-        self.refuse_nodes(self.nodes, least=MIN_NODES)
-        racks = self.racks.values()
-        placed = Counter(chain(*racks))
-        wrong = [name for name in self.nodes if placed[name] != 1]
-        # what lies between two racks can only be held against other pairs of racks
-        is_few = len(racks) < MIN_RACKS or max(map(len, racks)) < MIN_NODES
-        if self.asked.racks and (wrong or is_few):
-            raise ConfigError(
-                f"network: expected {MIN_RACKS} racks or more, one of them with {MIN_NODES} nodes "
-                f"or more, and each node in one of them; found {counted(len(racks), 'rack')}"
-                + (f", and in none or in two: {', '.join(wrong[:8])}" if wrong else "")
-            )
-        what = f"{len(self.nodes)} nodes need up to {self.most_jobs} jobs"
-        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
-
-    # -- nodes, racks and pairs
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """All of them, in the order of the node list."""
-        return self.cell.nodelist
-
-    @cached_property
-    def place(self) -> Mapping[str, int]:
-        """Node -> its place in the node list, which decides between equals, not the name."""
-        return {name: at for at, name in enumerate(self.nodes)}
-
-    @cached_property
-    def racks(self) -> Mapping[str, tuple[str, ...]]:
-        """Rack -> its nodes of the check, in their order; {} where every pair is run."""
-        listed = {rack: {*expand(text)} for rack, text in self.asked.racks.items()}
-        racks = {rack: tuple(n for n in self.nodes if n in in_it) for rack, in_it in listed.items()}
-        return {rack: nodes for rack, nodes in racks.items() if nodes}
-
-    @cached_property
-    def rack_of(self) -> Mapping[str, str]:
-        """Node -> its rack; one rack of all where none was declared."""
-        racks = self.racks or {"": self.nodes}
-        return {node: rack for rack, nodes in racks.items() for node in nodes}
-
-    def is_across(self, pair: Pair) -> bool:
-        """Whether the two stand in different racks."""
-        return self.rack_of[pair[0]] != self.rack_of[pair[1]]
-
-    @cached_property
-    def inside(self) -> tuple[Round, ...]:
-        """The rounds of pairs inside racks; all racks have theirs at the same time."""
-        of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
-        return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
-
-    @cached_property
-    def rounds(self) -> tuple[Round, ...]:
-        """All rounds: those inside racks, then those of one pair between each two racks."""
-        between = (
-            tuple(self._between(a, b, turn) for a, b in racks)
-            for turn, racks in enumerate(every_pair_once(list(self.racks)) if self.racks else ())
-        )
-        return (*self.inside, *between)
-
-    @cached_property
-    def round_of(self) -> Mapping[Pair, int]:
-        """Pair -> its round, counted from 1."""
-        return {pair: at for at, pairs in enumerate(self.rounds, start=1) for pair in pairs}
-
-    @cached_property
-    def order(self) -> Mapping[Pair, int]:
-        """Every pair that may be run -> its place among them, which decides between equals.
-
-        Beside those of the rounds they are pairs of each node with others across.
-        """
-        more = (
-            self._between(a, b, turn)
-            for a, b in combinations(self.racks, 2)
-            for turn in range(max(len(self.racks[a]), len(self.racks[b])))
-        )
-        by_place = sorted({*self.round_of, *more}, key=lambda pair: [self.place[n] for n in pair])
-        return {pair: at for at, pair in enumerate(by_place)}
-
-    def _between(self, a: str, b: str, turn: int) -> Pair:
-        nodes = (self.racks[rack][turn % len(self.racks[rack])] for rack in (a, b))
-        return self.pair(*nodes)
-
-    def pair(self, a: str, b: str) -> Pair:
-        """Return two nodes as a pair."""
-        return (a, b) if self.place[a] < self.place[b] else (b, a)
-
-    def partners(self, node: str, *, across: bool = False) -> set[str]:
-        """Return the nodes that may stand beside one, inside its rack or in other racks."""
-        pairs = (pair for pair in self.order if node in pair and self.is_across(pair) is across)
-        return {*chain(*pairs)} - {node}
-
-    # -- arms and trials
-
-    @cached_property
-    def cells(self) -> tuple[Cell, ...]:
-        """The load on each pair that may be run."""
-        return tuple(replace(self.cell, nodelist=pair) for pair in self.order)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The pairs by both names."""
-        return ["+".join(pair).lower() for pair in self.order]
-
-    def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list; a trial runs a pair of them."""
-        del history
-        cell = self.cells[0].digest
-        return tuple(
-            Arm(id=name.lower(), cell_digest=cell, profile=BASELINE) for name in self.nodes
-        )
-
-    @cached_property
-    def _pair_of(self) -> Mapping[str, Pair]:
-        return {cell.digest: pair for pair, cell in zip(self.order, self.cells, strict=True)}
-
-    def pair_of(self, trial: Trial) -> Pair:
-        """Return the nodes of a trial."""
-        return self._pair_of[trial.cell_digest]
-
-    def trial(self, pair: Pair, stage: str, block: int) -> Trial:
-        """Return the trial of a pair in a stage and block."""
-        return self.trial_of(self.every_arm[self.order[pair]], stage, block=block)
-
-    @cached_property
-    def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
-        """The trials of all rounds."""
-        return tuple(
-            tuple(self.trial(pair, ROUND, at) for pair in pairs)
-            for at, pairs in enumerate(self.rounds, start=1)
-        )
-
-    @property
-    def most_jobs(self) -> int:
-        """What it costs at most: every round, nodes and a link run again."""
-        nodes = len(self.nodes)
-        of_nodes = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
-        of_pairs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
-        return len(self.round_of) + of_nodes + of_pairs + 3 * REPEATS
-
-    @property
-    def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it: jobs and waves."""
-        counts = {"pairs": len(self.round_of), "rounds": len(self.rounds), "most": self.most_jobs}
-        text = "{pairs} jobs of two nodes in {rounds} rounds, then what looks slow: at most {most}"
-        return (say(text, **counts),)
-
-    def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `round 3 of about 7`."""
-        return say(_PLACES[trial.stage], block=trial.block, rounds=len(self.rounds))
-
-    def begin(self, history: History) -> NetworkWalk:
-        """Return the walk before the first round."""
-        return NetworkWalk(self, history)
-
-
-class NetworkWalk(CellWalk[NetworkStudy]):
+class _NetworkWalk(CellWalk["NetworkStudy"]):
     """One check as far as it came, and what it shows."""
 
     is_common = False  # whether so many pairs fail that it is no single node's fault
@@ -339,7 +169,6 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return super().run(able, later=later)
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
-        """Return both nodes of a pair."""
         return [node.lower() for node in self.study.pair_of(trial)]
 
     @property
@@ -515,7 +344,6 @@ class NetworkWalk(CellWalk[NetworkStudy]):
         return ends
 
     def _confirm_link(self, pair: Pair) -> None:
-        """Run a pair, and both its ends elsewhere beside it."""
         study, rows = self.study, []
         for at, ends in enumerate(self._ends_of(pair)):
             # itself, its ends, its ends, itself: a drift is the same for both
@@ -554,7 +382,6 @@ class NetworkWalk(CellWalk[NetworkStudy]):
     # -- verdicts
 
     def conclusion(self) -> Conclusion:
-        """Return a verdict on every node, and on the pairs that stand out."""
         study = self.study
         level = median(self.values.values()) if self.values else math.nan
         links = (
@@ -652,6 +479,167 @@ class NetworkWalk(CellWalk[NetworkStudy]):
             if self.accused or self.accused_link:
                 text = "a node healthy alone and slow in pairs has a faulty network card or link"
                 yield say(f"{text}; check again after its repair")
+
+
+class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
+    """One check of a network; its cell is the load of two nodes, on all nodes of the check."""
+
+    walk_class = _NetworkWalk
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
+    cell: Cell
+    asked: Network = Network()
+    budget: int = 50
+
+    def __post_init__(self) -> None:
+        self.refuse_nodes(self.nodes, least=MIN_NODES)
+        racks = self.racks.values()
+        placed = Counter(chain(*racks))
+        wrong = [name for name in self.nodes if placed[name] != 1]
+        # what lies between two racks can only be held against other pairs of racks
+        is_few = len(racks) < MIN_RACKS or max(map(len, racks)) < MIN_NODES
+        if self.asked.racks and (wrong or is_few):
+            raise ConfigError(
+                f"network: expected {MIN_RACKS} racks or more, one of them with {MIN_NODES} nodes "
+                f"or more, and each node in one of them; found {counted(len(racks), 'rack')}"
+                + (f", and in none or in two: {', '.join(wrong[:8])}" if wrong else "")
+            )
+        what = f"{len(self.nodes)} nodes need up to {self.most_jobs} jobs"
+        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
+
+    # -- nodes, racks and pairs
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All of them, in the order of the node list."""
+        return self.cell.nodelist
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Node -> its place in the node list, which decides between equals, not the name."""
+        return {name: at for at, name in enumerate(self.nodes)}
+
+    @cached_property
+    def racks(self) -> Mapping[str, tuple[str, ...]]:
+        """Rack -> its nodes of the check, in their order; {} where every pair is run."""
+        listed = {rack: {*expand(text)} for rack, text in self.asked.racks.items()}
+        racks = {rack: tuple(n for n in self.nodes if n in in_it) for rack, in_it in listed.items()}
+        return {rack: nodes for rack, nodes in racks.items() if nodes}
+
+    @cached_property
+    def rack_of(self) -> Mapping[str, str]:
+        """Node -> its rack; one rack of all where none was declared."""
+        racks = self.racks or {"": self.nodes}
+        return {node: rack for rack, nodes in racks.items() for node in nodes}
+
+    def is_across(self, pair: Pair) -> bool:
+        """Whether the two stand in different racks."""
+        return self.rack_of[pair[0]] != self.rack_of[pair[1]]
+
+    @cached_property
+    def inside(self) -> tuple[Round, ...]:
+        """The rounds of pairs inside racks; all racks have theirs at the same time."""
+        of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
+        return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds: those inside racks, then those of one pair between each two racks."""
+        between = (
+            tuple(self._between(a, b, turn) for a, b in racks)
+            for turn, racks in enumerate(every_pair_once(list(self.racks)) if self.racks else ())
+        )
+        return (*self.inside, *between)
+
+    @cached_property
+    def round_of(self) -> Mapping[Pair, int]:
+        """Pair -> its round, counted from 1."""
+        return {pair: at for at, pairs in enumerate(self.rounds, start=1) for pair in pairs}
+
+    @cached_property
+    def order(self) -> Mapping[Pair, int]:
+        """Every pair that may be run -> its place among them, which decides between equals.
+
+        Beside those of the rounds they are pairs of each node with others across.
+        """
+        more = (
+            self._between(a, b, turn)
+            for a, b in combinations(self.racks, 2)
+            for turn in range(max(len(self.racks[a]), len(self.racks[b])))
+        )
+        by_place = sorted({*self.round_of, *more}, key=lambda pair: [self.place[n] for n in pair])
+        return {pair: at for at, pair in enumerate(by_place)}
+
+    def _between(self, a: str, b: str, turn: int) -> Pair:
+        nodes = (self.racks[rack][turn % len(self.racks[rack])] for rack in (a, b))
+        return self.pair(*nodes)
+
+    def pair(self, a: str, b: str) -> Pair:
+        """Return two nodes as a pair."""
+        return (a, b) if self.place[a] < self.place[b] else (b, a)
+
+    def partners(self, node: str, *, across: bool = False) -> set[str]:
+        """Return the nodes that may stand beside one, inside its rack or in other racks."""
+        pairs = (pair for pair in self.order if node in pair and self.is_across(pair) is across)
+        return {*chain(*pairs)} - {node}
+
+    # -- arms and trials
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The load on each pair that may be run."""
+        return tuple(replace(self.cell, nodelist=pair) for pair in self.order)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The pairs by both names."""
+        return ["+".join(pair).lower() for pair in self.order]
+
+    def compared(self, history: History) -> tuple[Arm, ...]:
+        """Return the nodes, in the order of the node list; a trial runs a pair of them."""
+        del history
+        cell = self.cells[0].digest
+        return tuple(
+            Arm(id=name.lower(), cell_digest=cell, profile=BASELINE) for name in self.nodes
+        )
+
+    @cached_property
+    def _pair_of(self) -> Mapping[str, Pair]:
+        return {cell.digest: pair for pair, cell in zip(self.order, self.cells, strict=True)}
+
+    def pair_of(self, trial: Trial) -> Pair:
+        """Return the nodes of a trial."""
+        return self._pair_of[trial.cell_digest]
+
+    def trial(self, pair: Pair, stage: str, block: int) -> Trial:
+        """Return the trial of a pair in a stage and block."""
+        return self.trial_of(self.every_arm[self.order[pair]], stage, block=block)
+
+    @cached_property
+    def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
+        """The trials of all rounds."""
+        return tuple(
+            tuple(self.trial(pair, ROUND, at) for pair in pairs)
+            for at, pairs in enumerate(self.rounds, start=1)
+        )
+
+    @property
+    def most_jobs(self) -> int:
+        """What it costs at most: every round, nodes and a link run again."""
+        nodes = len(self.nodes)
+        of_nodes = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
+        of_pairs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
+        return len(self.round_of) + of_nodes + of_pairs + 3 * REPEATS
+
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it: jobs and waves."""
+        counts = {"pairs": len(self.round_of), "rounds": len(self.rounds), "most": self.most_jobs}
+        text = "{pairs} jobs of two nodes in {rounds} rounds, then what looks slow: at most {most}"
+        return (say(text, **counts),)
+
+    def place_of(self, trial: Trial) -> Message | None:
+        """Return where a run stands: `round 3 of about 7`."""
+        return say(_PLACES[trial.stage], block=trial.block, rounds=len(self.rounds))
 
 
 def _as_shown(base: Verdict, shown: Slower, method: Message) -> Verdict:

@@ -134,79 +134,7 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
         )
 
 
-class NodeStudy(CellArms["NodeWalk"], frozen=True, kw_only=True, dict=True):
-    """One check of nodes.
-
-    Attributes:
-        cells: the load on each node alone.
-        asked: the demands.
-        budget: jobs that it may cost.
-        seed: of the random orders inside a round.
-        loss_tolerance: relative distance from the other nodes' loss at which a node computes wrong.
-    """
-
-    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
-    cells: tuple[Cell, ...]
-    asked: Nodes = Nodes()
-    budget: int = 50
-    seed: int = 0
-    loss_tolerance: Real = 0.02
-
-    def __post_init__(self) -> None:
-        names = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
-        self.refuse_nodes(names, least=MIN_NODES)
-        what = f"{len(names)} nodes need up to {self.most_jobs} jobs"
-        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
-
-    @property
-    def policy(self) -> Policy:
-        """A node that cannot run is an answer; all nodes compute the same."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=True)
-
-    @property
-    def most_suspects(self) -> int:
-        """How many nodes are run again at most."""
-        return max(MIN_SUSPECTS, len(self.cells) // SHARE)
-
-    @property
-    def most_jobs(self) -> int:
-        """What it costs where as many nodes as can be are run again."""
-        again = min(self.most_suspects + CONTROLS, len(self.cells))
-        return len(self.cells) + self.asked.rounds * again
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The nodes, in the order of the node list."""
-        return [cell.nodelist[0].lower() for cell in self.cells]
-
-    @property
-    def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it: jobs and waves."""
-        return (
-            say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells)),
-            say(
-                "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
-                "controls: at most {jobs} jobs in {waves} waves",
-                rounds=self.asked.rounds,
-                suspects=self.most_suspects,
-                controls=CONTROLS,
-                jobs=self.most_jobs,
-                waves=1 + self.asked.rounds,
-            ),
-        )
-
-    def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
-        text = "round {round} of {rounds}, suspects and controls"
-        text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
-        return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
-
-    def begin(self, history: History) -> NodeWalk:
-        """Return the walk before the first runs."""
-        return NodeWalk(self, history)
-
-
-class NodeWalk(CellWalk[NodeStudy]):
+class _NodeWalk(CellWalk["NodeStudy"]):
     """One check as far as it came, and what it shows."""
 
     is_screened = False  # whether every node has had its first run
@@ -255,7 +183,6 @@ class NodeWalk(CellWalk[NodeStudy]):
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
-        """The scores of the rounds."""
         return tuple(
             BlockScore(block=result.trial.block, arm=result.trial.arm, value=score.value)
             for runs in self.by_arm.values()
@@ -274,7 +201,6 @@ class NodeWalk(CellWalk[NodeStudy]):
     # -- verdicts
 
     def conclusion(self) -> Conclusion:
-        """Return a verdict on every node, and the nodes that can be recommended."""
         study, reference = self.study, self._median_line()
         verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
@@ -458,6 +384,67 @@ class NodeWalk(CellWalk[NodeStudy]):
         text = "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone"
         for why, names in nodes.items():
             yield say(text, nodes=at_most(3, names), why=verbatim(why))
+
+
+class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
+    """One check of nodes; its cells are the load on each node alone."""
+
+    walk_class = _NodeWalk
+    traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
+    cells: tuple[Cell, ...]
+    asked: Nodes = Nodes()
+    budget: int = 50
+    seed: int = 0
+    loss_tolerance: Real = 0.02
+
+    def __post_init__(self) -> None:
+        names = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]
+        self.refuse_nodes(names, least=MIN_NODES)
+        what = f"{len(names)} nodes need up to {self.most_jobs} jobs"
+        self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
+
+    @property
+    def policy(self) -> Policy:
+        """A node that cannot run is an answer; all nodes compute the same."""
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=True)
+
+    @property
+    def most_suspects(self) -> int:
+        """How many nodes are run again at most."""
+        return max(MIN_SUSPECTS, len(self.cells) // SHARE)
+
+    @property
+    def most_jobs(self) -> int:
+        """What it costs where as many nodes as can be are run again."""
+        again = min(self.most_suspects + CONTROLS, len(self.cells))
+        return len(self.cells) + self.asked.rounds * again
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The nodes, in the order of the node list."""
+        return [cell.nodelist[0].lower() for cell in self.cells]
+
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        """What a plan says of it: jobs and waves."""
+        return (
+            say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells)),
+            say(
+                "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
+                "controls: at most {jobs} jobs in {waves} waves",
+                rounds=self.asked.rounds,
+                suspects=self.most_suspects,
+                controls=CONTROLS,
+                jobs=self.most_jobs,
+                waves=1 + self.asked.rounds,
+            ),
+        )
+
+    def place_of(self, trial: Trial) -> Message | None:
+        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
+        text = "round {round} of {rounds}, suspects and controls"
+        text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
+        return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
 
 
 def hard_errors(*results: TrialResult) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import Conclusion, StudyRecord, TrialResult, Ve
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from pytest_xlatune.studies import Asked, DeclaredStudy, History, OnNodeFailure, Policy
+from pytest_xlatune.studies import Asked, DeclaredStudy, OnNodeFailure, Policy
 from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
 from pytest_xlatune.studies.verdicts import so_far, unmeasured
 from pytest_xlatune.sweep.registry import StudyKind
@@ -43,36 +43,7 @@ class Toy(DeclaredStudy, frozen=True, kw_only=True):
         return ToyStudy(cells=tuple(asked.variants.values()), repeats=self.rounds)
 
 
-class ToyStudy(CellArms["ToyWalk"], frozen=True, kw_only=True):
-    """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
-
-    cells: tuple[Cell, ...]
-    repeats: int = 2
-
-    @property
-    def name(self) -> str:
-        return KIND
-
-    @property
-    def policy(self) -> Policy:
-        return Policy(on_node_failure=OnNodeFailure.VERDICT)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        return [cell.config_tag for cell in self.cells]
-
-    @property
-    def outline(self) -> tuple[Message, ...]:
-        return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
-
-    def begin(self, history: History) -> ToyWalk:
-        return ToyWalk(self, history)
-
-    def best(self, conclusion: Conclusion) -> str:
-        return conclusion.found(ToyRecord).best if conclusion.complete else ""
-
-
-class ToyWalk(CellWalk[ToyStudy]):
+class ToyWalk(CellWalk["ToyStudy"]):
     """The study's question, and what a history says to it."""
 
     def walk(self) -> None:
@@ -95,6 +66,33 @@ class ToyWalk(CellWalk[ToyStudy]):
         if over := [each for each in own if each.status.is_final]:
             return replace(found, kind=VerdictKind.INVALID, reasons=(unmeasured(over),))
         return found
+
+
+class ToyStudy(CellArms, frozen=True, kw_only=True):
+    """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
+
+    walk_class = ToyWalk
+    cells: tuple[Cell, ...]
+    repeats: int = 2
+
+    @property
+    def name(self) -> str:
+        return KIND
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(on_node_failure=OnNodeFailure.VERDICT)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return [cell.config_tag for cell in self.cells]
+
+    @property
+    def outline(self) -> tuple[Message, ...]:
+        return (verbatim(f"{self.repeats} rounds of {len(self.cells)} cells, one trial each"),)
+
+    def best(self, conclusion: Conclusion) -> str:
+        return conclusion.found(ToyRecord).best if conclusion.complete else ""
 
 
 def document(subject: MeasuredCell) -> Document:

@@ -16,7 +16,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Answer, Answered, Ask, History, Question, name_of
+from pytest_xlatune.studies import Answer, Answered, Ask, Question, name_of
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
     CellWalk,
@@ -35,28 +35,7 @@ CELLS = tuple(
 )
 
 
-class TwoStages(CellArms["TwoWalk"], frozen=True, kw_only=True):
-    """Each cell once, then the one with the largest score twice more."""
-
-    cells: tuple[Cell, ...] = CELLS
-
-    @property
-    def name(self) -> str:
-        return "two"
-
-    @property
-    def ids(self) -> list[str]:
-        return [cell.nodelist[0] for cell in self.cells]
-
-    def begin(self, history: History) -> TwoWalk:
-        return TwoWalk(self, history)
-
-    def trial(self, name: str, stage: str, block: int = 0) -> Trial:
-        arm = next(each for each in self.every_arm if each.id == name)
-        return self.trial_of(arm, stage, block=block)
-
-
-class TwoWalk(CellWalk[TwoStages]):
+class TwoWalk(CellWalk["TwoStages"]):
     best = ""
 
     def walk(self) -> None:
@@ -70,6 +49,25 @@ class TwoWalk(CellWalk[TwoStages]):
             for name, own in self.by_arm.items()
         ]
         return Conclusion(verdicts=tuple(verdicts), complete=self.is_over)
+
+
+class TwoStages(CellArms, frozen=True, kw_only=True):
+    """Each cell once, then the one with the largest score twice more."""
+
+    walk_class = TwoWalk
+    cells: tuple[Cell, ...] = CELLS
+
+    @property
+    def name(self) -> str:
+        return "two"
+
+    @property
+    def ids(self) -> list[str]:
+        return [cell.nodelist[0] for cell in self.cells]
+
+    def trial(self, name: str, stage: str, block: int = 0) -> Trial:
+        arm = next(each for each in self.every_arm if each.id == name)
+        return self.trial_of(arm, stage, block=block)
 
 
 def scored(trial: Trial) -> TrialResult:

@@ -16,35 +16,21 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
+from tests.helpers.repositories import Repository
 from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import OK, STEPS, FakeExecutor, log, run
 
 
-class Repository:
-    """A repository of a trainer with one file."""
+def lose(repository: Repository, commit: str) -> Path:
+    """Remove the file of a commit, as a damaged or partial clone has it."""
+    blob = repository.git("rev-parse", f"{commit}:train.py")
+    path = repository.path / ".git" / "objects" / blob[:2] / blob[2:]
+    path.unlink()
+    return path
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        self.git("init", "--quiet", "--initial-branch=main")
 
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-        command = ("git", "-C", str(self.path), *who, *words)
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    def commit(self, text: str) -> str:
-        (self.path / "train.py").write_text(text, encoding="utf-8")
-        self.git("add", ".")
-        self.git("commit", "--quiet", "-m", text)
-        return self.git("rev-parse", "HEAD")
-
-    def lose(self, commit: str) -> Path:
-        """Remove the file of a commit, as a damaged or partial clone has it."""
-        blob = self.git("rev-parse", f"{commit}:train.py")
-        path = self.path / ".git" / "objects" / blob[:2] / blob[2:]
-        path.unlink()
-        return path
+def commits(repository: Repository, count: int) -> list[str]:
+    return [repository.commit(f"# {at}", train=f"# {at}\n") for at in range(count)]
 
 
 @pytest.fixture
@@ -92,9 +78,9 @@ def searching(
 def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
     repository: Repository, tmp_path: Path
 ) -> None:
-    hashes = [repository.commit(f"# {at}\n") for at in range(9)]
+    hashes = commits(repository, 9)
     for at in (4, 5):
-        repository.lose(hashes[at])
+        lose(repository, hashes[at])
     short = [each[:12] for each in hashes]
 
     def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
@@ -125,11 +111,11 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
 def test_a_checkout_that_can_be_made_the_second_time_is_measured(
     repository: Repository, tmp_path: Path
 ) -> None:
-    hashes = [repository.commit(f"# {at}\n") for at in range(3)]
-    lost = repository.lose(hashes[2])
+    hashes = commits(repository, 3)
+    lost = lose(repository, hashes[2])
     executor = FakeExecutor(lambda *_: (log(), OK))
     campaign = searching(repository, hashes, executor, tmp_path)
-    (tmp_path / "trainer" / "train.py").write_text("# 2\n", encoding="utf-8")
+    repository.write(train="# 2\n")
     for _ in range(40):
         campaign.turn()
         if "checkout-fail" in campaign.ledger.path.read_text("utf-8") and not lost.exists():
@@ -145,7 +131,7 @@ def test_a_checkout_that_can_be_made_the_second_time_is_measured(
 def test_a_full_disk_is_no_commit_s_fault(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashes = [repository.commit(f"# {at}\n") for at in range(3)]
+    hashes = commits(repository, 3)
     asked = checkouts._run
 
     def full(path: str, *words: str) -> subprocess.CompletedProcess[str]:

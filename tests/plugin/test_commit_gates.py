@@ -25,6 +25,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.sweep.checkouts import make
 from pytest_xlatune.workers.probe_environment import repositories
+from tests.helpers.repositories import Repository
 
 GATE_FILE = """\
 import os
@@ -77,36 +78,17 @@ for step in range(int(sys.argv[1])):
 """
 
 
-class Repository:
-    """A trainer's repository, with commits whose speed is known."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        self.git("init", "--quiet", "--initial-branch=main")
-        self.commit(1000.0)
-
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-        command = ("git", "-C", str(self.path), *who, *words)
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    def write(self, speed: float, *, noise: float = 0.004) -> None:
-        (self.path / "train.py").write_text(TRAINER.replace("NOISE", f"{noise}"), "utf-8")
-        (self.path / "speed.py").write_text(f"SPEED = {speed}\n", "utf-8")
-
-    def commit(self, speed: float, *, noise: float = 0.004, note: str = "") -> str:
-        self.write(speed, noise=noise)
-        (self.path / "note.txt").write_text(f"{speed} {note}\n", "utf-8")
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "-m", f"speed {speed}")
-        return self.git("rev-parse", "HEAD")
+def speeds(speed: float) -> dict[str, str]:
+    """Return the files of a trainer of a known speed."""
+    return {"train": TRAINER.replace("NOISE", "0.004"), "speed": f"SPEED = {speed}\n"}
 
 
 @pytest.fixture
 def repository(folder: Any) -> Repository:
     (folder.path / "test_sweep.py").write_text(GATE_FILE, encoding="utf-8")
-    return Repository(folder.path / "trainer")
+    made = Repository(folder.path / "trainer")
+    made.commit("deployed", **speeds(1000.0))
+    return made
 
 
 def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
@@ -115,7 +97,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
     base = repository.git("rev-parse", "HEAD")
     repository.git("branch", "deployed")
     monkeypatch.setenv("BASELINE", "deployed")
-    slow = repository.commit(900.0)
+    slow = repository.commit("slow", **speeds(900.0))
     red = folder.run()
     red.assert_outcomes(failed=1)
     assert red.ret == 1
@@ -125,7 +107,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
     assert f"commit {base}" in text
     assert len(folder.submitted) == 8
 
-    repository.commit(1000.0, note="the loss is gone")
+    repository.commit("the loss is gone", **speeds(1000.0), note="# x\n")
     green = folder.run()
     green.assert_outcomes(passed=1)
     assert green.ret == 0
@@ -217,7 +199,7 @@ STEPS = "protocol=Protocol(steps=12),"
 def test_what_would_measure_nothing_is_refused(
     folder: Any, repository: Repository, change: str, edits: dict[str, str], words: str
 ) -> None:
-    repository.commit(900.0)
+    repository.commit("slow", **speeds(900.0))
     (folder.path / "link").symlink_to(repository.path, target_is_directory=True)
     (folder.path / "other").mkdir()
     if change == "empty":
@@ -226,7 +208,7 @@ def test_what_would_measure_nothing_is_refused(
         head = repository.git("rev-parse", "HEAD")
         (repository.path / ".git" / "shallow").write_text(f"{head.strip()}\n", "utf-8")
     if change == "edit":
-        repository.write(800.0)
+        repository.write(**speeds(800.0))
     text = GATE_FILE
     for old, new in edits.items():
         assert old in text
@@ -242,7 +224,7 @@ def test_what_would_measure_nothing_is_refused(
 def test_an_installed_trainer_would_run_one_code_for_all(
     folder: Any, repository: Repository, tmp_path: Path, how: dict[str, bool]
 ) -> None:
-    repository.commit(900.0)
+    repository.commit("slow", **speeds(900.0))
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     told = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -281,7 +263,7 @@ def test_an_image_under_another_name_is_the_same_image() -> None:
 
 def test_a_checkout_that_was_changed_is_no_commit(folder: Any, repository: Repository) -> None:
     """Not by an edit, nor by a new module, which git does not know."""
-    repository.commit(1000.0, note="same speed")
+    repository.commit("same speed", note="# same\n")
     assert folder.run("--xlatune-budget=8").ret == 0
     made = repository.path / ".git" / "xlatune"
     changed = next(each for each in made.iterdir() if each.is_dir())
@@ -372,10 +354,11 @@ def test_the_submodules_of_a_commit_are_those_that_it_names(
     (tmp_path / ".gitconfig").write_text('[protocol "file"]\n\tallow = always\n', "utf-8")
     monkeypatch.setenv("HOME", str(tmp_path))
     inner, outer = Repository(tmp_path / "inner"), Repository(tmp_path / "outer")
+    inner.commit("one", **speeds(1000.0))
     outer.git("submodule", "--quiet", "add", str(inner.path), "lib")
     outer.git("commit", "--quiet", "-m", "a submodule")
     first = outer.git("rev-parse", "HEAD")
-    inner.commit(900.0)
+    inner.commit("two", **speeds(900.0))
     subprocess.run(["git", "-C", str(outer.path / "lib"), "pull", "--quiet"], check=True)
     outer.git("commit", "--quiet", "--all", "-m", "a newer one")
     second = outer.git("rev-parse", "HEAD")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.helpers.repositories import Repository
 
 SWEEP_FILE = """\
 import sys
@@ -60,40 +59,16 @@ for step in range(int(sys.argv[1])):
 """
 
 
-# the hashes of the commits, and with them the noise of the trials, are the same in each run
-THEN = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-
-
-class Trainer:
-    """A repository of a trainer, whose commits have known speeds."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        (path / "train.py").write_text(TRAINER, "utf-8")
-        self.git("init", "--quiet", "--initial-branch=main")
-
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
-        command = ("git", "-C", str(self.path), *who, *words)
-        done = subprocess.run(
-            command, check=True, capture_output=True, text=True, env=os.environ | THEN
-        )
-        return done.stdout.strip()
-
-    def commit(
-        self, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""
-    ) -> str:
-        text = f"# {note}\nSPEED, LOSS, BROKEN = {speed}, {loss!r}, {broken.split()!r}\n"
-        (self.path / "speed.py").write_text(text, "utf-8")
-        self.git("add", ".")
-        self.git("commit", "--quiet", "--allow-empty", "-m", note)
-        return self.git("rev-parse", "HEAD")
+def commit(
+    trainer: Repository, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""
+) -> str:
+    text = f"# {note}\nSPEED, LOSS, BROKEN = {speed}, {loss!r}, {broken.split()!r}\n"
+    return trainer.commit(note, train=TRAINER, speed=text)
 
 
 @pytest.fixture
-def trainer(folder: Any) -> Trainer:
-    return Trainer(folder.path / "trainer")
+def trainer(folder: Any) -> Repository:
+    return Repository(folder.path / "trainer")
 
 
 def write(folder: Any, loads: str = "") -> None:
@@ -107,10 +82,10 @@ def record_of(folder: Any) -> dict[str, Any]:
 
 
 def test_the_slow_one_of_nine_commits_is_found(
-    folder: Any, trainer: Trainer, capsys: pytest.CaptureFixture[str]
+    folder: Any, trainer: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(folder)
-    hashes = [trainer.commit(f"change {at}", speed=1000.0 if at < 6 else 950.0) for at in range(9)]
+    hashes = [commit(trainer, f"change {at}", speed=1000.0 if at < 6 else 950.0) for at in range(9)]
     span = ("--xlatune-commits", f"{hashes[0]}..HEAD")
     plan = folder.run(*span, "--xlatune-plan")
     plan.stdout.fnmatch_lines(["*8 jobs: 4 alternating pairs of the first and the last of 9*"])
@@ -128,9 +103,9 @@ def test_the_slow_one_of_nine_commits_is_found(
     assert trainer.git("status", "--porcelain") == "", "the user's tree is as it was"
 
 
-def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> None:
+def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Repository) -> None:
     write(folder)
-    first = trainer.commit("one")
+    first = commit(trainer, "one")
     for asked, said in (
         ((), "*compares commits, so it needs their names (--xlatune-commits main..HEAD)*"),
         (("--xlatune-commits", "main..HEAD"), "*main..HEAD is no range of 1 to 511 commits*"),
@@ -140,8 +115,8 @@ def test_what_is_no_range_ends_in_one_message(folder: Any, trainer: Trainer) -> 
         done = folder.run(*asked)
         assert done.ret == pytest.ExitCode.USAGE_ERROR
         done.stdout.fnmatch_lines([said])
-    trainer.commit("two")
-    (trainer.path / "speed.py").write_text("SPEED, LOSS, BROKEN = 1, '7', []\n", "utf-8")
+    commit(trainer, "two")
+    trainer.write(speed="SPEED, LOSS, BROKEN = 1, '7', []\n")
     done = folder.run("--xlatune-commits", f"{first}..HEAD")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stdout.fnmatch_lines(["*no commit's, and would run: speed.py*"])
@@ -151,12 +126,12 @@ LOADS = "loads=(Load(model='a'), Load(model='b'), Load(model='c'), Load(model='d
 
 
 def test_a_table_tells_new_breakage_from_old_and_a_slow_model(
-    folder: Any, trainer: Trainer
+    folder: Any, trainer: Repository
 ) -> None:
     write(folder, LOADS)
-    trainer.commit("one", broken="a")
+    commit(trainer, "one", broken="a")
     trainer.git("tag", "v1")
-    new = trainer.commit("two", speed=940.0, loss="9.9", broken="a b")
+    new = commit(trainer, "two", speed=940.0, loss="9.9", broken="a b")
     done = folder.run("--xlatune-commits", "v1,main", "-v")
     found = {arm: (each["kind"], each["can_run"]) for arm, each in verdicts_of(folder).items()}
     short = new[:12]

@@ -12,9 +12,16 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Conclusion
+from pytest_xlatune.model.result import (
+    Conclusion,
+    TrialResult,
+    TrialStatus,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.batch_size import BatchSize
+from pytest_xlatune.studies.cell_arms import in_a_sentence, worst_first
 from pytest_xlatune.studies.commit_check import Load
 from tests.helpers import benchmarks
 from tests.helpers.cells import (
@@ -76,6 +83,8 @@ def test_the_contract(
         decision = study.decide(history[:end])
         assert decision.due, "whatever the order, a prefix is not the end"
         assert not decision.conclusion.complete
+        runs = TrialResult(trial=decision.due[0], status=TrialStatus.RUNNING)
+        assert study.decide([*history[:end], runs]).due == decision.due, "what runs is not over"
     assert study.decide(tuple(reversed(history))).conclusion == whole
     assert type(study).from_json(study.to_json()).decide(history).conclusion == whole
     assert Conclusion.from_json(whole.to_json()) == whole
@@ -90,6 +99,17 @@ def test_the_contract(
     said = study.outlook(history).places
     lines = list(dict.fromkeys(sentence(said.get(each.trial.id)) for each in history))
     assert lines[: len(places)] == places
+
+
+def test_the_answer_names_the_worst_first() -> None:
+    told = [
+        Verdict(arm="open", kind=VerdictKind.INCONCLUSIVE),
+        Verdict(arm="fine", kind=VerdictKind.SCREENED),
+        Verdict(arm="slow", kind=VerdictKind.SLOWER, delta=-0.02),
+        Verdict(arm="slower", kind=VerdictKind.SLOWER, delta=-0.05, ci95=(-0.06, -0.04)),
+    ]
+    said = "slower: slower -5.0 % (-6.0 % to -4.0 %), slow; neither shown nor excluded: open"
+    assert sentence(in_a_sentence(worst_first(told))) == said
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.lines import live_line, standing
 from pytest_xlatune.studies.network_check import every_pair_once
 from tests.helpers.answers import NOT_ACCUSED
 from tests.helpers.cells import Ended, drive, machine, network, node_names
@@ -200,16 +198,3 @@ def test_the_order_of_the_nodes_changes_no_verdict(order: list[int], is_link: bo
     for ended in (after, drive(network(8), relabelled)):
         _, accused = whole(ended).split()
         assert {own[each] for each in accused.split("+")} == set(fault.split("+"))
-
-
-def test_a_live_line_says_which_round_of_how_many() -> None:
-    study = network(8)
-    history = drive(study, machine({"node002+node003": -0.10})).history
-    landed = next(each for each in history if each.trial.block == 3)
-    so_far = study.decide(history[:12]).conclusion.verdict(landed.trial.arm)
-    progress = standing(history[:12], left_s=(240.0, 240.0))
-    line = live_line(landed, verdict=so_far, progress=progress, place=study.place_of(landed.trial))
-    assert "TGS" in line
-    assert line.endswith(" round 3 of about 7 | 12 of 12 jobs, about 4 min left"), line
-    assert "confirm" not in line
-    assert sentence(study.place_of(history[-1].trial)) == "the slowest pair again, wave 8"

@@ -29,24 +29,20 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import (
-    MOST_STEPS,
-    STEPS_THAT_REFUTE,
-    Course,
-    Phase,
-)
+from pytest_xlatune.logs._course import MOST_STEPS, STEPS_THAT_REFUTE, Course, Phase
 from pytest_xlatune.logs._prefix import PrefixLearner
+from pytest_xlatune.logs._ranks import RankLogs
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
-from pytest_xlatune.logs._signatures import is_harmless, table
+from pytest_xlatune.logs._signatures import is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, formats
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.line_classes import (
     FACTS,
+    FACTS_OF_RANKS,
     STEP_WORD,
     STEPS_OF_MAXTEXT,
     LineClass,
     LogLine,
-    RankListener,
     blocks_of,
     steps_of_format,
     steps_of_pattern,
@@ -68,64 +64,41 @@ _NO_ORIGIN = Origin()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """What a log tells, of its last start and of one rank.
+    """What a log tells, of its last start and of one rank."""
 
-    Attributes:
-        steps: steps of the last start, one rank, one record per step id, in the order printed.
-        findings: in order of first appearance; those of an earlier start ask for nothing.
-        xla_flags: text of XLA_FLAGS as the environment dump shows it; None where it is not shown.
-        env: other variables shown (NCCL_*, RCCL_*, XLA_*, JAX_*, HSA_*, ...).
-        config: MaxText's `Config param` lines, values as printed.
-        nccl: variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO; flags of libtpu.
-        libraries: NCCL, RCCL, ROCm -> the version that the library tells as it is loaded.
-        phase: how far the last start came.
-        lines: lines, a torn last one included.
-        size_bytes: bytes.
-        starts: how often the program started in this log.
-        steps_after_cancel: steps printed after a notice that the job is being ended.
-        steps_after_trouble: steps printed after the last line that asks for something.
-        is_cancelled: whether a block of a format says that the last start was ended on purpose.
-        exit_code: of the job, where launcher or scheduler print it at the end.
-        tail: the last lines that are neither steps nor known to be harmless.
-        notes: what a reader of the steps should know, one sentence each.
-        memory_gb: of one device as the last compiled step takes it, 2^30 bytes; None where no line
-            tells it.
-        asked: the arguments that maxtext-slurm's head says it hands to MaxText.
-        goal_step: the id of the last step, where the lines of steps tell it (`iteration 12/ 40`).
-        origins: how many processes print steps, as far as their lines tell them apart.
-        devices: the beginning of a line that names JAX's devices -> their platform.
-        fits: of an ended log without a step, the pattern that reads most of its first and last
-            lines, by name.
-        pgle_found: operations of a profile for XLA's scheduler that it found in a program, the most
-            of all programs; None where it says nothing.
-        pgle_unread: such a file that XLA could not read.
-    """
-
-    steps: Steps = field(default_factory=Steps)
+    steps: Steps = field(default_factory=Steps)  # one record per step id, in the order printed
+    # in order of first appearance; those of an earlier start ask for nothing
     findings: tuple[Finding, ...] = ()
-    xla_flags: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)
+    xla_flags: str | None = None  # text of XLA_FLAGS in the environment dump; None: not shown
+    env: dict[str, str] = field(default_factory=dict)  # other variables shown: NCCL_*, JAX_*, ...
+    config: dict[str, str] = field(default_factory=dict)  # MaxText's `Config param` lines
+    # variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO; flags of libtpu
     nccl: dict[str, str] = field(default_factory=dict)
-    phase: Phase = Phase.BEFORE_MEMSTATS
-    lines: int = 0
+    phase: Phase = Phase.BEFORE_MEMSTATS  # how far the last start came
+    lines: int = 0  # a torn last one included
     size_bytes: int = 0
-    starts: int = 1
-    steps_after_cancel: int = 0
-    steps_after_trouble: int = 0
-    is_cancelled: bool = False
-    exit_code: int | None = None
-    tail: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    starts: int = 1  # how often the program started in this log
+    steps_after_cancel: int = 0  # printed after a notice that the job is being ended
+    steps_after_trouble: int = 0  # printed after the last line that asks for something
+    is_cancelled: bool = False  # a block of a format says that the last start was ended on purpose
+    exit_code: int | None = None  # of the job, where launcher or scheduler print it at the end
+    tail: tuple[str, ...] = ()  # the last lines that are neither steps nor known to be harmless
+    notes: tuple[str, ...] = ()  # what a reader of the steps should know, one sentence each
+    # NCCL, RCCL, ROCm -> the version that the library tells as it is loaded
     libraries: dict[str, str] = field(default_factory=dict)
+    # of one device as the last compiled step takes it, 2^30 bytes
     memory_gb: float | None = None
+    # the arguments that maxtext-slurm's head says it hands to MaxText
     asked: dict[str, str] = field(default_factory=dict)
-    goal_step: int | None = None
-    origins: int = 1
+    goal_step: int | None = None  # id of the last step, where lines of steps tell it: `12/ 40`
+    origins: int = 1  # how many processes print steps, as far as their lines tell them apart
+    # the beginning of a line that names JAX's devices -> their platform
     devices: dict[str, str] = field(default_factory=dict)
+    # of an ended log without a step, the pattern that reads most of its first and last lines
     fits: str = ""
+    # operations of a profile for XLA's scheduler that it found in a program, the most of all
     pgle_found: int | None = None
-    pgle_unread: str = ""
+    pgle_unread: str = ""  # such a file that XLA could not read
 
     @property
     def last_step(self) -> int | None:
@@ -137,25 +110,27 @@ class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
     `pattern` is how another trainer than MaxText prints its steps. `ranks` is told the steps of all
-    ranks, not only of the one that counts.
+    ranks, not only of the one that counts, each by its label, or as of `rank` where it is given.
     """
 
     def __init__(
-        self, pattern: StepPattern | None = None, *, ranks: RankListener | None = None
+        self,
+        pattern: StepPattern | None = None,
+        *,
+        ranks: RankLogs | None = None,
+        rank: int | None = None,
     ) -> None:
         self._blocks = [Blocks(form) for form in formats()]
-        own = [] if pattern is None else [steps_of_pattern(pattern)]
-        # what the user says comes first
-        self._other_steps = (*own, *map(steps_of_format, formats()))
+        # the user's pattern comes first
+        of_pattern = [] if pattern is None else [steps_of_pattern(pattern)]
+        self._other_steps = (*of_pattern, *map(steps_of_format, formats()))
         self._is_json = pattern is not None and pattern.is_json
         self._steps = (*self._other_steps, STEPS_OF_MAXTEXT)
-        of_ranks = () if ranks is None else ranks.classes
+        of_ranks = () if ranks is None else FACTS_OF_RANKS
         self._facts = (*map(blocks_of, self._blocks), *of_ranks, *FACTS)
-        words = (
-            word for step in (*self._steps, *self._facts) for word in step.sieved or step.words
-        )
-        self._filter = LineFilter((*table().words, *filter(None, words)))
-        self._course = Course(ranks)
+        classes = (*self._steps, *self._facts)
+        self._filter = LineFilter((*table().words, *(word for c in classes for word in c.words)))
+        self._course = Course(ranks, rank=rank)
         self._learner = PrefixLearner()
         self._step_shapes = StepShapes() if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
@@ -183,16 +158,14 @@ class LogReader:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings so far, in order of first appearance."""
-        own = tuple(self._course.findings.values())
-        if not any(blocks.is_any for blocks in self._blocks):
-            return own
-        told: dict[tuple[str, str, Action], Finding] = {}
-        for finding, _ in self._told():
+        of_blocks: dict[tuple[str, str, Action], Finding] = {}
+        for finding, _ in self._of_blocks():
             key = finding.cls, finding.detail, finding.action
-            known = told.get(key)
-            told[key] = replace(known, count=known.count + 1) if known else finding
+            known = of_blocks.get(key)
+            of_blocks[key] = replace(known, count=known.count + 1) if known else finding
         # of one end, what its block says comes before its consequences in the same line
-        return tuple(sorted((*told.values(), *own), key=lambda finding: finding.line))
+        findings = (*of_blocks.values(), *self._course.findings.values())
+        return tuple(sorted(findings, key=lambda finding: finding.line))
 
     @property
     def fatal(self) -> Finding | None:
@@ -201,16 +174,17 @@ class LogReader:
         Three further steps, a further phase or a new start refute it. So does a block of lines that
         a format reads.
         """
-        if self._course.fatal is not None or not any(blocks.is_any for blocks in self._blocks):
-            return self._course.fatal
-        asking = (finding for finding, steps in self._told() if steps < STEPS_THAT_REFUTE)
-        return next((finding for finding in asking if finding.action is not Action.NONE), None)
+        asking = (
+            finding
+            for finding, steps in self._of_blocks()
+            if steps < STEPS_THAT_REFUTE and finding.action is not Action.NONE
+        )
+        return self._course.fatal or next(asking, None)
 
     @property
     def last_step_s(self) -> float:
         """Seconds that the last printed step took; 0 before there is one that says so."""
-        start = self._course.start
-        last = start.record(start.last)
+        last = self._course.start.steps.get(self._course.start.last)
         return (last.step_s or 0.0) if last else 0.0
 
     def feed(self, chunk: bytes) -> None:
@@ -243,13 +217,13 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close`, without an unfinished last line."""
         course, start = self._course, self._course.start
-        steps = start.last_steps(MOST_STEPS)
+        steps = start.steps.last(MOST_STEPS)
         env = start.env.plain()
-        told = self._told()
-        troubled = [count for finding, count in told if finding.action is not Action.NONE]
+        blocks = self._of_blocks()
+        troubled = [count for finding, count in blocks if finding.action is not Action.NONE]
         cancelled = [
             count
-            for finding, count in told
+            for finding, count in blocks
             if finding.cls == FailureClass.CANCELLED and count <= start.count
         ]
         return LogReport(
@@ -299,8 +273,8 @@ class LogReader:
             if run is not None and self._course.run(run):
                 number += run.count
                 continue
-            total, found = self._filter.lines(part)
-            for index, line in found:
+            total, worth_reading = self._filter.lines(part)
+            for index, line in worth_reading:
                 self._read_line(line, number + index + 1)
             number += total
         return number
@@ -344,12 +318,14 @@ class LogReader:
                 self._read_text(part, number, is_torn=False, outer=origin)
             return
         if any(steps.holds(line.low) for steps in self._steps):
-            own, other = grammar.unglued(text)
+            of_step, other = grammar.unglued(text)
             if other:  # another program's line, which is read by itself
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
-                line = dataclasses.replace(line, text=own, low=own.lower())
-        if not self._is_read(line, self._steps):
-            self._is_read(line, self._facts)
+                line = dataclasses.replace(line, text=of_step, low=of_step.lower())
+        if not self._is_read(line, (*self._steps, *self._facts)):
+            sighting = sight(line.text, line=number, evidence=segment)
+            if sighting is not None:
+                self._course.find(sighting.finding, is_fatal=sighting.is_fatal)
 
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
@@ -363,21 +339,20 @@ class LogReader:
 
     def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
         """Read a line by classes, one after the other; return whether one took it for itself."""
-        return any(each.holds(line.low) and each.read(line, self._course) for each in classes)
+        return any(cls.holds(line.low) and cls.read(line, self._course) for cls in classes)
 
-    def _told(self) -> list[tuple[Finding, int]]:
+    def _of_blocks(self) -> list[tuple[Finding, int]]:
         """Return what each block says, and how many steps were printed after it began.
 
         One of an earlier start counts more than any start printed.
         """
         start = self._course.start
         return [
-            (
-                replace(said, action=Action.NONE) if place.start < start.index else said,
-                start.count - place.steps if place.start == start.index else start.count + 1,
-            )
+            (finding, start.count - place.steps)
+            if place.start == start.index
+            else (replace(finding, action=Action.NONE), start.count + 1)
             for blocks in self._blocks
-            for place, said in blocks.found()
+            for place, finding in blocks.findings()
         ]
 
     def _last_lines(self) -> tuple[str, ...]:

@@ -19,9 +19,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._ranks import RankLogs, rank_of
 from pytest_xlatune.logs._sieve import StepRun
-from pytest_xlatune.logs.grammar import Origin, Settings, StepLayout
+from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
@@ -46,6 +46,52 @@ class Phase(StrEnum):
     TRAINING = "training"  # after the first step line
 
 
+class StepTable:
+    """Steps as columns: one row per step id, in the order printed."""
+
+    def __init__(self) -> None:
+        self.left_out = 0  # first rows that are not kept
+        self._columns: list[list[Any]] = [[] for _ in StepRecord._fields]
+        self._rows: dict[int, int] = {}  # step -> its row, those that are left out counted
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, step: int) -> StepRecord | None:
+        """Return the record of a step; None where it is not kept."""
+        row = self._rows.get(step)
+        if row is None:
+            return None
+        return StepRecord(*(column[row - self.left_out] for column in self._columns))
+
+    def put(self, record: StepRecord) -> None:
+        """Take a step, in the place of an earlier one of its id."""
+        row = self._rows.get(record.step)
+        if row is None:
+            self.extend([[value] for value in record])
+            return
+        for column, value in zip(self._columns, record, strict=True):
+            column[row - self.left_out] = value
+
+    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Take further steps, the fields of their records one after the other."""
+        next_row = self.left_out + len(self)
+        self._rows.update(zip(columns[0], itertools.count(next_row), strict=False))
+        for column, part in zip(self._columns, columns, strict=True):
+            column.extend(part)
+        while len(self) > MOST_STEPS + MORE_STEPS:
+            for step in self._columns[0][:MORE_STEPS]:
+                del self._rows[step]
+            for column in self._columns:
+                del column[:MORE_STEPS]
+            self.left_out += MORE_STEPS
+
+    def last(self, most: int) -> Steps:
+        """Return the last steps, so many at most."""
+        columns = (tuple(column[-most:]) for column in self._columns)
+        return Steps(**dict(zip(StepRecord._fields, columns, strict=True)))
+
+
 @dataclass(slots=True)
 class Start:
     """What belongs to one start of the program."""
@@ -54,14 +100,11 @@ class Start:
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # whose steps count
     others: set[Origin] = field(default_factory=set)  # who else prints steps
-    # in the order printed; of a run the record is made when it is asked for
-    steps: dict[int, StepRecord | StepRun] = field(default_factory=dict)
+    steps: StepTable = field(default_factory=StepTable)
     last: int = -1  # highest step id; only read where `steps` is not empty
-    layout: StepLayout | None = None  # of its line, where it was read by one
     repeated: bool = False
     is_configured_twice: bool = False
     is_hung: bool = False  # the first line of a block was printed that tells of a hang
-    dropped_steps: int = 0
     count: int = 0  # of steps, those that are not kept included
     after_cancel: int = 0
     after_trouble: int = 0
@@ -75,36 +118,10 @@ class Start:
     pgle_found: int | None = None
     pgle_unread: str = ""
 
-    def record(self, step: int) -> StepRecord | None:
-        """Return the record of a step; None where it is not kept."""
-        kept = self.steps.get(step)
-        if not isinstance(kept, StepRun):
-            return kept
-        return next(
-            record for record in kept.records(self.label, start=self.index) if record.step == step
-        )
-
-    def figures(self, step: int) -> int:
+    def figures_of(self, step: int) -> int:
         """Return how many figures the line of a step told; 0 where it is not kept."""
-        record = self.record(step)
-        return 0 if record is None else grammar.told(record)
-
-    def last_steps(self, most: int) -> Steps:
-        """Return the last steps in the order printed, so many at most."""
-        columns: list[list[Any]] = [[] for _ in StepRecord._fields]
-        steps, at = [*self.steps][-most:], 0
-        for kept, alike in itertools.groupby([*self.steps.values()][-most:]):
-            count = len([*alike])
-            if isinstance(kept, StepRun):
-                ids = {*steps[at : at + count]} if count < kept.count else ()
-                run = kept.chosen(step in ids for step in kept.steps) if ids else kept
-                parts = run.columns(self.label, start=self.index)
-            else:
-                parts = [[value] for value in kept]
-            at += count
-            for column, part in zip(columns, parts, strict=True):
-                column.extend(part)
-        return Steps(**dict(zip(StepRecord._fields, map(tuple, columns), strict=True)))
+        record = self.steps.get(step)
+        return 0 if record is None else figures_in(record)
 
     @property
     def label(self) -> str:
@@ -112,44 +129,28 @@ class Start:
         return self.home.label if self.home else ""
 
 
-class StepListener:
-    """Is told the steps of all ranks as they are read, not only of the one that counts."""
-
-    def take(self, label: str, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Take further steps of the rank of this label, "" where the lines name none."""
-
-    def forget(self) -> None:
-        """Forget all steps: they were of another format than the user's."""
-
-
 class Course:
-    """What the lines tell so far.
+    """What the lines tell so far. `ranks` is told the steps of all, in the log of `rank` if one."""
 
-    Attributes:
-        start: the last start of the program.
-        findings: by class and detail, in order of first appearance.
-        fatal: the first line after which the program cannot go on, as long as it did not go on.
-        asked: the arguments that maxtext-slurm's head says it hands to MaxText.
-        goal: the id of the last step, where lines tell it.
-        has_own: whether a line was read by the user's pattern.
-        unkept: how many findings were too many.
-        has_cut_flags: whether the line of XLA_FLAGS was cut.
-        has_front: whether a text that is in no table stands in front of a step.
-    """
-
-    def __init__(self, ranks: StepListener | None = None) -> None:
-        self.start = Start()
-        self._ranks = ranks
+    def __init__(self, ranks: RankLogs | None = None, *, rank: int | None = None) -> None:
+        self.start = Start()  # the last one of the program
+        self.ranks, self._rank = ranks, rank
+        self.tasks_at = 0  # the line that may name further tasks that were not heard of
+        # by class and detail, in order of first appearance
         self.findings: dict[tuple[str, str], Finding] = {}
-        self.fatal: Finding | None = None
-        self.asked: dict[str, str] = {}
-        self.goal: int | None = None
-        self.has_own = False
-        self.unkept = 0
+        self.fatal: Finding | None = None  # the program cannot go on, as long as it did not go on
+        self.asked: dict[str, str] = {}  # the arguments that maxtext-slurm's head hands to MaxText
+        self.goal: int | None = None  # the id of the last step, where lines tell it
+        self.has_own = False  # a line was read by the user's pattern
+        self.unkept = 0  # findings that were too many
         self.has_cut_flags = False
-        self.has_front = False
+        self.has_front = False  # a text that is in no table stands in front of a step
         self._steps_since_fatal = 0
         self._is_cancelled = False
+
+    def rank_of(self, origin: Origin) -> int | None:
+        """Return which rank printed a line; None where nothing names it."""
+        return rank_of(origin, self._rank)
 
     def find(self, finding: Finding, *, is_fatal: bool = False) -> None:
         """Take a finding; `is_fatal`: the program that prints its line cannot go on."""
@@ -169,13 +170,13 @@ class Course:
             self.findings.pop(key, None)
             self.findings[key] = replace(finding, count=known.count + 1 if known else 1)
 
-    def step(self, record: StepRecord, origin: Origin, *, layout: StepLayout | None = None) -> None:
-        """Take a step that a line of an origin reports; `layout` is of its line, where known."""
-        if self._ranks is not None:
-            self._ranks.take(origin.rank, (record.step,), (record.step_s,))
-        self._step(record, origin, layout)
+    def step(self, record: StepRecord, origin: Origin) -> None:
+        """Take a step that a line of an origin reports."""
+        if self.ranks is not None:
+            self.ranks.take(self.rank_of(origin), (record.step,), (record.step_s,))
+        self._step(record, origin)
 
-    def _step(self, record: StepRecord, origin: Origin, layout: StepLayout | None) -> None:
+    def _step(self, record: StepRecord, origin: Origin) -> None:
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -183,15 +184,14 @@ class Course:
             if start.last - record.step > _RANKS_APART and not start.repeated:
                 start = self._begin(settings_of=start)
                 start.home = origin
-            elif record.step in start.steps:
+            elif start.steps.get(record.step) is not None:
                 self._repeat(record)
                 return
         start.phase = Phase.TRAINING
         if record.start != start.index:
             record = record._replace(start=start.index)
         start.last = max(start.last, record.step) if start.steps else record.step
-        start.layout = layout if start.last == record.step else None
-        start.steps[record.step] = record
+        start.steps.put(record)
         self._count(1)
 
     def run(self, run: StepRun) -> bool:
@@ -199,54 +199,40 @@ class Course:
 
         It changes what the lines would change one by one.
         """
-        start, layout = self.start, run.layout
-        if layout is not start.layout and len(layout.fields) < start.figures(start.last):
+        start = self.start
+        if len(run.layout.fields) < start.figures_of(start.last):
             return False
         writers, origins = run.writers
-        if self._ranks is not None:
-            self._tell(self._ranks, run)
-        is_own = {writer: origin == start.home for writer, origin in origins.items()}
+        if self.ranks is not None:
+            self.ranks.take_run(run, self._rank)
+        is_home = {writer: origin == start.home for writer, origin in origins.items()}
         if start.steps and all(
-            is_own[writer] or origin in start.others for writer, origin in origins.items()
+            is_home[writer] or origin in start.others for writer, origin in origins.items()
         ):
-            is_chosen = map(is_own.__getitem__, writers)
-            own = run if all(is_own.values()) else run.chosen(is_chosen)
+            own = run if all(is_home.values()) else run.chosen(map(is_home.__getitem__, writers))
             steps = own.steps
             if not steps:
                 return True
             if start.last < steps[0] and all(map(operator.lt, steps, steps[1:])):
-                start.steps.update(zip(steps, itertools.repeat(own), strict=False))
-                start.layout, start.phase, start.last = layout, Phase.TRAINING, steps[-1]
+                start.steps.extend(own.columns(start.label, start=start.index))
+                start.phase, start.last = Phase.TRAINING, steps[-1]
                 self._count(len(steps))
                 return True
-        for writer, record in zip(writers, run.records("", start=start.index), strict=True):
+        for writer, *values in zip(writers, *run.columns("", start=start.index), strict=True):
             origin = origins[writer]
-            self._step(record._replace(label=origin.label), origin, layout)
+            self._step(StepRecord(*values)._replace(label=origin.label), origin)
         return True
-
-    def _tell(self, ranks: StepListener, run: StepRun) -> None:
-        writers, origins = run.writers
-        labels = {writer: origin.rank for writer, origin in origins.items()}
-        steps, seconds = run.steps, run.seconds()
-        if len({*labels.values()}) == 1:
-            ranks.take(next(iter(labels.values())), steps, seconds)
-            return
-        places: dict[str, list[int]] = {label: [] for label in labels.values()}
-        for at, writer in enumerate(writers):
-            places[labels[writer]].append(at)
-        for label, own in places.items():
-            ranks.take(label, [steps[at] for at in own], [seconds[at] for at in own])
 
     def is_cut(self, record: StepRecord) -> bool:
         """Whether the line of a step tells less than the one before: a writer may have been cut."""
-        return grammar.told(record) < self.start.figures(self.start.last)
+        return figures_in(record) < self.start.figures_of(self.start.last)
 
     def counts_own(self) -> None:
         """Count the user's pattern alone from its first step on."""
         self.has_own = True
-        self.start.steps.clear()
-        if self._ranks is not None:
-            self._ranks.forget()
+        self.start.steps = StepTable()
+        if self.ranks is not None:
+            self.ranks.by_rank.clear()
 
     def compiles(self) -> None:
         """Take that the parameters are there: what follows is the compilation."""
@@ -279,7 +265,7 @@ class Course:
     def notes(self, steps: Steps) -> tuple[str, ...]:
         """Return what a reader of the steps should know, one sentence each."""
         start = self.start
-        dropped = start.dropped_steps + max(len(start.steps) - MOST_STEPS, 0)
+        dropped = start.steps.left_out + max(len(start.steps) - MOST_STEPS, 0)
         whose = start.label or "the one without a label"
         timeless = steps.chosen([took_s is not None and took_s <= 0.0 for took_s in steps.step_s])
         cases = (
@@ -298,7 +284,7 @@ class Course:
         return tuple(text for is_so, text in cases if is_so)
 
     def _count(self, count: int) -> None:
-        """Count further steps, which are kept already, and leave out the first of too many."""
+        """Count further steps, which are kept already."""
         start = self.start
         start.after_cancel += self._is_cancelled * count
         start.after_trouble += count
@@ -306,17 +292,13 @@ class Course:
         self._steps_since_fatal += count
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self.fatal = None
-        if len(start.steps) > MOST_STEPS + MORE_STEPS:
-            for first in [*itertools.islice(start.steps, MORE_STEPS)]:
-                del start.steps[first]
-            start.dropped_steps += MORE_STEPS
 
     def _repeat(self, record: StepRecord) -> None:
         """Keep the first line of a step, unless that one was cut short and this one tells more."""
         start = self.start
-        start.repeated, start.layout = True, None
-        if grammar.told(record) > start.figures(record.step):
-            start.steps[record.step] = record._replace(start=start.index)
+        start.repeated = True
+        if figures_in(record) > start.figures_of(record.step):
+            start.steps.put(record._replace(start=start.index))
 
     def _is_at_home(self, origin: Origin) -> bool:
         """Whether steps of this origin count; a better one than before takes its place."""
@@ -332,7 +314,7 @@ class Course:
                 start.others.add(home if better else origin)
             if not better:
                 return False
-            start.steps.clear()
+            start.steps = StepTable()
         start.home = origin
         return True
 

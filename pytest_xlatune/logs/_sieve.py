@@ -27,7 +27,8 @@ _CACHED_SHAPES = 1 << 14
 _CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
 # what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
 #   [F429 14:03:49.3 a.cpp:1554]
-_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|[0-9]: F ")
+_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:")
+_OLD_LAST_WORD = b": F "
 
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most
@@ -53,8 +54,7 @@ class LineFilter:
 
     def may_hold(self, line: bytes) -> bool:
         """Whether a line may hold one of the words; never false when it does."""
-        is_known = bool(self._live({line.translate(_LOWER, _DELETED)}))
-        return is_known or _LAST_WORD.search(line) is not None
+        return bool(self._live({line.translate(_LOWER, _DELETED)})) or _is_fatal(line)
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the number of lines in a block of complete lines, and those worth reading.
@@ -67,11 +67,11 @@ class LineFilter:
         fresh = set(shapes) - self._dull
         live = self._live(fresh)
         texts = block.split(b"\n")
-        if len(live) < len(fresh):
+        if len(live) < len(fresh) and _is_fatal(block):
             live |= {
                 shape
                 for shape, text in zip(shapes, texts, strict=True)
-                if shape in fresh and _LAST_WORD.search(text)
+                if shape in fresh and _is_fatal(text)
             }
         if len(self._dull) > _CACHED_SHAPES:
             self._dull.clear()
@@ -84,6 +84,11 @@ class LineFilter:
     def _live(self, shapes: set[bytes]) -> set[bytes]:
         """Return the shapes that hold a word."""
         return {shape for shape in shapes if self._words.search(shape)}
+
+
+def _is_fatal(text: bytes) -> bool:
+    """Whether a text may hold a line that its logger calls fatal."""
+    return _OLD_LAST_WORD in text or _LAST_WORD.search(text) is not None
 
 
 @functools.lru_cache(maxsize=16)
@@ -154,22 +159,11 @@ def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
     return at
 
 
-@functools.lru_cache(maxsize=_MOST_ORIGINS)
-def origin_of(rank: bytes, actor: bytes) -> Origin:
-    """Return who prints the lines with these words of a rank and an actor; "" where none is."""
-    return Origin(str(int(rank)) if rank else "", actor.decode())
-
-
 _NUMBERS = msgspec.json.Decoder(list[float])
-# `StepRecord._make` without its check of the length, which was a third of a log of steps
-_RECORD_OF = functools.partial(tuple.__new__, StepRecord)
 
 
 class StepRun:
-    """Step lines one after the other that differ in digits alone; read as columns.
-
-    A column is read when it is asked for: of a log of many ranks, or of many steps, most never are.
-    """
+    """Step lines one after the other that differ in digits alone."""
 
     def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
         self.layout = layout
@@ -177,7 +171,7 @@ class StepRun:
         self.count = len(lines) // size
 
     @functools.cached_property
-    def steps(self) -> Sequence[int]:
+    def steps(self) -> list[int]:
         """The step of each line."""
         return [int(text) for text in self._texts(self.layout.step)]
 
@@ -191,7 +185,7 @@ class StepRun:
         at = min(place.start for place in named)
         texts = [*self._texts(slice(at, max(place.stop for place in named)))]
         return texts, {
-            text: origin_of(
+            text: _origin(
                 text[rank.start - at : rank.stop - at], text[actor.start - at : actor.stop - at]
             )
             for text in {*texts}
@@ -206,23 +200,19 @@ class StepRun:
 
     def seconds(self) -> Sequence[float | None]:
         """Return the seconds of each line's step, None where it tells none."""
-        where = dict(self.layout.fields).get("step_s")
-        return (None,) * self.count if where is None else self._numbers(where)[0]
+        place = self.layout.fields.get("step_s")
+        return (None,) * self.count if place is None else self._numbers(place)[0]
 
     def columns(self, label: str, *, start: int) -> list[Sequence[Any]]:
         """Return the fields of the steps' records, each of all lines."""
-        fields = sorted(self.layout.fields, key=lambda field: field[1].start)
-        numbers = self._numbers(*(where for _, where in fields))
-        told = {name: column for (name, _), column in zip(fields, numbers, strict=True)}
+        fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
+        numbers = self._numbers(*(place for _, place in fields))
+        columns = {name: column for (name, _), column in zip(fields, numbers, strict=True)}
         alike = {"label": label, "start": start, "kind": self.layout.kind}
         return [
-            self.steps if name == "step" else told.get(name) or (alike.get(name),) * self.count
+            self.steps if name == "step" else columns.get(name) or (alike.get(name),) * self.count
             for name in StepRecord._fields
         ]
-
-    def records(self, label: str, *, start: int) -> Iterable[StepRecord]:
-        """Return the steps, as a line that is read in full would tell each."""
-        return map(_RECORD_OF, zip(*self.columns(label, start=start), strict=True))
 
     def _numbers(self, *places: slice) -> list[list[float]]:
         """Return the numbers at each of some places of all lines.
@@ -239,8 +229,13 @@ class StepRun:
     def _texts(self, *places: slice) -> Iterator[bytes]:
         """Yield the texts at some places of a line, which are in their order, line by line."""
         cut, at = "", 0
-        for where in places:
-            cut += f"{where.start - at}x{where.stop - where.start}s"
-            at = where.stop
+        for place in places:
+            cut += f"{place.start - at}x{place.stop - place.start}s"
+            at = place.stop
         rows = struct.iter_unpack(f"{cut}{self._size - at}x", self._lines)
         return itertools.chain.from_iterable(rows)
+
+
+@functools.lru_cache(maxsize=_MOST_ORIGINS)
+def _origin(rank: bytes, actor: bytes) -> Origin:
+    return Origin(str(int(rank)) if rank else "", actor.decode())

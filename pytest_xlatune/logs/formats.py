@@ -103,11 +103,6 @@ class Blocks:
     _reader: BlockReader | None = None
     _places: dict[int, LinePlace] = field(default_factory=dict)
 
-    @property
-    def is_any(self) -> bool:
-        """Whether the log holds a line that may begin something."""
-        return bool(self._places)
-
     def note(self, number: int, place: LinePlace) -> None:
         """Remember a line with one of its words, before its block is handed over."""
         self._reader, low = self._reader or self.format.reader(), place.text.lower()
@@ -125,7 +120,7 @@ class Blocks:
         if self._reader is not None:
             self._reader.close()
 
-    def found(self) -> Iterator[tuple[LinePlace, Finding]]:
+    def findings(self) -> Iterator[tuple[LinePlace, Finding]]:
         """Yield the findings so far, each with where it begins."""
         for finding in self._reader.told() if self._reader is not None else ():
             place = self._places.get(finding.line)

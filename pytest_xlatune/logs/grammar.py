@@ -211,7 +211,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
 # what may follow a number, the end of an envelope too:  loss: nan",    loss: 7.328\n'
 _NUMBER_END = r"(?=[,%\s\"'\\\])}]|$)"
 _FIELD = re.compile(
-    rf"(?:^|,) ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER}){_NUMBER_END}"
+    rf", ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER}){_NUMBER_END}"
 )
 # 'perf/step_time_seconds': Array(0.52, dtype=float32)
 _SCALAR = re.compile(
@@ -246,7 +246,7 @@ def parse_steps(text: str, label: str) -> list[StepRecord]:
             label=label,
             start=0,
             kind=_kind(match, text),
-            **_fields(match["rest"], is_glued=match.end() < len(text)),
+            **{name: float(text[place]) for name, place in _fields(match, text).items()},
         )
         for match in _STEP.finditer(text)
     ]
@@ -259,7 +259,7 @@ class StepLayout:
     rank: slice
     actor: slice
     step: slice
-    fields: tuple[tuple[str, slice], ...]
+    fields: dict[str, slice]
     kind: str
 
 
@@ -272,29 +272,41 @@ def step_layout(line: bytes) -> StepLayout | None:
     if len(text) + line.endswith(b"\r") != len(line) or not text.isprintable():
         return None
     at, rank, actor = _prefixes(text)
-    said = text[at:]
-    found = [*_STEP.finditer(said)]
-    if len(found) != 1 or found[0].end() != len(said) or said[: found[0].start()].strip():
+    rest = text[at:]
+    matches = [*_STEP.finditer(rest)]
+    if len(matches) != 1 or matches[0].end() != len(rest) or rest[: matches[0].start()].strip():
         return None
-    if _OTHER_LINE.search(said):
+    if _OTHER_LINE.search(rest):
         return None
-    (match,) = found
-    begin = at + match.start("rest")
-    fields: dict[str, slice] = {}
-    pattern = _SCALAR if "per-step scalar metrics" in match["rest"] else _FIELD
-    for each in pattern.finditer(match["rest"].rstrip()):
-        fields.setdefault(_ATTRIBUTE[each[1]], slice(begin + each.start(2), begin + each.end(2)))
+    (match,) = matches
+    fields = _fields(match, rest)
     # digits make a finite number of these, whichever they are
-    if not all(_PLAIN_NUMBER.fullmatch(text[where]) for where in fields.values()):
+    if not all(_PLAIN_NUMBER.fullmatch(rest[place]) for place in fields.values()):
         return None
-    step = match.span("oldest" if match["step"] is None else "step")
+    step = slice(*match.span("oldest" if match["step"] is None else "step"))
     return StepLayout(
         rank=rank,
         actor=actor,
-        step=slice(at + step[0], at + step[1]),
-        fields=tuple(fields.items()),
-        kind=_kind(match, said),
+        step=_moved(step, at),
+        fields={name: _moved(place, at) for name, place in fields.items()},
+        kind=_kind(match, rest),
     )
+
+
+def _moved(place: slice, by: int) -> slice:
+    return slice(place.start + by, place.stop + by)
+
+
+def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
+    """Return where the figures of a step stand in its line, by the attribute of its record."""
+    rest = match["rest"]
+    is_glued = match.end() < len(text)
+    end = match.start("rest") + len(without_torn_field(rest) if is_glued else rest)
+    pattern = _SCALAR if "per-step scalar metrics" in rest else _FIELD
+    places: dict[str, slice] = {}
+    for figure in pattern.finditer(text, match.start("rest") - 1, end):  # from the comma on
+        places.setdefault(_ATTRIBUTE[figure[1]], slice(*figure.span(2)))
+    return places
 
 
 # where the line of another program begins behind one that has no end yet, as a bar has none:
@@ -330,7 +342,7 @@ def without_torn_field(text: str) -> str:
     return text[: text.rfind(",") + 1]
 
 
-def told(record: StepRecord) -> int:
+def figures_in(record: StepRecord) -> int:
     """Return how many figures a step's line told."""
     figures = (record.step_s, record.tgs, record.tflops, record.mfu, record.loss)
     return sum(figure is not None for figure in figures)
@@ -340,15 +352,6 @@ def _kind(match: re.Match[str], text: str) -> str:
     if match["profiler"]:
         return "profiler"
     return "rampup" if "[Rampup Batch Size Phase]" in text[: match.start()] else "step"
-
-
-def _fields(rest: str, *, is_glued: bool) -> dict[str, float]:
-    rest = without_torn_field(rest) if is_glued else rest
-    values: dict[str, float] = {}
-    pattern = _SCALAR if "per-step scalar metrics" in rest else _FIELD
-    for name, number in pattern.findall(rest):
-        values.setdefault(_ATTRIBUTE[name], float(number))
-    return values
 
 
 # NCCL_IB_HCA=mlx5_0,mlx5_1        declare -x XLA_FLAGS="--xla_gpu_autotune_level=0"

@@ -2,7 +2,8 @@
 
 A line goes through the classes in their order until one has taken it for itself. Each is asked only
 for lines that have one of its words. Another trainer's steps come in as a row of `patterns`, or as
-a `LogFormat` of another distribution.
+a `LogFormat` of another distribution. What no class takes is searched for failures, by the table of
+signatures.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import Course, StepListener
-from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, sight
+from pytest_xlatune.logs._course import Course
+from pytest_xlatune.logs._ranks import WATCHDOG_WORDS
+from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.patterns import StepPattern
@@ -26,54 +28,34 @@ from pytest_xlatune.model.text import begun
 
 STEP_WORD = "completed "
 _VARIABLES = ("nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_")
-_MOST_DEVICES, _MOST_DEVICE_CHARS = 8, 400
+_MOST_DEVICES, _MOST_DEVICE_CHARS, _MOST_LINE_CHARS = 8, 400, 200
 _SIGTERM_EXIT = 143
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of a log.
+    """A line of a log."""
 
-    Attributes:
-        text: without what stands in front of it.
-        low: the same in lower case.
-        origin: who printed it.
-        number: its 1-based number in the log.
-        segment: as it was printed, which is the evidence of a finding.
-        is_torn: whether it lost its end.
-    """
-
-    text: str
-    low: str
-    origin: Origin
-    number: int
-    segment: str
-    is_torn: bool
+    text: str  # without what stands in front of it
+    low: str  # the same in lower case
+    origin: Origin  # who printed it
+    number: int  # its 1-based number in the log
+    segment: str  # as it was printed, which is the evidence of a finding
+    is_torn: bool  # it lost its end
 
 
 class LineClass(NamedTuple):
-    """A class of lines.
+    """A class of lines: those with one of its words, in lower case.
 
-    Attributes:
-        words: in lower case; a line without any of them is none of the class.
-        read: takes what a line with one of the words tells; returns whether no other class reads
-            it.
-        sieved: the words by which its lines are found in a log, where they are rarer than `words`.
+    `read` takes what a line tells; it returns whether no other class reads the line.
     """
 
     words: tuple[str, ...]
     read: Callable[[LogLine, Course], bool]
-    sieved: tuple[str, ...] = ()
 
     def holds(self, low: str) -> bool:
         """Whether a line in lower case may be one of these."""
         return any(word in low for word in self.words)
-
-
-class RankListener(StepListener):
-    """Is told the steps of all ranks, and given the lines of its own `classes`."""
-
-    classes: tuple[LineClass, ...] = ()
 
 
 def steps_of_format(form: LogFormat) -> LineClass:
@@ -110,8 +92,8 @@ def _maxtext(line: LogLine, course: Course) -> bool:
     if course.has_own:
         return False
     text, label = line.text, line.origin.label
-    whole = grammar.without_torn_field(text) if line.is_torn else text
-    steps = grammar.parse_steps(whole, label)
+    complete = grammar.without_torn_field(text) if line.is_torn else text
+    steps = grammar.parse_steps(complete, label)
     if len(steps) == 1 and course.is_cut(steps[0]):
         steps = grammar.parse_steps(grammar.without_torn_field(text), label)
     front = text.partition(STEP_WORD)[0].strip()
@@ -150,57 +132,46 @@ def _take(steps: Sequence[StepRecord], line: LogLine, course: Course) -> bool:
     return bool(steps)
 
 
-_ENDS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
-        r"^\s*Status: *(?:SUCCESS|FAILED) \(exit (?P<exit>\d{1,3})\)",
-        r"^\s*Status: *CANCELLED \((?P<cancelled>scancel)",
-        # == Training FAILED (exit=143, 84s) ==
-        r"== Training FAILED \(exit=(?P<exit>\d{1,3}),",
-        # == Training END (84s) ==
-        r"== Training (?P<ended>END) \(",
-        # srun: error: n2: task 1: Exited with exit code 1
-        r"\bsrun: error: \S+ tasks? \S+ Exited with exit code (?P<exit>\d{1,3})",
-        # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
-        r"(?P<megatron_ended>\[after training is done\])",
-        # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...
-        r"(?P<minutes_ended>exiting program after [\d.]{1,20} minutes)",
-        # torchtitan, HF:  Training completed
-        r"(?:^|- INFO - )(?P<titan_ended>Training completed)\b",
-        # `Trainer.fit` stopped: `max_steps=40` reached.
-        r"(?P<lightning_ended>`Trainer\.fit` stopped: `max_\w+=\S+` reached)",
-        # HF:  {'train_runtime': 93.1, 'train_samples_per_second': 85.9, ...}
-        r"^\W*(?P<hf_ended>'train_runtime': )",
-        # submitit INFO (2026-01-12 07:08:09,123) - Job completed successfully
-        r"^submitit .*(?P<submitit_ended>Job completed successfully)",
-    )
+# a word of the line, its pattern, and the exit code that it tells; None is in the line itself
+_ENDS: tuple[tuple[str, str, int | None], ...] = (
+    # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
+    ("success (exit", r"^\s*Status: *SUCCESS \(exit (\d{1,3})\)", None),
+    ("failed (exit", r"^\s*Status: *FAILED \(exit (\d{1,3})\)", None),
+    ("cancelled (scancel", r"^\s*Status: *CANCELLED \(scancel", _SIGTERM_EXIT),
+    # == Training FAILED (exit=143, 84s) ==
+    ("== training failed", r"== Training FAILED \(exit=(\d{1,3}),", None),
+    # == Training END (84s) ==
+    ("== training end", r"== Training END \(", 0),
+    # srun: error: n2: task 1: Exited with exit code 1
+    (
+        "exited with exit code",
+        r"\bsrun: error: \S+ tasks? \S+ Exited with exit code (\d{1,3})",
+        None,
+    ),
+    # Megatron-LM:  [after training is done] datetime: 2026-01-12 07:08:09
+    ("[after training is done]", r"\[after training is done\]", 0),
+    # an end that was asked for:  [exiting program after 230.1 minutes] datetime: 2026-01-12 ...
+    ("exiting program after", r"exiting program after [\d.]{1,20} minutes", 0),
+    # torchtitan, HF:  Training completed
+    ("training completed", r"(?:^|- INFO - )Training completed\b", 0),
+    # `Trainer.fit` stopped: `max_steps=40` reached.
+    ("`trainer.fit` stopped", r"`Trainer\.fit` stopped: `max_\w+=\S+` reached", 0),
+    # HF:  {'train_runtime': 93.1, 'train_samples_per_second': 85.9, ...}
+    ("'train_runtime':", r"^\W*'train_runtime': ", 0),
+    # submitit INFO (2026-01-12 07:08:09,123) - Job completed successfully
+    ("job completed successfully", r"^submitit .*Job completed successfully", 0),
 )
-
-
-_ENDED = (
-    *("exited with exit code", "[after training is done]", "training completed"),
-    *("`trainer.fit` stopped", "'train_runtime':", "job completed successfully"),
-    "exiting program after",
-)
+_END_PATTERNS = tuple((re.compile(pattern), code) for _, pattern, code in _ENDS)
 
 
 def _end(line: LogLine, course: Course) -> bool:
     """The end of the job, as launcher or scheduler print it; 143 for a cancel."""
-    if not line.is_torn:
-        course.start.exit_code = course.start.exit_code or _exit_code(line.text)
+    for pattern, code in () if line.is_torn else _END_PATTERNS:
+        if (match := pattern.search(line.text)) is not None:
+            exit_code = int(match[1]) if code is None else code
+            course.start.exit_code = course.start.exit_code or exit_code
+            break
     return False
-
-
-def _exit_code(text: str) -> int | None:
-    match = next(filter(None, (pattern.search(text) for pattern in _ENDS)), None)
-    if match is None:
-        return None
-    groups = match.groupdict()
-    if groups.get("cancelled"):
-        return _SIGTERM_EXIT
-    is_well = any(said for name, said in groups.items() if name.endswith("ended"))
-    return 0 if is_well else int(groups["exit"])
 
 
 # gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL version 2.18.1+cuda12.1
@@ -233,8 +204,6 @@ _BACKEND = re.compile(
     r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b"
 )
 _DEVICE_KINDS = {"pjrt c api": "an accelerator", "tfrt tpu": "an accelerator"}
-
-
 _DEVICE_LISTS = tuple(f"{kind}device(id=" for kind in ("cpu", "cuda", "rocm", "gpu", "tpu"))
 
 
@@ -282,7 +251,7 @@ def _pgle(line: LogLine, course: Course) -> bool:
 # PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
 # as a shell that traces its commands says it:  + python3 -m MaxText.train base.yml steps=15
 _ASKED = re.compile(
-    r"\bPASSTHROUGH_ARGS=(?P<said>.*)"
+    r"\bPASSTHROUGH_ARGS=(?P<passed>.*)"
     r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
     r"\S{0,200}[Mm]ax[Tt]ext\S{0,200}train\S{0,99}(?P<traced> .*)"
 )
@@ -293,9 +262,10 @@ _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 def _asked(line: LogLine, course: Course) -> bool:
     """The arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
     match = None if line.is_torn else _ASKED.search(line.text)
-    said = (match["said"] or match["traced"] or "") if match is not None else ""
-    arguments = filter(None, map(_ARGUMENT.fullmatch, said.strip().strip("\"'").split()))
-    course.asked |= {each["key"]: each["value"].strip("\"'") for each in arguments}
+    words = (match["passed"] or match["traced"] or "") if match is not None else ""
+    for word in words.strip().strip("\"'").split():
+        if (argument := _ARGUMENT.fullmatch(word)) is not None:
+            course.asked[argument["key"]] = argument["value"].strip("\"'")
     return False
 
 
@@ -376,32 +346,52 @@ def _memstats(line: LogLine, course: Course) -> bool:
     return True
 
 
-def _failure(line: LogLine, course: Course) -> bool:
-    """A failure by the table of signatures, whose words the sieve has."""
-    seen = sight(line.text, line=line.number, evidence=line.segment)
-    if seen is not None:
-        course.find(seen.finding, is_fatal=seen.is_fatal)
-    return seen is not None
-
-
 # in their order, behind those that read steps
 FACTS: tuple[LineClass, ...] = (
-    LineClass(
-        ("status:", "== training ", *_ENDED),
-        _end,
-        sieved=(
-            *("status: success", "status: failed", "status: cancelled"),
-            *("== training end", "== training failed", *_ENDED),
-        ),
-    ),
+    LineClass(tuple(word for word, _, _ in _ENDS), _end),
     LineClass(("ccl version", "rocm version"), _library),
     LineClass((*_DEVICE_LISTS, "jax backend: ", "default_backend"), _device),
     LineClass(("instructions from the profile", "parse pgle proto", "pgle profile file"), _pgle),
     LineClass(("passthrough_args=", "maxtext"), _asked),
     LineClass(("config param ",), _config),
-    LineClass(("nccl info ", "argv["), _read, ("argv[",)),
+    LineClass(("nccl_", "rccl_", "argv["), _read),
     LineClass(_VARIABLES, _environment),
     LineClass(("total memory size: ",), _compiled),
     LineClass(("memstats: after params",), _memstats),
-    LineClass(("",), _failure),
+)
+
+# The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:7
+# The first task at the barrier: /job:jax_worker/replica:0/task:13. Some timed out task names:
+# Task /job:jax_worker/replica:0/task:0 heartbeat timeout.
+_UNHEARD = re.compile(
+    r"(?:timed out task names:|unhealthy \(stopped sending heartbeats\):)"
+    r"(?P<list>(?:\s*/job:\w+/replica:\d+/task:\d{1,9},?)*)\s*$"
+    r"|Task (?P<one>/job:\w+/replica:\d+/task:\d{1,9}) heartbeat timeout"
+)
+_TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
+
+
+def _unheard(line: LogLine, course: Course) -> bool:
+    """Ranks that a coordination service did not hear of; a list may go on in further lines."""
+    match, logs = _UNHEARD.search(line.text), course.ranks
+    if logs is None or (match is None and line.number != course.tasks_at):
+        return False
+    tasks = line.text if match is None else match["one"] or match["list"] or ""
+    logs.unheard |= {*map(int, _TASK.findall(tasks))}
+    logs.unheard_line = logs.unheard_line or begun(line.text.strip(), _MOST_LINE_CHARS)
+    course.tasks_at = 0 if match is not None and match["one"] else line.number + 1
+    return False
+
+
+def _watchdog(line: LogLine, course: Course) -> bool:
+    """What torch's watchdog counts."""
+    if course.ranks is not None:
+        course.ranks.count_work(line.text, course.rank_of(line.origin))
+    return False
+
+
+# of a reader that is to tell which rank is behind
+FACTS_OF_RANKS: tuple[LineClass, ...] = (
+    LineClass(("/replica:", "task names:", "sending heartbeats):"), _unheard),
+    LineClass(WATCHDOG_WORDS, _watchdog),
 )

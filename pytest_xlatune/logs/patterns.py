@@ -300,7 +300,7 @@ def fitting(lines: Iterable[bytes]) -> str:
             for pattern in patterns:
                 if any(word in low for word in pattern.words):
                     found[pattern.name] |= {
-                        e.step: grammar.told(e) for e in pattern.steps(text, "")
+                        e.step: grammar.figures_in(e) for e in pattern.steps(text, "")
                     }
     figures = {name: sum(steps.values()) for name, steps in found.items()}
     best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -56,54 +56,34 @@ _RAS_COMM = re.compile(r"^ *#\d+-\d+ \([0-9a-f]+\) ", re.MULTILINE)
 
 
 class SeenProcess(Record, frozen=True, kw_only=True):
-    """One process of a trainer, as `/proc` and its interpreter show it.
-
-    Attributes:
-        pid, parent, name: as the kernel has them.
-        rank, ranks: as its launcher tells it; `ranks` is None where it does not.
-        state: the kernel's letter: R, S, D, T, t, Z.
-        threads: how many.
-        call, channel, on: the main thread's system call, where in the kernel it waits, and the
-            file, pipe or address that the call is about; "running" is in none.
-        main_cores, other_cores: CPU in cores, of the main thread and of the busiest other one.
-        stacks: Python's, by thread, the main one first, innermost frame first: `FILE:LINE NAME`.
-    """
+    """One process of a trainer, as `/proc` and its interpreter show it."""
 
     pid: int
     parent: int
     name: str
     rank: int
-    ranks: int | None = None
-    state: str
+    ranks: int | None = None  # how many, where its launcher tells it
+    state: str  # the kernel's letter: R, S, D, T, t, Z
     threads: int
-    call: str
-    channel: str
-    on: str
-    main_cores: float
-    other_cores: float
+    call: str  # the main thread's system call; "running" is in none
+    channel: str  # where in the kernel it waits
+    on: str  # the file, pipe or address that the call is about
+    main_cores: float  # CPU of the main thread, in cores
+    other_cores: float  # of the busiest other thread
+    # Python's, by thread, the main one first, innermost frame first: `FILE:LINE NAME`
     stacks: tuple[tuple[str, ...], ...] = ()
 
 
 class HangLook(Record, frozen=True, kw_only=True):
-    """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`.
-
-    Attributes:
-        node: where.
-        rank: the payload's.
-        at_s: when, seconds since the epoch by the node's clock.
-        quiet_s: for how long its log had not grown.
-        last_lines: of its log.
-        processes: below the payload.
-        nccl: the answer of NCCL's RAS; "" is none.
-    """
+    """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`."""
 
     node: str
-    rank: int
-    at_s: float
-    quiet_s: float
-    last_lines: tuple[str, ...] = ()
-    processes: tuple[SeenProcess, ...] = ()
-    nccl: str = ""
+    rank: int  # the payload's
+    at_s: float  # seconds since the epoch by the node's clock
+    quiet_s: float  # for how long its log had not grown
+    last_lines: tuple[str, ...] = ()  # of its log
+    processes: tuple[SeenProcess, ...] = ()  # below the payload
+    nccl: str = ""  # the answer of NCCL's RAS
 
 
 class Doing(StrEnum):
@@ -133,30 +113,19 @@ _WORD: Mapping[Doing, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """Where one rank stands.
-
-    Attributes:
-        rank, node: whose; node "" is unknown.
-        doing: what its main thread does.
-        at: the innermost frame of the user's own code, `train.py:24 load`; "" is unknown.
-        beside: the same of its other threads.
-        on: the file or address that it reads from, the kernel's channel, or how it ended.
-        step: of its last step line; None where none was read.
-        last_line: of its log.
-        is_busy: whether another thread than the main one computes; None between busy and idle.
-        pid: id of the process that the other fields describe; 0 if it is unknown.
-    """
+    """Where one rank stands."""
 
     rank: int
-    node: str = ""
-    doing: Doing
-    at: str = ""
-    beside: frozenset[str] = frozenset()
-    on: str = ""
-    step: int | None = None
-    last_line: str = ""
+    node: str = ""  # "" is unknown
+    doing: Doing = Doing.SILENT
+    at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`
+    beside: frozenset[str] = frozenset()  # the same of its other threads
+    on: str = ""  # the file or address that it reads from, the kernel's channel, or how it ended
+    step: int | None = None  # of its last step line
+    last_line: str = ""  # of its log
+    # another thread than the main one computes; None between busy and idle
     is_busy: bool | None = None
-    pid: int = 0
+    pid: int = 0  # of the process that the other fields describe; 0 if it is unknown
 
     @property
     def why(self) -> Message:
@@ -168,18 +137,12 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """Which ranks of a job that stands still are behind.
+    """Which ranks of a job that stands still are behind."""
 
-    Attributes:
-        stands: of all ranks, in order.
-        behind: the ranks that the others wait for; () where none stands out.
-        why: what they do, or that none stands out.
-        node: the node on which all of `behind` are, where ranks of other nodes are not; else "".
-    """
-
-    stands: tuple[RankState, ...]
-    behind: tuple[int, ...]
-    why: Message
+    stands: tuple[RankState, ...]  # of all ranks, in order
+    behind: tuple[int, ...]  # the ranks that the others wait for; () where none stands out
+    why: Message  # what they do, or that none stands out
+    # on which all of `behind` are, where ranks of other nodes are not
     node: str = ""
 
 
@@ -195,7 +158,7 @@ class Work(NamedTuple):
 
 
 # ranks, and what they do
-_Found = tuple[Sequence[RankState], Message] | None
+_Late = tuple[Sequence[RankState], Message] | None
 
 
 def standstill(
@@ -213,60 +176,55 @@ def standstill(
         ended: rank -> how it ended, e.g. `exit 3`, of those whose program is over.
         ranks: all that were started, as far as that is known.
     """
-    told = tuple(looks)
-    if not told:
+    seen = tuple(looks)
+    if not seen:
         return None
-    states = _states(told, steps or {}, ended or {}, ranks)
-    nccl = next((look.nccl for look in told if look.nccl), "")
-    found = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
-    found = found or _elsewhere(states)
-    if found is None:
+    states = _states(seen, steps or {}, ended or {}, ranks)
+    nccl = next((look.nccl for look in seen if look.nccl), "")
+    late = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
+    late = late or _elsewhere(states)
+    if late is None:
         return Standstill(stands=states, behind=(), why=_none(states))
-    return _named(states, *found)
+    return _named(states, *late)
 
 
-def said_by_logs(
-    last_lines: Mapping[int, str],
+def behind_by_logs(
+    logs: Mapping[int, tuple[int | None, str]],
     *,
-    steps: Mapping[int, int],
-    named: Iterable[int] = (),
-    said: str = "",
-    groups: Mapping[str, Mapping[int, Work]] | None = None,
+    unheard: Collection[int],
+    line: str,
+    groups: Mapping[str, Mapping[int, Work]],
 ) -> Standstill | None:
     """Say which rank is behind as the logs of a job tell it; None where they name none.
 
     Args:
-        last_lines: of each rank that printed.
-        steps: rank -> its last step.
-        named: the ranks that a coordination service did not hear of.
-        said: its line.
+        logs: rank -> its last step and its last line.
+        unheard: the ranks that a coordination service did not hear of.
+        line: in which it says so.
         groups: what torch's watchdogs count, by group of ranks that share collectives and rank.
     """
-    counts, lost = groups or {}, {*named}
-    counted = (rank for group in counts.values() for rank in group)
-    states = tuple(
-        RankState(
-            rank=rank, doing=Doing.SILENT, step=steps.get(rank), last_line=last_lines.get(rank, "")
-        )
-        for rank in sorted({*last_lines, *steps, *lost, *counted})
-    )
-    gone = [state for state in states if state.rank in lost]
+    counted = (rank for group in groups.values() for rank in group)
+    states = []
+    for rank in sorted({*logs, *unheard, *counted}):
+        step, last_line = logs.get(rank, (None, ""))
+        states.append(RankState(rank=rank, step=step, last_line=last_line))
+    gone = [state for state in states if state.rank in unheard]
     is_some = gone and (len(gone) < len(states) or len(states) == 1)
-    heard: _Found = (gone, say("named by the line `{said}`", said=said)) if is_some else None
-    found = heard or _counted_less(states, [*counts.values()]) or _steps_behind(states)
-    return _named(states, *found, are_seen=False) if found else None
+    heard: _Late = (gone, say("named by the line `{said}`", said=line)) if is_some else None
+    late = heard or _counted_less(states, [*groups.values()]) or _steps_behind(states)
+    return _named(tuple(states), *late, are_seen=False) if late else None
 
 
-def _gone(states: Sequence[RankState]) -> _Found:
+def _gone(states: Sequence[RankState]) -> _Late:
     """Ranks that have ended, are stopped or were not heard of: the others cannot get on."""
     for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
-        found = [state for state in states if state.doing is doing]
-        if found and len(found) < len(states):
-            return found, found[0].why
+        late = [state for state in states if state.doing is doing]
+        if late and len(late) < len(states):
+            return late, late[0].why
     return None
 
 
-def _steps_behind(states: Sequence[RankState]) -> _Found:
+def _steps_behind(states: Sequence[RankState]) -> _Late:
     """Ranks that came to an earlier step; where the processes were seen, if all print steps."""
     steps = [state.step for state in states if state.step is not None]
     is_seen = any(state.doing is not Doing.SILENT for state in states)
@@ -274,17 +232,17 @@ def _steps_behind(states: Sequence[RankState]) -> _Found:
         return None
     if is_seen and len(steps) < len(states):
         return None
-    found = [state for state in states if state.step == min(steps)]
+    late = [state for state in states if state.step == min(steps)]
     if is_seen:
-        return found, found[0].why
-    return found, say(
+        return late, late[0].why
+    return late, say(
         "others came to step {most}; its last line: {line}",
         most=max(steps),
-        line=found[0].last_line or "none",
+        line=late[0].last_line or "none",
     )
 
 
-def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Found:
+def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Late:
     """Ranks whose watchdogs count fewer collectives of a group.
 
     First those that enqueued fewer: their program did not get there. Then those that completed
@@ -292,23 +250,21 @@ def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Wor
     numbers far apart, or of a rank more than half, are of groups that share no name.
     """
     for at, (name, text) in enumerate(_COUNTED.items()):
-        best: tuple[int, int, set[int]] = (0, 0, set())
+        few, many, late = 0, 0, set[int]()
         for group in groups:
-            told = ((rank, work[at]) for rank, work in group.items())
-            counts = {rank: count for rank, count in told if count is not None}
-            few, many = min(counts.values(), default=0), max(counts.values(), default=0)
-            found = {rank for rank, count in counts.items() if count == few}
-            is_one = name == "enqueued" or (many - few <= _APART and 2 * len(found) < len(counts))
-            if many - few > best[1] - best[0] and is_one:
-                best = few, many, found
-        few, many, late = best
+            numbers = ((rank, work[at]) for rank, work in group.items())
+            counts = {rank: number for rank, number in numbers if number is not None}
+            low, high = min(counts.values(), default=0), max(counts.values(), default=0)
+            fewest = {rank for rank, count in counts.items() if count == low}
+            is_one = name == "enqueued" or (high - low <= _APART and 2 * len(fewest) < len(counts))
+            if high - low > many - few and is_one:
+                few, many, late = low, high, fewest
         if late:
-            found_states = [state for state in states if state.rank in late]
-            return found_states, say(text, few=few, many=many)
+            return [state for state in states if state.rank in late], say(text, few=few, many=many)
     return None
 
 
-def _launched_less(states: Sequence[RankState], nccl: str) -> _Found:
+def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
     """Ranks that launched fewer collectives than others, as NCCL's RAS counts them.
 
     Of the communicator whose ranks are farthest apart.
@@ -341,7 +297,7 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Found:
     )
 
 
-def _elsewhere(states: Sequence[RankState]) -> _Found:
+def _elsewhere(states: Sequence[RankState]) -> _Late:
     """Ranks that stand, in the main thread or beside it, where the others do not."""
     # more than half read from a socket: that is how these wait, for a rank that does not
     peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]

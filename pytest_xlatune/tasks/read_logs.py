@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport
-from pytest_xlatune.logs.grammar import plain_segments, told
+from pytest_xlatune.logs.grammar import figures_in, plain_segments
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
@@ -371,7 +371,7 @@ def _is_torn(end: bytes, report: LogReport, pattern: StepPattern | None) -> bool
     reader.feed(last + b"\n")
     reader.close()
     alone = reader.report().steps
-    return len(alone) != 1 or told(alone[0]) < max(map(told, report.steps), default=0)
+    return len(alone) != 1 or figures_in(alone[0]) < max(map(figures_in, report.steps), default=0)
 
 
 def _scored(

@@ -7,8 +7,8 @@ log-uniform in 2 .. 40; TGS is b / (b + c) with c = M U(.05, .6); in 55 % of the
 again before the ceiling, by U(.02, .15) max(0, (b - k M) / (M / 2)) ** 1.5 in log with
 k = U(.4, .95); in half of them odd sizes lose U(0, .02). The estimate of the ceiling is
 M exp(N(0, .45)). Where the study asks a compiler itself, memory is a line through the sizes whose
-ceiling is M / U(.95, 1): a job takes up to 5 % that no compiler sees. In worlds with bad jobs 3 %
-of all jobs are 2 to 5 % slow. Everything follows from the random seeds.
+ceiling is M / U(.95, 1): a job takes up to 5 % that no compiler sees. Jobs differ as
+`cellworlds.py` says. Everything follows from the random seeds.
 
 `--pairs` has studies of a size and one of three remat policies. The largest ceiling is log-uniform
 in 4 .. 40, and each later policy divides it by U(1.3, 3); the other curves are as above, with c by
@@ -17,42 +17,41 @@ the second ceiling. A compiler sees the share U(.95, 1) of what a job takes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pages
+from cellworlds import CELL, Noise, drive
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import (
-    Action,
-    Finding,
-    Score,
-    TrialResult,
-    TrialStatus,
-)
+from pytest_xlatune.model.result import Action, Finding, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.studies import Asked
 from pytest_xlatune.studies.batch_size import BatchRecord, BatchSize, BatchStudy
 
-CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
+COLUMNS = pages.cells(
+    "noise of one job | ceiling before | jobs, mean | of them out of memory, mean | most | "
+    "TGS lost against the best size, mean | studies that lose more than 1 % | more than 3 % "
+    "| the best size is recommended or in the set | sizes in the set"
+)
+PAIR_COLUMNS = pages.cells(
+    "noise of one job | pairs that fit, mean | compilations, mean | jobs, mean | of them out "
+    "of memory, mean | TGS lost against the best pair, mean | studies that lose more than 1 "
+    "% | more than 3 % | the best pair is recommended or in the set"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Noise):
     """How noisy jobs are, and how well the ceiling is known before."""
 
-    sigma: float = 0.006
-    bad_jobs: float = 0.0
     # "asked": by the study, of a compiler
     estimate: str = "rough"
     calibrated: bool = True  # whether the study is told the noise
@@ -61,10 +60,9 @@ class World:
     @property
     def words(self) -> str:
         """The world, as the table says it."""
-        bad = ", 3 % bad jobs" if self.bad_jobs else ""
         known = "" if self.calibrated else ", noise not known before"
         budget = f", budget {self.budget}" if self.budget != World.budget else ""
-        return f"{100 * self.sigma:.1f} %{bad}{known}{budget}"
+        return super().words + known + budget
 
 
 WORLDS = (
@@ -168,16 +166,9 @@ def run_to_end(
         if truth.share[digest] > 1:
             found["oom"] += 1
             return out_of_memory(trial)
-        value = 7.5 + truth.score[digest] + random.normal(0, world.sigma)
-        if random.random() < world.bad_jobs:
-            value += math.log1p(-random.uniform(0.02, 0.05))
-        value = float(value)
-        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+        return world.measured(trial, truth.score[digest], random)
 
-    history: list[TrialResult] = []
-    while trials := study.decide(history).due:
-        history += map(run, trials)
+    history, _ = drive(study, run)
     record = study.decide(history).conclusion.record
     if not isinstance(record, BatchRecord):
         raise TypeError(record)
@@ -283,78 +274,45 @@ def rates(world: World, studies: int) -> Counter[str]:
 def row(world: World, studies: int) -> str:
     """Return a line of the table."""
     total = rates(world, studies)
-
-    def share(name: str) -> str:
-        return f"{100 * total[name] / studies:.1f}"
-
-    return (
-        f"| {world.words} | {world.estimate} | {total['jobs'] / studies:.1f} | "
-        f"{total['oom'] / studies:.1f} | {total['most oom']} | "
-        f"{total['loss millionths'] / studies / 1e4:.2f} | {share('above 1')} | "
-        f"{share('above 3')} | {share('held')} | {total['set'] / studies:.1f} |"
+    cells = (
+        world.words,
+        world.estimate,
+        *_means(total, ("jobs", "oom"), studies),
+        str(total["most oom"]),
+        f"{total['loss millionths'] / studies / 1e4:.2f}",
+        *pages.percents(total, ("above 1", "above 3", "held"), studies),
+        *_means(total, ("set",), studies),
     )
+    return pages.line(cells)
 
 
-def pair_row(world: Pairs, studies: int) -> str:
+def pair_row(world: World, studies: int) -> str:
     """Return a line of the table of pairs."""
     total = rates(world, studies)
-    means = [f"{total[name] / studies:.1f}" for name in ("fitting", "compiled", "jobs", "oom")]
-    shares = [f"{100 * total[name] / studies:.1f}" for name in ("above 1", "above 3", "held")]
-    lost = f"{total['loss millionths'] / studies / 1e4:.2f}"
-    cells = (world.words, *means, lost, *shares)
-    return f"| {' | '.join(cells)} |"
-
-
-def pair_table(studies: int) -> str:
-    """Return the whole table of pairs."""
-    heads = (
-        *(
-            "noise of one job",
-            "pairs that fit, mean",
-            "compilations, mean",
-        ),
-        *("jobs, mean", "of them out of memory, mean", "TGS lost against the best pair, mean"),
-        *("studies that lose more than 1 %", "more than 3 %"),
-        "the best pair is recommended or in the set",
+    cells = (
+        world.words,
+        *_means(total, ("fitting", "compiled", "jobs", "oom"), studies),
+        f"{total['loss millionths'] / studies / 1e4:.2f}",
+        *pages.percents(total, ("above 1", "above 3", "held"), studies),
     )
-    lines = [
-        f"{studies} studies a row; rates in percent.",
-        "",
-        f"| {' | '.join(heads)} |",
-        "|---" * len(heads) + "|",
-        *(pair_row(world, studies) for world in PAIRS),
-    ]
-    return "\n".join(lines)
+    return pages.line(cells)
 
 
-def table(studies: int) -> str:
-    """Return the whole table."""
-    lines = [
-        f"{studies} studies a row; rates in percent.",
-        "",
-        (
-            "| noise of one job | ceiling before | jobs, mean | of them out of memory, mean | most "
-            "| TGS lost against the best size, mean | studies that lose more than 1 % | more than "
-            "3 % | the best size is recommended or in the set | sizes in the set |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [row(world, studies) for world in WORLDS]
-    return "\n".join(lines)
+def _means(total: Counter[str], names: Sequence[str], studies: int) -> list[str]:
+    return [f"{total[name] / studies:.1f}" for name in names]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = pages.parser(__doc__)
     parser.add_argument("--studies", type=int, default=1000)
     parser.add_argument("--pairs", action="store_true", help="of a size and a second key")
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
-    arguments = parser.parse_args()
-    began = time.process_time()
-    text = (pair_table if arguments.pairs else table)(arguments.studies)
-    print(text)
-    print(f"{time.process_time() - began:.0f} s of processor time")
-    if arguments.write:
-        pages.rewrite(arguments.write, text, "pairs" if arguments.pairs else "batch sizes")
+    options = parser.parse_args()
+    columns, made, worlds, part = COLUMNS, row, WORLDS, "batch sizes"
+    if options.pairs:
+        columns, made, worlds, part = PAIR_COLUMNS, pair_row, PAIRS, "pairs"
+    lines = [f"{options.studies} studies a row; rates in percent.", "", *pages.head(columns)]
+    lines += [made(world, options.studies) for world in worlds]
+    pages.publish("\n".join(lines), options.write, part)
 
 
 if __name__ == "__main__":

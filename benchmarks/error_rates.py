@@ -11,7 +11,6 @@ Same seeds, same digits. Every sweep goes through study.decide and stats.score.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -21,7 +20,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pages
 from simcluster import World
@@ -53,18 +51,8 @@ from simworlds import (
 )
 from tallies import Tally, measure
 
-from pytest_xlatune.stats.window import Window
-from pytest_xlatune.studies import trials as one_window
-
-CHUNK = 50
-COLUMNS = (
-    "world",
-    "sweeps",
-    "false winner",
-    "power a winner",
-    "any winner",
-    "coverage",
-    "bias, points",
+COLUMNS = pages.cells(
+    "world | sweeps | false winner | power a winner | any winner | coverage | bias, points"
 )
 
 
@@ -99,101 +87,73 @@ def _false(tally: Tally) -> float:
 
 # without those whose profiles warm up unlike the baseline: their scores are biased, and it is said
 COVERED = tuple(each for each in ALL if each.warming != LATE and each not in (HARMFUL, SLOW_LOST))
+_power = partial(Bar, number="5", figure=lambda t: t.power, errors=1, of=_winners)
+_found = partial(Bar, number="7", figure=lambda t: t.power)
+_quiet = partial(Bar, figure=_false)
+_stops = partial(Bar, number="13", figure=lambda t: t.stopped / t.sweeps)
+_bounded = partial(Bar, figure=lambda t: t.bounded / t.sweeps)
+_bias = partial(Bar, number="10", figure=lambda t: t.mean_bias)
+_held = partial(Bar, number="9", figure=lambda t: t.winner_coverage)
 BARS = (
-    Bar(number="1", demand="false winner, every null world",
-        worlds=(*NULLS, *PERIODIC, FOUR, SPARE, LOSING), figure=_false, high=0.055,
-        errors=2),
-    Bar(number="1", demand="false winner, arms of 2 to 5 times the noise", worlds=NOISY,
-        figure=_false, high=0.06, errors=2),
-    Bar(number="1", demand="false winner, arms that lose their slower half", worlds=(SLOW_LOST,),
-        figure=_false, high=0.065, errors=2),
-    Bar(number="2", demand="false winner, null worlds pooled", worlds=NULLS, figure=_false,
-        high=0.055, pooled=True),
-    Bar(number="3", demand="false winner, 105 steps a job", worlds=(LONG,), figure=_false,
-        high=0.08),
-    Bar(number="4", demand="false winner, 5 % fail", worlds=(FAILING,), figure=_false, high=0.08),
-    Bar(number="4b", demand="false winner, stacks", worlds=(STACKED,), figure=_false, high=0.07),
-    Bar(number="4c", demand="false winner, slots by evidence", worlds=(CHOSEN,), figure=_false,
-        high=0.07),
-    Bar(number="5", demand="power, noise 0.3 %", worlds=POWERS[:1], figure=lambda t: t.power,
-        low=0.99, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 0.6 %", worlds=POWERS[1:2], figure=lambda t: t.power,
-        low=0.90, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 1.0 %", worlds=POWERS[2:3], figure=lambda t: t.power,
-        low=0.50, errors=1, of=_winners),
-    Bar(number="5", demand="power, one at +2 %", worlds=(ONE,), figure=lambda t: t.power, low=0.93,
-        errors=1, of=_winners),
-    Bar(number="5", demand="power, four waves", worlds=(THREE_FOUR,), figure=lambda t: t.power,
-        low=0.875, errors=1, of=_winners),
-    Bar(number="5", demand="power, flags that harm", worlds=HARMED, figure=lambda t: t.power,
-        low=0.92, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 1.0 %, 80 jobs", worlds=LARGE[:1],
-        figure=lambda t: t.power, low=0.84, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 1.0 %, 100 jobs", worlds=LARGE[1:2],
-        figure=lambda t: t.power, low=0.90, errors=1, of=_winners),
-    Bar(number="5", demand="power, noise 1.0 %, 150 jobs", worlds=LARGE[2:],
-        figure=lambda t: t.power, low=0.96, errors=1, of=_winners),
+    _quiet(number="1", demand="false winner, every null world",
+           worlds=(*NULLS, *PERIODIC, FOUR, SPARE, LOSING), high=0.055, errors=2),
+    _quiet(number="1", demand="false winner, arms of 2 to 5 times the noise", worlds=NOISY,
+           high=0.06, errors=2),
+    _quiet(number="1", demand="false winner, arms that lose their slower half",
+           worlds=(SLOW_LOST,), high=0.065, errors=2),
+    _quiet(number="2", demand="false winner, null worlds pooled", worlds=NULLS, high=0.055,
+           pooled=True),
+    _quiet(number="3", demand="false winner, 105 steps a job", worlds=(LONG,), high=0.08),
+    _quiet(number="4", demand="false winner, 5 % fail", worlds=(FAILING,), high=0.08),
+    _quiet(number="4b", demand="false winner, stacks", worlds=(STACKED,), high=0.07),
+    _quiet(number="4c", demand="false winner, slots by evidence", worlds=(CHOSEN,), high=0.07),
+    _power(demand="power, noise 0.3 %", worlds=POWERS[:1], low=0.99),
+    _power(demand="power, noise 0.6 %", worlds=POWERS[1:2], low=0.90),
+    _power(demand="power, noise 1.0 %", worlds=POWERS[2:3], low=0.50),
+    _power(demand="power, one at +2 %", worlds=(ONE,), low=0.93),
+    _power(demand="power, four waves", worlds=(THREE_FOUR,), low=0.875),
+    _power(demand="power, flags that harm", worlds=HARMED, low=0.92),
+    _power(demand="power, noise 1.0 %, 80 jobs", worlds=LARGE[:1], low=0.84),
+    _power(demand="power, noise 1.0 %, 100 jobs", worlds=LARGE[1:2], low=0.90),
+    _power(demand="power, noise 1.0 %, 150 jobs", worlds=LARGE[2:], low=0.96),
     Bar(number="5", demand="FASTER without a word of lost runs", worlds=(*HANGING, LOSING),
         figure=lambda t: t.wordless / t.sweeps, high=0.0),
     Bar(number="6", demand="one of three found", worlds=POWERS[1:2], figure=lambda t: t.any_rate,
         low=0.985),
-    Bar(number="7", demand="power, step of 3 %", worlds=POWERS[3:4], figure=lambda t: t.power,
-        low=0.58),
-    Bar(number="7", demand="power, 10 % stragglers", worlds=POWERS[4:5], figure=lambda t: t.power,
-        low=0.76),
-    Bar(number="7", demand="power, 40 in 65", worlds=POWERS[5:6], figure=lambda t: t.power,
-        low=0.74),
-    Bar(number="8", demand="power at +5 %, noise 0.6 %", worlds=POWERS[7:8],
-        figure=lambda t: t.power, low=0.99),
-    Bar(number="8", demand="power at +5 %, noise 1.0 %", worlds=POWERS[8:9],
-        figure=lambda t: t.power, low=0.97),
+    _found(demand="power, step of 3 %", worlds=POWERS[3:4], low=0.58),
+    _found(demand="power, 10 % stragglers", worlds=POWERS[4:5], low=0.76),
+    _found(demand="power, 40 in 65", worlds=POWERS[5:6], low=0.74),
+    _found(number="8", demand="power at +5 %, noise 0.6 %", worlds=POWERS[7:8], low=0.99),
+    _found(number="8", demand="power at +5 %, noise 1.0 %", worlds=POWERS[8:9], low=0.97),
     Bar(number="9", demand="coverage, every world", worlds=COVERED,
         # winners' intervals reach further down: see "The winner's own figure"
         figure=lambda t: t.coverage, low=0.93, high=0.985),
-    Bar(number="9", demand="coverage given FASTER at +2 %", worlds=POWERS[1:2],
-        figure=lambda t: t.winner_coverage, low=0.93, high=0.975),
-    Bar(number="9", demand="coverage given FASTER at +1 %", worlds=POWERS[6:7],
-        figure=lambda t: t.winner_coverage, low=0.90),
-    Bar(number="10", demand="bias at +2 %, noise 0.6 %", worlds=POWERS[1:2],
-        figure=lambda t: t.mean_bias, low=-0.001, high=0.001),
-    Bar(number="10", demand="bias at +2 %, noise 1.0 %", worlds=POWERS[2:3],
-        figure=lambda t: t.mean_bias, low=-0.0035, high=0.0035),
-    Bar(number="10", demand="bias at +1 %, noise 0.6 %", worlds=POWERS[6:7],
-        figure=lambda t: t.mean_bias, low=-0.004, high=0.004),
+    _held(demand="coverage given FASTER at +2 %", worlds=POWERS[1:2], low=0.93, high=0.975),
+    _held(demand="coverage given FASTER at +1 %", worlds=POWERS[6:7], low=0.90),
+    _bias(demand="bias at +2 %, noise 0.6 %", worlds=POWERS[1:2], low=-0.001, high=0.001),
+    _bias(demand="bias at +2 %, noise 1.0 %", worlds=POWERS[2:3], low=-0.0035, high=0.0035),
+    _bias(demand="bias at +1 %, noise 0.6 %", worlds=POWERS[6:7], low=-0.004, high=0.004),
     Bar(number="11", demand="jobs above the budget, any world", worlds=ALL,
         figure=lambda _: 0.0, high=0.0),
-    Bar(number="12", demand="any FASTER, all at -1 %", worlds=(HARMFUL,), figure=_false,
-        high=0.005),
-    Bar(number="13", demand="stop rule at +4 %", worlds=STOPS[:1],
-        figure=lambda t: t.stopped / t.sweeps, high=0.045),
-    Bar(number="13", demand="stop rule at +6 %", worlds=STOPS[1:],
-        figure=lambda t: t.stopped / t.sweeps, low=0.95),
-    Bar(number="13", demand="stop rule, nothing helps", worlds=(NULL,),
-        figure=lambda t: t.stopped / t.sweeps, high=0.001),
-    Bar(number="14", demand="bounded at 2 %, one at +2 %", worlds=BOUNDS[:1],
-        figure=lambda t: t.bounded / t.sweeps, high=0.065),
-    Bar(number="14", demand="bounded at 2 %, one at +3 %", worlds=BOUNDS[1:],
-        figure=lambda t: t.bounded / t.sweeps, high=0.01),
-    Bar(number="15", demand="bounded at 2 %, nothing helps, noise 0.3 %", worlds=NULLS[2:3],
-        figure=lambda t: t.bounded / t.sweeps, low=0.90),
-    Bar(number="15", demand="bounded at 2 %, nothing helps, 65 jobs", worlds=(SPARE,),
-        figure=lambda t: t.bounded / t.sweeps, low=0.60),
+    _quiet(number="12", demand="any FASTER, all at -1 %", worlds=(HARMFUL,), high=0.005),
+    _stops(demand="stop rule at +4 %", worlds=STOPS[:1], high=0.045),
+    _stops(demand="stop rule at +6 %", worlds=STOPS[1:], low=0.95),
+    _stops(demand="stop rule, nothing helps", worlds=(NULL,), high=0.001),
+    _bounded(number="14", demand="bounded at 2 %, one at +2 %", worlds=BOUNDS[:1], high=0.065),
+    _bounded(number="14", demand="bounded at 2 %, one at +3 %", worlds=BOUNDS[1:], high=0.01),
+    _bounded(number="15", demand="bounded at 2 %, nothing helps, noise 0.3 %", worlds=NULLS[2:3],
+             low=0.90),
+    _bounded(number="15", demand="bounded at 2 %, nothing helps, 65 jobs", worlds=(SPARE,),
+             low=0.60),
     Bar(number="15", demand="M said, and below the best", worlds=(ONE, POWERS[6]),
         figure=lambda t: (t.with_bound - t.bound_holds) / t.sweeps, high=0.05),
 )  # fmt: skip
-
-
-def hold_window() -> None:
-    """Never move the window in this process: what moving it is worth is the difference."""
-    one_window.common_window = lambda _, protocol: Window(protocol=protocol)
 
 
 def run(
     sweeps: int,
     jobs: int,
     only: Sequence[str] = (),
-    *,
-    is_held: bool = False,
     keep: Path | None = None,
 ) -> dict[str, Tally]:
     """Measure every world with one of `only` in its name, with progress on standard error.
@@ -203,7 +163,7 @@ def run(
     """
     known = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
     tallies = {}
-    with ProcessPoolExecutor(jobs, initializer=hold_window if is_held else None) as pool:
+    with ProcessPoolExecutor(jobs) as pool:
         for world in (*ALL, *MORE) if only else ALL:
             if only and not any(each in world.name for each in only):
                 continue
@@ -212,8 +172,7 @@ def run(
                 tallies[world.name] = Tally(**known[world.name])
                 continue
             begun, total = time.perf_counter(), Tally()
-            chunks = [range(at, min(at + CHUNK, n)) for at in range(0, n, CHUNK)]
-            for part in pool.map(partial(measure, world), chunks):
+            for part in pool.map(partial(measure, world), pages.chunks(n)):
                 total.add(part)
             tallies[world.name] = total
             if keep:
@@ -257,8 +216,8 @@ def merged(page: str, tallies: dict[str, Tally], sweeps: int) -> str:
     """
     if f"{sweeps} sweeps a world unless said;" not in page:
         raise SystemExit(f"the page is not of {sweeps} sweeps a world: measure as many, or all")
-    kept = {tuple(_cells(line)[:2]): line for line in page.splitlines() if line.startswith("|")}
-    by_world = {key[0]: line for key, line in kept.items()}
+    kept = pages.rows(page, 2)
+    by_world = pages.rows(page)
     intro, _, rest = page.partition("\n| # |")
     head = f"| # |{rest}".splitlines()[:2]
     lines = [intro.rstrip(), "", *head]
@@ -267,17 +226,12 @@ def merged(page: str, tallies: dict[str, Tally], sweeps: int) -> str:
         text, holds = _bar(bar, measured) if measured else ("", True)
         is_told = len(measured) == len(bar.worlds) or not (holds or bar.pooled)
         lines.append(text if is_told else _row(kept, (bar.number, bar.demand)))
-    new = {_cells(line)[0]: line for line in worlds(tallies)[2:]}
-    lines += ["", *worlds({})]
-    lines += [new.get(each.name) or _row(by_world, each.name) for each in ALL]
+    by_world |= pages.rows("\n".join(worlds(tallies)))
+    lines += ["", *worlds({}), *(_row(by_world, (each.name,)) for each in ALL)]
     return "\n".join(lines) + "\n"
 
 
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def _row(rows: Mapping[Any, str], key: str | tuple[str, str]) -> str:
+def _row(rows: Mapping[tuple[str, ...], str], key: tuple[str, ...]) -> str:
     if key not in rows:
         raise SystemExit(f"{key} is not on the page and was not measured: measure all")
     return rows[key]
@@ -285,19 +239,21 @@ def _row(rows: Mapping[Any, str], key: str | tuple[str, str]) -> str:
 
 def worlds(tallies: dict[str, Tally]) -> list[str]:
     """Return the lines of the table of worlds, those that were measured."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines = pages.head(COLUMNS)
     for world in (*ALL, *MORE):
         if world.name not in tallies:
             continue
         tally = tallies[world.name]
         cells = [
-            _rate(tally.false_rate, tally.sweeps),
-            _rate(tally.power, tally.true_winners),
-            _rate(tally.any_rate, tally.sweeps),
-            _rate(tally.coverage, tally.confirmed),
+            world.name,
+            str(tally.sweeps),
+            pages.rate(tally.false_rate, tally.sweeps),
+            pages.rate(tally.power, tally.true_winners),
+            pages.rate(tally.any_rate, tally.sweeps),
+            pages.rate(tally.coverage, tally.confirmed),
             "-" if math.isnan(tally.mean_bias) else f"{100 * tally.mean_bias:+.2f}",
         ]
-        lines.append(f"| {world.name} | {tally.sweeps} | {' | '.join(cells)} |")
+        lines.append(pages.line(cells))
     return lines
 
 
@@ -335,14 +291,8 @@ def _plain(value: float, *, is_bias: bool) -> str:
     return f"{100 * value:+.2f} points" if is_bias else f"{100 * value:.1f} %"
 
 
-def _rate(value: float, n: int) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{100 * value:.1f} ({100 * math.sqrt(value * (1 - value) / n):.1f})"
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = pages.parser(__doc__)
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument(
@@ -352,33 +302,17 @@ def main() -> int:
         help="only worlds with this in their name; repeatable",
     )
     parser.add_argument("--keep", type=Path, help="tallies so far; a stopped run goes on from here")
-    parser.add_argument("--hold-window", action="store_true", help="never move it; no bars")
-    parser.add_argument("--write", type=Path, help="file whose measured part is rewritten")
     options = parser.parse_args()
-    begun = time.perf_counter()
-    if options.only or options.hold_window:
-        held = options.hold_window
-        found = run(
-            options.sweeps,
-            options.jobs,
-            options.only,
-            is_held=held,
-            keep=None if held else options.keep,
-        )
-        print("\n".join(worlds(found)))
-        if options.write and not held:
-            _write(options.write, lambda old: merged(old, found, options.sweeps))
-        return 0
-    text, good = tables(run(options.sweeps, options.jobs, keep=options.keep), options.sweeps)
-    print(text)
-    print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
+    found = run(options.sweeps, options.jobs, options.only, options.keep)
+    if not options.only:
+        text, good = tables(found, options.sweeps)
+        pages.publish(text, options.write)
+        return 0 if good else 1
+    print("\n".join(worlds(found)))
     if options.write:
-        _write(options.write, lambda _: text)
-    return 0 if good else 1
-
-
-def _write(path: Path, measured: Callable[[str], str]) -> None:
-    pages.rewrite(path, measured(pages.part(path).lstrip()))
+        before = pages.part(options.write).lstrip()
+        pages.rewrite(options.write, merged(before, found, options.sweeps))
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,18 +4,12 @@ Names and metadata are as XLA writes them: a plane's tables hold the long names 
 the details of each launch configuration and the path of each operation in the framework, most
 of which no event of a line that is read bears; a plane of its own holds the modules' HLO.
 
-The writer is independent of the reader (it encodes, never decodes), deterministic, and knows the
-truth of what it wrote. Run it to write a file:
-
-    python benchmarks/evidence_capture.py FILE [--kernels 25000]
+The writer is independent of the reader (it encodes, never decodes), and deterministic.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-from dataclasses import dataclass
-from pathlib import Path
 
 STEPS = 3
 GPUS = 8
@@ -48,15 +42,6 @@ TENSILE = 60  # names of matrix products that the tables hold, 500 characters ea
 CONFIGURATIONS = 2000  # texts like "grid:128,1,1 block:256,1,1 ..."
 PYTHON_NAMES = 20_000
 HLO_BYTES = 2 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
-    """What was written: the bytes, and what a reader must find in them."""
-
-    data: bytes
-    kernels: int
-    sum_ps: int
 
 
 def varint(value: int) -> bytes:
@@ -124,7 +109,7 @@ def modules(tables: float) -> bytes:
 
 def capture(
     *, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES, tables: float = 1.0
-) -> Capture:
+) -> bytes:
     """Encode `GPUS` devices with `STEPS` steps of so many kernels each.
 
     `tables` is the share of names and HLO that no kernel bears.
@@ -150,7 +135,7 @@ def capture(
     op_stat = [reference(OP, first_op + i) + tail for i in range(OPS)]
     out: list[bytes] = []
     launches: list[bytes] = []
-    total_ps = correlation = 0
+    correlation = 0
     step_ps = 0
     for gpu in range(GPUS):
         main: list[bytes] = []
@@ -174,7 +159,6 @@ def capture(
                     duration = chance.randrange(mean // 2, mean * 2) * 1000
                     main.append(event(name, clock, duration, stats))
                     clock += duration + chance.randrange(2_000) * 1000
-                total_ps += duration
                 launch = number(1, CORRELATION) + number(3, correlation)
                 device = number(1, DEVICE) + number(3, gpu)
                 launches.append(
@@ -204,14 +188,4 @@ def capture(
     out.append(message(1, host))
     out.append(modules(tables))
     out.append(message(4, b"node001"))
-    return Capture(data=b"".join(out), kernels=correlation, sum_ps=total_ps)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="write a synthetic xplane.pb")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--kernels", type=int, default=25_000, help="kernels of a GPU and step")
-    options = parser.parse_args()
-    made = capture(kernels_per_step=options.kernels)
-    options.file.write_bytes(made.data)
-    print(f"{options.file}: {len(made.data) / 1e6:.0f} MB, {made.kernels} kernels")
+    return b"".join(out)

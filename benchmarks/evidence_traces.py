@@ -16,62 +16,40 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
+from costs import COMMAND, used
 from evidence_capture import GPUS, STEPS, capture
 from tabulate import tabulate
 
-COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 HEADERS = ("xlatune drill of", "least CPU s", "median", "wall s", "of cores", "MB")
-
-
-def run(*files: Path) -> tuple[float, float, float]:
-    """Drill captures; return CPU seconds, wall seconds and peak MB."""
-    compiled = {
-        "PYTHONDONTWRITEBYTECODE": "",
-        "PYTHONPYCACHEPREFIX": str(files[0].parent / "compiled"),
-    }
-    begin = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "drill", *map(str, files)],
-        stdout=subprocess.DEVNULL,
-        env=os.environ | compiled,
-    ) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"xlatune drill: exit status {process.returncode}")
-    wall = time.perf_counter() - begin
-    return used.ru_utime + used.ru_stime, wall, used.ru_maxrss / 1e3
 
 
 def prepare(kernels: int, files: list[Path], small: Path) -> None:
     """Write the captures."""
     made = capture(kernels_per_step=kernels)
     for path in files:
-        path.write_bytes(made.data)
-    small.write_bytes(capture(kernels_per_step=40, frames=1_000, tables=0.02).data)
+        path.write_bytes(made)
+    small.write_bytes(capture(kernels_per_step=40, frames=1_000, tables=0.02))
 
 
 def row(paths: list[Path], runs: int) -> list[str | float]:
     """Return the figures of the command on captures, run so many times."""
-    run(*paths)  # compiles the modules
-    measured = [run(*paths) for _ in range(runs)]
-    cpu, wall = (sorted(figures[column] for figures in measured) for column in (0, 1))
+    argv = [*COMMAND, "drill", *map(str, paths)]
+    used(argv, paths[0].parent)  # compiles the modules
+    measured = [used(argv, paths[0].parent) for _ in range(runs)]
+    cpu_s = sorted(each.cpu_s for each in measured)
+    wall_s = sorted(each.wall_s for each in measured)[runs // 2]
     size = sum(path.stat().st_size for path in paths) / 1e6
     cores = min(len(paths), len(os.sched_getaffinity(0)))
-    middle_cpu, middle_wall = cpu[runs // 2], wall[runs // 2]
     return [
         f"{len(paths)} of {size:.1f} MB in all",
-        cpu[0],
-        middle_cpu,
-        middle_wall,
-        middle_wall * cores / middle_cpu,
-        max(peak for _, _, peak in measured),
+        cpu_s[0],
+        cpu_s[runs // 2],
+        wall_s,
+        wall_s * cores / cpu_s[runs // 2],
+        max(each.peak_mb for each in measured),
     ]
 
 

@@ -8,12 +8,7 @@ noise 0.5 %. One candidate, margin 1 %. Random numbers repeat.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import pages
 from simcluster import Cluster, World
@@ -25,9 +20,12 @@ LAYOUTS = ((4, 1), (4, 2), (8, 1))  # blocks, baselines in each
 NOISES = (0.003, 0.006, 0.010)
 TRUTHS = (-0.02, -0.01, 0.0)
 PASSES = ("FASTER", "EQUIVALENT")
+COLUMNS = pages.cells(
+    "blocks | baselines each | trials | job noise | true loss 2 % | true loss 1 % | equal"
+)
 
 
-def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> Counter[str]:
+def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> str:
     """Return how so many gates end."""
     blocks, baselines = layout
     gate = Gate(margin=MARGIN, blocks=blocks, block_baselines=baselines)
@@ -41,46 +39,28 @@ def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> Co
     found: Counter[str] = Counter()
     for seed in range(gates):
         study = GateStudy(cell=world.cell(), profiles=world.declared(), gate=gate, seed=seed)
-        cluster = Cluster(world, seed)
-        history = cluster.run(study.decide([]).due)
+        history = Cluster(world, seed).run(study.decide([]).due)
         kind = study.decide(history).conclusion.verdicts[0].kind
         found["pass" if kind in PASSES else str(kind)] += 1
-    return found
-
-
-def _cell(found: Counter[str], gates: int) -> str:
-    shares = (found["pass"], found["SLOWER"], found["INCONCLUSIVE"])
-    return " / ".join(f"{100 * each / gates:.1f}" for each in shares)
-
-
-def table(gates: int) -> str:
-    lines = [
-        f"{gates} gates a cell; pass / regression / cannot tell, in percent.",
-        "",
-        "| blocks | baselines each | trials | job noise | true loss 2 % | true loss 1 % | equal |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for layout in LAYOUTS:
-        for noise in NOISES:
-            cells = [_cell(rates(noise, layout, truth, gates), gates) for truth in TRUTHS]
-            trials = layout[0] * (1 + layout[1])
-            lines.append(
-                f"| {layout[0]} | {layout[1]} | {trials} | {100 * noise:.1f} % | "
-                + " | ".join(cells)
-                + " |"
-            )
-    return "\n".join(lines)
+    return " / ".join(pages.percents(found, ("pass", "SLOWER", "INCONCLUSIVE"), gates))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = pages.parser(__doc__)
     parser.add_argument("--gates", type=int, default=1000)
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
-    arguments = parser.parse_args()
-    text = table(arguments.gates)
-    print(text)
-    if arguments.write:
-        pages.rewrite(arguments.write, text, "gates")
+    options = parser.parse_args()
+    lines = [
+        f"{options.gates} gates a cell; pass / regression / cannot tell, in percent.",
+        "",
+        *pages.head(COLUMNS),
+    ]
+    for layout in LAYOUTS:
+        for noise in NOISES:
+            trials = layout[0] * (1 + layout[1])
+            shares = [rates(noise, layout, truth, options.gates) for truth in TRUTHS]
+            cells = (*map(str, layout), str(trials), f"{100 * noise:.1f} %", *shares)
+            lines.append(pages.line(cells))
+    pages.publish("\n".join(lines), options.write, "gates")
 
 
 if __name__ == "__main__":

@@ -4,26 +4,19 @@
 
 The log: NCCL INFO spam (half), XLA warnings, progress bars, a step of eight ranks for each 0.8 MB,
 lines of a megabyte, harmless warnings that read like failures; numbers and addresses differ from
-line to line. Three more tables show the worst that can come: nothing but step lines, of eight ranks
-and of one, where every line is kept, and random words, where no line has the shape of another. Each
-command that a person types runs in a process of its own, with its own peak.
+line to line. Two more tables show the worst that can come: nothing but step lines, of eight ranks
+and of one, where every line is kept. Each command that a person types runs in a process of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
 import random
-import resource
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from pytest_xlatune.cli import main as main_of_command
+from costs import COMMAND, used
 
 PIECE_MB = 20
 
@@ -88,82 +81,39 @@ def write_log(path: Path, megabytes: int) -> None:
             file.write(piece(24 * number))
 
 
-def write_steps(path: Path, megabytes: int) -> None:
+def write_steps(path: Path, megabytes: int, ranks: int) -> None:
     rng = random.Random(7)
+    line_bytes = 165 if ranks > 1 else 123
     with path.open("w", encoding="utf-8") as file:
-        for step in range(megabytes * 10**6 // 8 // 165):
-            file.write("\n".join(step_lines(rng, step)) + "\n")
-
-
-def write_steps_of_one(path: Path, megabytes: int) -> None:
-    rng = random.Random(7)
-    with path.open("w", encoding="utf-8") as file:
-        for step in range(megabytes * 10**6 // 123):
-            file.write(f"{step_lines(rng, step, 1)[0]}\n")
-
-
-def write_prose(path: Path, megabytes: int) -> None:
-    rng = random.Random(7)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ["".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(5000)]
-    with path.open("w", encoding="utf-8") as file:
-        for _ in range(megabytes * 10**6 // 117):
-            file.write(" ".join(rng.choices(words, k=18)) + "\n")
-
-
-def command(path: Path, *words: str) -> str:
-    """Run `xlatune` as a person does; what it prints goes nowhere."""
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-    ):
-        status = main_of_command([*words, str(path)])
-    return f"exit status {status}"
-
-
-def steps_command(path: Path) -> str:
-    return command(path, "steps")
-
-
-def triage_command(path: Path) -> str:
-    return command(path, "triage")
-
-
-def measured(work: Callable[[Path], str], path: Path) -> tuple[float, float, str]:
-    """Return CPU seconds, peak RSS in MB and what was found."""
-    began = time.process_time()
-    found = work(path)
-    cpu_s = time.process_time() - began
-    return cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, found
-
-
-def in_own_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call with a peak memory that is its own: a child's begins at its parent's."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments)
+        for step in range(megabytes * 10**6 // ranks // line_bytes):
+            file.write("\n".join(step_lines(rng, step, ranks)) + "\n")
 
 
 def show(title: str, path: Path) -> None:
     """Print the figures of both commands on a log."""
     size_mb = path.stat().st_size / 1e6
     print(f"{title}: {size_mb:.0f} MB, CPU time, Python {sys.version.split()[0]}")
-    print(f"{'':16} {'CPU s':>7} {'MB/s':>7} {'peak MB':>8}  ended with")
-    for name, work in (("xlatune steps", steps_command), ("xlatune triage", triage_command)):
-        cpu_s, peak_mb, ended = in_own_process(measured, work, path)
-        print(f"{name:16} {cpu_s:7.2f} {size_mb / cpu_s:7.0f} {peak_mb:8.0f}  {ended}")
+    print(f"{'':16} {'CPU s':>7} {'MB/s':>7} {'peak MB':>8}")
+    for name in ("steps", "triage"):
+        cost = used([*COMMAND, name, str(path)], path.parent)
+        print(f"{name:16} {cost.cpu_s:7.2f} {size_mb / cost.cpu_s:7.0f} {cost.peak_mb:8.0f}")
 
 
 def main() -> None:
+    # a child's peak memory counts from that of its parent, which therefore writes no log itself
+    spawn = multiprocessing.get_context("spawn")
     for megabytes in map(int, sys.argv[1:] or ["1000"]):
+        small = max(megabytes // 20, 1)
         with tempfile.TemporaryDirectory() as folder:
-            for title, write, size in (
-                ("realistic", write_log, megabytes),
-                ("step lines only", write_steps, max(megabytes // 20, 1)),
-                ("step lines of one rank", write_steps_of_one, max(megabytes // 20, 1)),
-                ("text that never repeats", write_prose, max(megabytes // 50, 1)),
+            path = Path(folder) / "job.log"
+            for title, write, arguments in (
+                ("realistic", write_log, (path, megabytes)),
+                ("step lines only", write_steps, (path, small, 8)),
+                ("step lines of one rank", write_steps, (path, small, 1)),
             ):
-                path = Path(folder) / "job.log"
-                in_own_process(write, path, size)
+                writer = spawn.Process(target=write, args=arguments)
+                writer.start()
+                writer.join()
                 show(title, path)
 
 

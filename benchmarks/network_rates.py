@@ -2,29 +2,26 @@
 
     python benchmarks/network_rates.py --write docs/reference/error_rates.md
 
-Drives the production study (decide) over worlds of known truth: jobs differ by `sigma`,
-in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow, nodes differ for good by `spread`; a pair
-is as fast as its slower node. A bad node slows all its pairs, a bad link one pair, a bad uplink all
-pairs of two racks. Random numbers repeat.
+Drives the production study (decide) over worlds of known truth: jobs differ as `cellworlds.py`
+says, nodes differ for good by `spread`; a pair is as fast as its slower node. A bad node slows all
+its pairs, a bad link one pair, a bad uplink all pairs of two racks. Random numbers repeat.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import re
-import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pages
+from cellworlds import CELL, Noise, drive
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.cell import Parallelism
+from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.cell_arms import ACCUSED, waves_in
 from pytest_xlatune.studies.network_check import Network, NetworkStudy
@@ -34,13 +31,11 @@ NODE, LINK, UPLINK = "node", "link", "uplink"
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Noise):
     """The truth: sizes are fractions."""
 
     nodes: int = 8
-    sigma: float = 0.006
     spread: float = 0.0
-    bad_jobs: float = 0.0
     fault: str = ""
     loss: float = 0.0
     racks: int = 0
@@ -49,9 +44,8 @@ class World:
     @property
     def words(self) -> str:
         """The noise, as the table says it."""
-        bad = ", 3 % bad jobs" if self.bad_jobs else ""
         spread = f", nodes differ by {100 * self.spread:.1f} %" if self.spread else ""
-        return f"{100 * self.sigma:.1f} %{bad}{spread}"
+        return super().words + spread
 
     @property
     def truth(self) -> str:
@@ -65,7 +59,11 @@ NOISES = (
     World(sigma=0.010, bad_jobs=0.03),
 )
 TRUTHS = (("", 0.0), (NODE, 0.05), (NODE, 0.03), (LINK, 0.05), (LINK, 0.10))
-CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=16"), protocol=Protocol())
+COLUMNS = pages.cells(
+    "nodes | job noise | truth | right | an innocent node or link is accused | cannot tell | "
+    "said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of right "
+    "accusations that hold the truth | checks"
+)
 
 
 def study_of(world: World, *, budget: int = 10_000) -> NetworkStudy:
@@ -73,7 +71,7 @@ def study_of(world: World, *, budget: int = 10_000) -> NetworkStudy:
     names = [f"node{at:03d}" for at in range(world.nodes)]
     each = world.nodes // world.racks if world.racks else 0
     racks = {f"rack{r}": ",".join(names[r * each : (r + 1) * each]) for r in range(world.racks)}
-    cell = replace(CELL, nodelist=tuple(names))
+    cell = replace(CELL, parallelism=Parallelism.parse("FSDP=16"), nodelist=tuple(names))
     return NetworkStudy(cell=cell, asked=Network(racks=racks), budget=budget)
 
 
@@ -93,26 +91,18 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
 
     def run(trial: Trial) -> TrialResult:
         a, b = nodes = study.pair_of(trial)
-        value = min(level[a], level[b]) + random.normal(0, world.sigma)
-        if random.random() < world.bad_jobs:
-            value += math.log1p(-random.uniform(0.02, 0.05))
+        effect = min(level[a], level[b])
         if study.is_across(nodes):
-            value += math.log1p(-world.across)
+            effect += math.log1p(-world.across)
         if (
             (world.fault == NODE and first in nodes)
             or (world.fault == LINK and pair == set(nodes))
             or (world.fault == UPLINK and racks == {rack[a], rack[b]})
         ):
-            value += lost
-        value = 7.5 + float(value)
-        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+            effect += lost
+        return world.measured(trial, effect, random)
 
-    history: list[TrialResult] = []
-    waves = 0
-    while trials := study.decide(history).due:
-        history += map(run, trials)
-        waves += waves_in(map(study.pair_of, trials))
+    history, waves = drive(study, run, lambda trials: waves_in(map(study.pair_of, trials)))
     verdicts = study.decide(history).conclusion.verdicts
     accused = [verdict for verdict in verdicts if verdict.kind in ACCUSED]
     is_link = any("+" in verdict.arm for verdict in accused)
@@ -145,14 +135,17 @@ def row(world: World, checks: int) -> str:
     total = rates(world, checks)
     held = f"{100 * total['held'] / total['intervals']:.1f}" if total["intervals"] else "-"
     nodes = f"{world.nodes} in {world.racks} racks" if world.racks else f"{world.nodes}"
-    shares = (
-        f"{100 * total[name] / checks:.1f}" for name in ("right", "accusing", "open", "healthy")
+    cells = (
+        nodes,
+        world.words,
+        world.truth,
+        *pages.percents(total, ("right", "accusing", "open", "healthy"), checks),
+        f"{total['jobs'] / checks:.0f}",
+        f"{total['waves'] / checks:.0f}, {total['most waves']}",
+        held,
+        str(checks),
     )
-    return (
-        f"| {nodes} | {world.words} | {world.truth} | {' | '.join(shares)} | "
-        f"{total['jobs'] / checks:.0f} | {total['waves'] / checks:.0f}, {total['most waves']} | "
-        f"{held} | {checks} |"
-    )
+    return pages.line(cells)
 
 
 def worlds() -> list[World]:
@@ -181,39 +174,21 @@ def worlds() -> list[World]:
     return found
 
 
-def table(checks: int, larger: int, only: str) -> str:
-    lines = [
-        "Rates in percent of the checks in the last column.",
-        "",
-        (
-            "| nodes | job noise | truth | right | an innocent node or link is accused | cannot "
-            "tell | said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of "
-            "right accusations that hold the truth | checks |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for world in worlds():
-        if only and not re.search(only, f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"):
-            continue
-        lines.append(row(world, larger if world.nodes > MANY else checks))
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = pages.parser(__doc__)
     parser.add_argument("--checks", type=int, default=1000)
     parser.add_argument(
         "--larger-checks", type=int, default=1000, help=f"of more than {MANY} nodes"
     )
     parser.add_argument("--only", default="", help="a pattern of the rows: NODES/RACKS/NOISE/TRUTH")
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
-    arguments = parser.parse_args()
-    began = time.process_time()
-    text = table(arguments.checks, arguments.larger_checks, arguments.only)
-    print(f"{time.process_time() - began:.0f} s of processor time")
-    if arguments.write:
-        pages.rewrite(arguments.write, text, "network")
+    options = parser.parse_args()
+    lines = ["Rates in percent of the checks in the last column.", "", *pages.head(COLUMNS)]
+    for world in worlds():
+        named = f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"
+        if re.search(options.only, named):
+            checks = options.larger_checks if world.nodes > MANY else options.checks
+            lines.append(row(world, checks))
+    pages.publish("\n".join(lines), options.write, "network")
 
 
 if __name__ == "__main__":

@@ -3,41 +3,40 @@
     python benchmarks/node_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (decide) over worlds of known truth: nodes differ for good by
-`spread`, jobs by `sigma`, and in worlds with bad jobs 3 % of all jobs are 2 to 5 % slow. Everything
-follows from the seeds.
+`spread`, jobs as `cellworlds.py` says. Everything follows from the seeds.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pages
+from cellworlds import CELL, Noise, drive
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.studies.cell_arms import ACCUSED
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 
 ROUNDS = Nodes().rounds
-ACCUSED = (VerdictKind.SLOWER, VerdictKind.INVALID)
+COLUMNS = pages.cells(
+    "nodes | job noise, spread of healthy nodes | truth | slow nodes found | checks that "
+    "accuse a healthy node | checks that cannot tell of a healthy node | jobs, mean | waves, "
+    "most | 95 % intervals that hold the truth: first runs / run again"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Noise):
     """The truth: sizes are fractions."""
 
     nodes: int = 32
-    sigma: float = 0.006
     spread: float = 0.004
-    bad_jobs: float = 0.0
     slow: int = 0
     loss: float = 0.0
     rounds: int = ROUNDS
@@ -56,7 +55,20 @@ NOISES = (
     World(sigma=0.010, spread=0.005, bad_jobs=0.03),
 )
 TRUTHS = ((0, 0.0), (1, 0.05), (4, 0.08), (1, 0.03))  # slow nodes, their loss
-CELL = Cell(model_tag="simulated", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
+WORLDS = (
+    *(dataclasses.replace(noise, slow=n, loss=loss) for noise in NOISES for n, loss in TRUTHS),
+    *(
+        dataclasses.replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
+        for nodes in (4, 8, 128)
+        for slow in (0, 1)
+    ),
+    *(
+        dataclasses.replace(noise, slow=slow, loss=0.03, rounds=8)
+        for noise in NOISES[1:3]
+        for slow in (0, 1)
+    ),
+    dataclasses.replace(NOISES[1], nodes=4, slow=1, loss=0.30),
+)
 
 
 def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
@@ -67,18 +79,9 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
     at = {each.digest: number for number, each in enumerate(study.cells)}
 
     def run(trial: Trial) -> TrialResult:
-        value = level[at[trial.cell_digest]] + random.normal(0, world.sigma)
-        if random.random() < world.bad_jobs:
-            value += math.log1p(-random.uniform(0.02, 0.05))
-        value = 7.5 + float(value)
-        score = Score(value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14))
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+        return world.measured(trial, level[at[trial.cell_digest]], random)
 
-    history: list[TrialResult] = []
-    waves = 0
-    while trials := study.decide(history).due:
-        history += map(run, trials)
-        waves += 1
+    history, waves = drive(study, run)
     found: Counter[str] = Counter(jobs=len(history), waves=waves)
     slow = {each.nodelist[0] for each in study.cells[: world.slow]}
     middle = float(np.median(level))
@@ -88,8 +91,7 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
         found["found"] += is_slow and verdict.kind in ACCUSED
         found["false"] += not is_slow and verdict.kind in ACCUSED
         if verdict.ci95 is not None:
-            number = int(verdict.arm[4:])
-            truth = math.expm1(level[number] - middle)
+            truth = math.expm1(level[int(verdict.arm[4:])] - middle)
             kind = "again" if verdict.n > 1 else "once"
             found[f"{kind} intervals"] += 1
             found[f"{kind} held"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
@@ -107,62 +109,34 @@ def rates(world: World, checks: int) -> Counter[str]:
 
 def row(world: World, checks: int) -> str:
     total = rates(world, checks)
-    found = f"{100 * total['found'] / (checks * world.slow):.1f}" if world.slow else "-"
     truth = f"{world.slow} x -{100 * world.loss:.0f} %" if world.slow else "all healthy"
     truth += f", {world.rounds} rounds" if world.rounds != ROUNDS else ""
-    once, again = (
+    held = [
         f"{100 * total[f'{kind} held'] / total[f'{kind} intervals']:.1f}"
         if total[f"{kind} intervals"]
         else "-"
         for kind in ("once", "again")
+    ]
+    cells = (
+        str(world.nodes),
+        world.words,
+        truth,
+        f"{100 * total['found'] / (checks * world.slow):.1f}" if world.slow else "-",
+        *pages.percents(total, ("accusing", "doubting"), checks),
+        f"{total['jobs'] / checks:.0f}",
+        str(total["most waves"]),
+        " / ".join(held),
     )
-    return (
-        f"| {world.nodes} | {world.words} | {truth} | {found} | "
-        f"{100 * total['accusing'] / checks:.1f} | {100 * total['doubting'] / checks:.1f} | "
-        f"{total['jobs'] / checks:.0f} | {total['most waves']} | {once} / {again} |"
-    )
-
-
-def table(checks: int) -> str:
-    lines = [
-        f"{checks} checks a row; rates in percent.",
-        "",
-        (
-            "| nodes | job noise, spread of healthy nodes | truth | slow nodes found | checks that "
-            "accuse a healthy node | checks that cannot tell of a healthy node | jobs, mean | "
-            "waves, most | 95 % intervals that hold the truth: first runs / run again |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    worlds = [
-        dataclasses.replace(noise, slow=n, loss=loss) for noise in NOISES for n, loss in TRUTHS
-    ]
-    worlds += [
-        dataclasses.replace(NOISES[2], nodes=nodes, slow=slow, loss=0.05)
-        for nodes in (4, 8, 128)
-        for slow in (0, 1)
-    ]
-    worlds += [
-        dataclasses.replace(noise, slow=slow, loss=0.03, rounds=8)
-        for noise in NOISES[1:3]
-        for slow in (0, 1)
-    ]
-    worlds.append(dataclasses.replace(NOISES[1], nodes=4, slow=1, loss=0.30))
-    lines += [row(world, checks) for world in worlds]
-    return "\n".join(lines)
+    return pages.line(cells)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = pages.parser(__doc__)
     parser.add_argument("--checks", type=int, default=1000)
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
-    arguments = parser.parse_args()
-    began = time.process_time()
-    text = table(arguments.checks)
-    print(text)
-    print(f"{time.process_time() - began:.0f} s of processor time")
-    if arguments.write:
-        pages.rewrite(arguments.write, text, "nodes")
+    options = parser.parse_args()
+    lines = [f"{options.checks} checks a row; rates in percent.", "", *pages.head(COLUMNS)]
+    lines += [row(world, options.checks) for world in WORLDS]
+    pages.publish("\n".join(lines), options.write, "nodes")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ one empty test, with the plugin and with `-p no:xlatune`.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from costs import used
 from tabulate import tabulate
 
 PLAIN = [sys.executable, "-c", "import pytest, xdist.plugin"]
@@ -24,21 +23,13 @@ PLUGIN = [sys.executable, "-c", "import pytest, xdist.plugin, pytest_xlatune.plu
 RUN = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 
 
-def cpu_ms(argv: list[str], folder: str) -> float:
-    # where nothing may be cached every run compiles us anew, but not what pip has compiled
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    with subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return 1000 * (usage.ru_utime + usage.ru_stime)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=21)
     runs = parser.parse_args().runs
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test_nothing.py").write_text("def test_nothing(): pass\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "test_nothing.py").write_text("def test_nothing(): pass\n", encoding="utf-8")
         rows = {
             "import pytest, xdist": PLAIN,
             "... and the plugin": PLUGIN,
@@ -47,19 +38,16 @@ def main() -> None:
         }
         took: dict[str, list[float]] = {name: [] for name in rows}
         for argv in rows.values():
-            cpu_ms(argv, folder)  # compiled modules
+            used(argv, folder)  # compiles the modules
         for _ in range(runs):
             for name, argv in rows.items():
-                took[name].append(cpu_ms(argv, folder))
+                took[name].append(1000 * used(argv, folder).cpu_s)
     names = list(rows)
     table = []
     for name, base in zip(names, [None, names[0], None, names[2]], strict=True):
-        extra = (
-            [statistics.median(a - b for a, b in zip(took[name], took[base], strict=True))]
-            if base
-            else [None]
-        )
-        table.append([name, statistics.median(took[name]), min(took[name]), *extra])
+        pairs = zip(took[name], took[base or name], strict=True)
+        more = statistics.median(after - before for after, before in pairs) if base else None
+        table.append([name, statistics.median(took[name]), min(took[name]), more])
     headers = ["", "CPU ms, median", "min", "over the row above, median of pairs"]
     print(tabulate(table, headers=headers, floatfmt=".1f", missingval="-"))
 

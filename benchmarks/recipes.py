@@ -2,7 +2,6 @@
 
     python benchmarks/recipes.py --sweeps 1000 --jobs 2 [--write docs/reference/error_rates.md]
     python benchmarks/recipes.py --only "four slots" [--write ...]    # only its row
-    python benchmarks/recipes.py --sweeps 200 --noise 1.0     # of another job noise, percent
     python benchmarks/recipes.py --by-noise --sweeps 1000 [--write ...]
 
 A sweep of 25 profiles and eight slots for stacks of what led, in 65 jobs, through the production
@@ -13,15 +12,12 @@ has three profiles at most. `--by-noise` measures what report/recipes.py tells o
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import pages
@@ -55,16 +51,9 @@ HELPING = (
 MOST_USELESS, MOST_HARMFUL, LEAST_GAIN = 0.08, 0.02, 0.90
 _MOST_PARTS = 3  # of a stack
 COLUMNS = ("world", "sweeps", "a recipe", "a useless setting", "a harmful one", "gain", "jobs", "")
-NOISE_COLUMNS = (
-    "job noise, %",
-    "noise told, %",
-    "world",
-    "sweeps",
-    "a recipe",
-    "of these: all that help",
-    "a useless setting",
-    "a useless one called needed",
-    "gain",
+NOISE_COLUMNS = pages.cells(
+    "job noise, % | noise told, % | world | sweeps | a recipe | of these: all that help | a "
+    "useless setting | a useless one called needed | gain"
 )
 
 
@@ -124,23 +113,21 @@ def one(world: World, seed: int) -> Found:
 def row(world: World, found: list[Found]) -> tuple[str, bool]:
     """Return a line of the table, and whether the bars hold."""
     n = len(found)
-    made, useless, harmful = (
-        _share(found, name) for name in ("is_made", "is_useless", "is_harmful")
-    )
+    shares = [_share(found, name) for name in ("is_made", "is_useless", "is_harmful")]
     gain, spread = _gain(found)
-    holds = useless <= MOST_USELESS and harmful <= MOST_HARMFUL and gain >= LEAST_GAIN
+    holds = shares[1] <= MOST_USELESS and shares[2] <= MOST_HARMFUL and gain >= LEAST_GAIN
     cells = (
         world.name,
         str(n),
-        *(_rate(each, n) for each in (made, useless, harmful)),
+        *(pages.rate(each, n) for each in shares),
         f"{100 * gain:.1f} ({100 * spread:.1f})",
         str(max(each.jobs for each in found)),
         "ok" if holds else "**missed**",
     )
-    return f"| {' | '.join(cells)} |", holds
+    return pages.line(cells), holds
 
 
-def noise_row(world: World, found: list[Found]) -> str:
+def noise_row(world: World, found: list[Found]) -> tuple[str, bool]:
     """Return a line of the table by noise: how often there is a recipe, and what it is then."""
     made = [each for each in found if each.is_made]
     named = ("is_whole", "is_useless", "is_misled")
@@ -151,11 +138,11 @@ def noise_row(world: World, found: list[Found]) -> str:
         f"{100 * median(told):.2f}",
         world.name,
         str(len(found)),
-        _rate(_share(found, "is_made"), len(found)),
-        *(_rate(_share(made, each), len(made)) for each in named),
+        pages.rate(_share(found, "is_made"), len(found)),
+        *(pages.rate(_share(made, each), len(made)) for each in named),
         f"{100 * gain:.1f} ({100 * spread:.1f})",
     )
-    return f"| {' | '.join(cells)} |"
+    return pages.line(cells), True
 
 
 def _share(found: list[Found], name: str) -> float:
@@ -169,75 +156,36 @@ def _gain(found: list[Found]) -> tuple[float, float]:
     return gain, math.sqrt(math.fsum((each.share - gain) ** 2 for each in found) / (n - 1) / n)
 
 
-def _rate(share: float, n: int) -> str:
-    return f"{100 * share:.1f} ({100 * math.sqrt(share * (1 - share) / n):.1f})"
-
-
-def by_noise(sweeps: int, jobs: int, worlds: Iterable[World]) -> str:
-    """Return the table by noise in percent, Monte-Carlo standard errors in brackets."""
-    lines = [f"| {' | '.join(NOISE_COLUMNS)} |", f"|{'---|' * len(NOISE_COLUMNS)}"]
-    with ProcessPoolExecutor(jobs) as pool:
-        for world in worlds:
-            found = list(pool.map(partial(one, world), range(sweeps), chunksize=5))
-            lines.append(noise_row(world, found))
-            print(lines[-1], file=sys.stderr, flush=True)
-    return "\n".join(lines) + "\n"
-
-
-def tables(sweeps: int, jobs: int, worlds: Iterable[World]) -> tuple[str, bool]:
-    """Return the table in percent, Monte-Carlo standard errors in brackets."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    good = True
-    with ProcessPoolExecutor(jobs) as pool:
-        for world in worlds:
-            text, holds = row(
-                world, list(pool.map(partial(one, world), range(sweeps), chunksize=5))
-            )
-            print(text, file=sys.stderr, flush=True)
-            lines.append(text)
-            good &= holds
-    bars = (
-        f"| bar | | | <= {100 * MOST_USELESS:.0f} | <= {100 * MOST_HARMFUL:.0f} "
-        f"| >= {100 * LEAST_GAIN:.0f} | <= {PLAIN.budget} | |"
-    )
-    return "\n".join([*lines, bars]) + "\n", good
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = pages.parser(__doc__)
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only worlds with this in their name")
-    parser.add_argument("--noise", type=float, help="job noise in percent; 0.6 is that of the page")
     parser.add_argument("--by-noise", action="store_true", help="one, three, six help; each noise")
-    parser.add_argument("--write", type=Path, help="file whose table of recipes is rewritten")
     options = parser.parse_args()
-    known = HELPING if options.by_noise else WORLDS
-    worlds = [each for each in known if options.only in each.name]
-    noises = [options.noise] if options.noise else NOISES if options.by_noise else ()
-    if noises:
-        worlds = [replace(each, sigma_job=at / 100) for at in noises for each in worlds]
+    columns, made, known, part = COLUMNS, row, WORLDS, PART
     if options.by_noise:
-        text = by_noise(options.sweeps, options.jobs, worlds)
-        print(text)
-        if options.write and not (options.only or options.noise):
-            pages.rewrite(options.write, text, BY_NOISE)
-        return 0
-    text, good = tables(options.sweeps, options.jobs, worlds)
-    print(text)
-    if options.write and not options.noise:
-        pages.rewrite(options.write, merged(pages.part(options.write, PART), text), PART)
+        columns, made, part = NOISE_COLUMNS, noise_row, BY_NOISE
+        known = tuple(replace(each, sigma_job=at / 100) for at in NOISES for each in HELPING)
+    lines, good = pages.head(columns), True
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for world in known:
+            if options.only in world.name:
+                found = list(pool.map(partial(one, world), range(options.sweeps), chunksize=5))
+                text, holds = made(world, found)
+                print(text, file=sys.stderr, flush=True)
+                lines.append(text)
+                good &= holds
+    if not options.by_noise:
+        limits = (f"<= {100 * MOST_USELESS:.0f}", f"<= {100 * MOST_HARMFUL:.0f}")
+        gain, jobs = f">= {100 * LEAST_GAIN:.0f}", f"<= {PLAIN.budget}"
+        lines.append(f"| bar | | | {' | '.join((*limits, gain, jobs))} | |")
+    page = None if options.by_noise and options.only else options.write
+    if page and options.only:
+        rows = pages.rows(pages.part(page, part)) | pages.rows("\n".join(lines))
+        lines[2:] = [rows[name,] for name in (*(each.name for each in WORLDS), "bar")]
+    pages.publish("\n".join(lines), page, part)
     return 0 if good else 1
-
-
-def merged(page: str, text: str) -> str:
-    """Return the table of a page with the rows that were measured anew; the others stay."""
-    rows = {
-        line.strip("|").split("|")[0].strip(): line
-        for line in (*page.splitlines(), *text.splitlines())
-    }
-    names = (COLUMNS[0], "---", *(each.name for each in WORLDS), "bar")
-    return "\n".join(rows[each] for each in names if each in rows)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from costs import COMMAND, used
 from msgspec.structs import replace
-from reuse_cost import lines_of, study_of, used, world_of
+from reuse_cost import lines_of, study_of, world_of
 from simcluster import Cluster, drive
 from tabulate import tabulate
 
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger
 from pytest_xlatune.model.result import TrialResult
-
-RUN = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def longer(result: TrialResult, steps: int) -> TrialResult:
@@ -60,13 +59,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             size = ledger_of(profiles, folder, steps=options.steps).stat().st_size / 1e6
-            command = [sys.executable, "-c", RUN, "report"]
-            used(command, folder)  # compiles the modules
-            bare_s, _ = used([sys.executable, "-c", "pass"], folder)
-            cpu_s, peak_mb = used(command, folder)
-            history_s, _ = used([*command[:-1], "history", "."], folder)
+            used([*COMMAND, "report"], folder)  # compiles the modules
+            bare = used([sys.executable, "-c", "pass"], folder)
+            cost = used([*COMMAND, "report"], folder)
+            history = used([*COMMAND, "history", "."], folder)
             written = sum(each.stat().st_size for each in folder.glob("reports/**/*.*")) / 1e6
-        rows.append([profiles, size, cpu_s, cpu_s / bare_s, peak_mb, written, history_s])
+        ratio = cost.cpu_s / bare.cpu_s
+        rows.append([profiles, size, cost.cpu_s, ratio, cost.peak_mb, written, history.cpu_s])
     headers = ["profiles", "ledger, MB", "CPU s", "of bare Python", "peak MB", "reports, MB"]
     headers.append("history, CPU s")
     print(tabulate(rows, headers=headers, floatfmt=("", ".1f", ".2f", ".0f", ".0f", ".1f", ".2f")))

@@ -12,13 +12,12 @@ system's, those of its own processes included. All of it is to grow no faster th
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from costs import used
 from simcluster import Cluster, World, drive
 from tabulate import tabulate
 
@@ -58,19 +57,6 @@ SWEEP = Sweep(
 )
 tests = standard_tests(SWEEP)
 """
-
-
-def used(argv: list[str], folder: Path) -> tuple[float, float]:
-    """Return CPU seconds and peak MB of a command; fail where it does."""
-    # the modules are kept compiled, as in an installation
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
-    with subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{argv}: exit status {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
 
 
 class Tried(Cluster):
@@ -141,8 +127,9 @@ def main() -> int:
             folder = Path(name)
             trials = measure(profiles, folder)
             used([*RUN, "--collect-only"], folder)  # compiles the modules
-            cpu_s, peak_mb = used(RUN, folder)
-        rows.append([profiles, trials, cpu_s, 1e3 * cpu_s / profiles, peak_mb])
+            cost = used(RUN, folder)
+        cpu_s = cost.cpu_s
+        rows.append([profiles, trials, cpu_s, 1e3 * cpu_s / profiles, cost.peak_mb])
     headers = ["profiles", "trials", "CPU s", "ms a profile", "peak MB"]
     print(tabulate(rows, headers=headers, floatfmt=("", "", ".1f", ".1f", ".0f")))
     return 0 if cpu_s <= options.bar else 1

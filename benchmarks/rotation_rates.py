@@ -21,15 +21,12 @@ measured in each of three rotations; the truth of the points is drawn anew for e
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pages
@@ -60,15 +57,8 @@ from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 PART = "rotations"  # of the page
 SEARCH_PART = "search"
 COLUMNS = ("world", "sweeps", "false winner", "power a winner", "any winner", "coverage", "jobs")
-SEARCH_COLUMNS = (
-    "world",
-    "sweeps",
-    "false winner",
-    "a winner",
-    "of the best",
-    "tried, of the best",
-    "coverage",
-    "jobs",
+SEARCH_COLUMNS = pages.cells(
+    "world | sweeps | false winner | a winner | of the best | tried, of the best | coverage | jobs"
 )
 # 594 points: four flags of numbers and a switch
 SIZES = (10, 10, 8, 8, 2)
@@ -257,20 +247,14 @@ class Cluster:
         settings together, each of which loses 1 % alone.
         """
         kind, peaks = self.world.points, self.peaks
+        sizes = zip((0.02, 0.015, -0.02), point, peaks, strict=False)
+        moved = [(size, at - peak) for size, at, peak in sizes if at != DEPLOYED]
         if kind == "smooth":
-            gains = [
-                size * math.exp(-0.5 * ((at - peak) / self.reach) ** 2) - 0.004
-                for size, at, peak in zip((0.02, 0.015, -0.02), point, peaks, strict=False)
-                if at != DEPLOYED
-            ]
-            return sum(gains)
-        if kind == "cliff":
-            sizes = (0.02, 0.015, -0.02)
             return sum(
-                size * (at >= peak)
-                for size, at, peak in zip(sizes, point, peaks, strict=False)
-                if at != DEPLOYED
+                size * math.exp(-0.5 * (off / self.reach) ** 2) - 0.004 for size, off in moved
             )
+        if kind == "cliff":
+            return sum(size * (off >= 0) for size, off in moved)
         if kind == "narrow":
             return 0.025 * (point[0] == peaks[0]) - 0.01 * (point[1] > peaks[1])
         if kind == "pair":
@@ -404,26 +388,19 @@ def measure(world: World, seeds: range) -> Counter[str]:
     return found
 
 
-def _rate(count: int, of: int) -> str:
-    if not of:
-        return "-"
-    share = count / of
-    return f"{100 * share:.1f} ({100 * math.sqrt(share * (1 - share) / of):.1f})"
-
-
 def row(world: World, found: Counter[str]) -> str:
     """Return a row of the table."""
     helps, sweeps = bool(found["winners"]), found["sweeps"]
     cells = (
         world.name,
         str(sweeps),
-        _rate(found["false"], sweeps),
-        _rate(found["found"], found["winners"]) if helps else "-",
-        _rate(found["any"], sweeps) if helps else "-",
-        _rate(found["covered"], found["intervals"]),
+        pages.share(found["false"], sweeps),
+        pages.share(found["found"], found["winners"]) if helps else "-",
+        pages.share(found["any"], sweeps) if helps else "-",
+        pages.share(found["covered"], found["intervals"]),
         f"{found['jobs'] / sweeps:.1f}",
     )
-    return f"| {' | '.join(cells)} |"
+    return pages.line(cells)
 
 
 def searches() -> tuple[World, ...]:
@@ -443,51 +420,42 @@ def search_row(world: World, found: Counter[str]) -> str:
     cells = (
         world.name,
         str(sweeps),
-        _rate(found["false"], sweeps),
-        _rate(found["told"], sweeps),
+        pages.share(found["false"], sweeps),
+        pages.share(found["told"], sweeps),
         f"{found['gained'] / sweeps / 1e4:.1f}" if helps else "-",
         f"{found['tried'] / sweeps / 1e4:.1f}" if helps else "-",
-        _rate(found["covered"], found["intervals"]),
+        pages.share(found["covered"], found["intervals"]),
         f"{found['jobs'] / sweeps:.1f}",
     )
-    return f"| {' | '.join(cells)} |"
+    return pages.line(cells)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def main() -> None:
+    parser = pages.parser(__doc__)
     parser.add_argument("--sweeps", type=int, default=1000, help="of each row")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--search", action="store_true", help="the sweeps that search")
     parser.add_argument("--rest", action="store_true", help="only rows that the page lacks")
-    parser.add_argument("--write", type=Path, help="file whose table is rewritten")
     options = parser.parse_args()
-    columns = SEARCH_COLUMNS if options.search else COLUMNS
-    every, part_of_page = (searches(), SEARCH_PART) if options.search else (worlds(), PART)
-    made = search_row if options.search else row
-    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    chunks = [range(at, min(at + 50, options.sweeps)) for at in range(0, options.sweeps, 50)]
-    print(*head, sep="\n", flush=True)
-    known = {}
-    if options.write and options.rest:
-        known = {
-            line.strip("| ").split(" | ")[0]: line
-            for line in pages.part(options.write, part_of_page).splitlines()[3:]
-        }
+    columns, every, made, part = COLUMNS, worlds(), row, PART
+    if options.search:
+        columns, every, made, part = SEARCH_COLUMNS, searches(), search_row, SEARCH_PART
+    print(*pages.head(columns), sep="\n", flush=True)
+    known = pages.rows(pages.part(options.write, part)) if options.write and options.rest else {}
     with ProcessPoolExecutor(options.jobs) as pool:
         for world in every:
-            if options.only not in world.name or (options.rest and world.name in known):
+            if options.only not in world.name or (world.name,) in known:
                 continue
             found: Counter[str] = Counter()
-            for part in pool.map(partial(measure, world), chunks):
-                found.update(part)
-            known[world.name] = made(world, found)
-            print(known[world.name], flush=True)
+            for counts in pool.map(partial(measure, world), pages.chunks(options.sweeps)):
+                found.update(counts)
+            known[world.name,] = made(world, found)
+            print(known[world.name,], flush=True)
             if options.write:  # a row is kept whatever becomes of the others
-                lines = [known[each.name] for each in every if each.name in known]
-                pages.rewrite(options.write, "\n".join([*head, *lines]), part_of_page)
-    return 0
+                lines = [known[each.name,] for each in every if (each.name,) in known]
+                pages.rewrite(options.write, "\n".join([*pages.head(columns), *lines]), part)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

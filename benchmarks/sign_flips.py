@@ -10,7 +10,6 @@ there. A recipe is guarded needlessly where none of its settings has one in the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import subprocess
@@ -76,10 +75,10 @@ PAIRS = (
     Pair(name="+4 % on both, and +2 % here, -1 % there with it, 50 jobs", plain=DECLARED,
          pp=(0.04, 0.02), fsdp=(0.04, -0.01)),
 )  # fmt: skip
-COLUMNS = (
-    "pair of cells", "pairs", "a recipe on both", "a cell is harmed", "guarded needlessly",
-    "a shared winner misses a cell", "gain on PP", "gain on FSDP", "jobs", "",
-)  # fmt: skip
+COLUMNS = pages.cells(
+    "pair of cells | pairs | a recipe on both | a cell is harmed | guarded needlessly | a "
+    "shared winner misses a cell | gain on PP | gain on FSDP | jobs | |"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,22 +194,15 @@ def row(pair: Pair, found: list[Deployed]) -> tuple[str, bool]:
     cells = (
         pair.name,
         str(n),
-        _share(sum(each.recipes == 2 for each in found), n),
-        _share(harmed, n),
-        _share(sum(each.needless for each in found), sum(each.harmless for each in found)),
-        _share(sum(each.missed for each in found), sum(each.won for each in found)),
+        pages.share(sum(each.recipes == 2 for each in found), n),
+        pages.share(harmed, n),
+        pages.share(sum(each.needless for each in found), sum(each.harmless for each in found)),
+        pages.share(sum(each.missed for each in found), sum(each.won for each in found)),
         *gains,
         str(max(each.jobs for each in found)),
         "ok" if holds else "**missed**",
     )
-    return f"| {' | '.join(cells)} |", holds
-
-
-def _share(part: int, n: int) -> str:
-    if not n:
-        return "-"
-    share = part / n
-    return f"{100 * share:.1f} ({100 * math.sqrt(share * (1 - share) / n):.1f})"
+    return pages.line(cells), holds
 
 
 def run(pairs: int, jobs: int, of: Sequence[Pair], keep: Path | None) -> dict[str, list[Deployed]]:
@@ -236,23 +228,20 @@ def table(found: Mapping[str, list[Deployed]]) -> tuple[str, bool]:
     """Return the table in percent, Monte-Carlo standard errors in brackets."""
     rows = [row(each, found[each.name]) for each in PAIRS if found.get(each.name)]
     bar = f"| bar | | | <= {100 * MOST_HARMED:.0f} | | | | | | |"
-    head = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    return "\n".join([*head, *(text for text, _ in rows), bar]) + "\n", all(ok for _, ok in rows)
+    lines = [*pages.head(COLUMNS), *(text for text, _ in rows), bar]
+    return "\n".join(lines) + "\n", all(ok for _, ok in rows)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = pages.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=1000, help="pairs of sweeps of every row")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="", help="only rows with this in their name")
     parser.add_argument("--keep", type=Path, help="pairs so far; a stopped run goes on from here")
-    parser.add_argument("--write", type=Path, help="file whose table of sign flips is rewritten")
     options = parser.parse_args()
     chosen = [each for each in PAIRS if options.only in each.name]
     text, good = table(run(options.pairs, options.jobs, chosen, options.keep))
-    print(text)
-    if options.write and not options.only:
-        pages.rewrite(options.write, text, PART)
+    pages.publish(text, None if options.only else options.write, PART)
     return 0 if good else 1
 
 

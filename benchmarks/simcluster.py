@@ -55,7 +55,6 @@ class World:
         sigma_job: standard deviation of the job effect.
         heavy_tails: the job effect is a scaled t(4).
         bad_jobs: share of jobs that are slow, by as much as `bad_size` says, each another.
-        bad_run: jobs that are slow in a row, on the mean: a node that comes and goes; 1 is chance.
         step_sd, phi: of the AR(1) noise inside a job.
         drift, drift_size: "none", "linear", "step", "walk" or "sine", over the budget of jobs.
         period: of the sine, in jobs; 0 is half the budget.
@@ -91,7 +90,6 @@ class World:
     heavy_tails: bool = False
     bad_jobs: float = 0.0
     bad_size: tuple[float, float] = (0.02, 0.05)
-    bad_run: int = 1
     step_sd: float = 0.005
     phi: float = 0.5
     drift: str = "linear"
@@ -177,7 +175,6 @@ class Cluster:
         self.random = np.random.default_rng([seed, 20240917])
         self.jobs = 0
         self.last_block = 0
-        self.is_bad = False  # whether the last job was slow
         self.drift = _drift(world, self.random)
         self.rounds = 0  # of trials side by side, where there are several slots
         apart = np.random.default_rng([seed, 17])  # the jobs' own noise stays as it was
@@ -274,7 +271,7 @@ class Cluster:
             job = self.random.standard_t(4, n) / math.sqrt(2) * world.sigma_job
         else:
             job = self.random.normal(0, world.sigma_job, n)
-        bad = self._bad(n)
+        bad = self.random.random(n) < world.bad_jobs
         times = np.array([world.noisy.get(_index(t) or 0, 1.0) if _index(t) is not None else 1.0
                           for t in trials])  # fmt: skip
         job *= times
@@ -292,19 +289,6 @@ class Cluster:
             self.last_block = trial.block
             self.jobs += 1
         return levels
-
-    def _bad(self, n: int) -> np.ndarray:
-        """Return which of the next jobs are slow: by chance, or in a row."""
-        world = self.world
-        drawn = self.random.random(n)
-        if world.bad_run == 1:
-            return drawn < world.bad_jobs
-        begins = world.bad_jobs / (1 - world.bad_jobs) / world.bad_run
-        found = []
-        for each in drawn:
-            self.is_bad = bool(each >= 1 / world.bad_run if self.is_bad else each < begins)
-            found.append(self.is_bad)
-        return np.array(found)
 
     def _noise(self, trials: Sequence[Trial]) -> np.ndarray:
         world, n = self.world, len(trials)

@@ -105,16 +105,11 @@ HARMED = (
     replace(THREE, name="three at +2 %, six at -10 %, 12 in 30", effects=(0.02,) * 3 + (-0.10,) * 6,
             profiles=12, budget=30),
 )  # fmt: skip
-HARMED_NULLS = (
-    replace(NULL, name="twelve at -10 %", effects=(-0.10,) * 12),
-    replace(NULL, name="twelve at -3 to -30 %", effects=_SPREAD),
-)
 # jobs that are slow by the machine, whatever they run
 SLOW = replace(NULL, name="10 % of jobs 3 % slow", bad_jobs=0.10, bad_size=(0.03, 0.03))
 SLOWER = (
     SLOW,
     replace(SLOW, name="3 % of jobs 3 % slow", bad_jobs=0.03),
-    replace(SLOW, name="10 % of jobs 3 % slow, three in a row", bad_run=3),
 )
 SLOWED = tuple(
     replace(each, name=f"three at +2 %, {each.name}", effects=(0.02,) * 3) for each in SLOWER
@@ -122,10 +117,6 @@ SLOWED = tuple(
 # budgets above that of six blocks, where noise is large
 LARGE = tuple(
     replace(THREE, name=f"three at +2 %, noise 1.0 %, {jobs} jobs", sigma_job=0.010, budget=jobs)
-    for jobs in (80, 100, 150)
-)
-LARGE_NULLS = tuple(
-    replace(NULL, name=f"job noise 1.0 %, {jobs} jobs", sigma_job=0.010, budget=jobs)
     for jobs in (80, 100, 150)
 )
 # as in the reference, but from where a power bar is taken
@@ -139,9 +130,6 @@ ALL = (
 )  # fmt: skip
 # those that are measured by name alone
 MORE = (
-    *HARMED_NULLS,
-    replace(THREE, name="three at +2 %, twelve at -3 %", effects=(0.02,) * 3 + (-0.03,) * 12),
-    replace(THREE, name="three at +2 %, eighteen at -10 %", effects=(0.02,) * 3 + (-0.10,) * 18),
     *SLOWER,
     *SLOWED,
     *NOISY_FEW,
@@ -149,5 +137,4 @@ MORE = (
     replace(THREE, name="three at +2 %, 12 in 30", profiles=12, budget=30),
     replace(NULL, name="nothing helps, 8 in 25", profiles=8, budget=25),
     replace(THREE, name="three at +2 %, 8 in 25", profiles=8, budget=25),
-    *LARGE_NULLS,
 )

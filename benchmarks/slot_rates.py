@@ -12,14 +12,12 @@ with 50 trials.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 
 import pages
@@ -31,16 +29,9 @@ from pytest_xlatune.stats.design import Plan, plan
 
 SLOTS, BUDGET = 8, 65  # 1.3 times the jobs of one slot
 FEW = 50  # as many as one slot has: the default
-COLUMNS = (
-    "slots, spread",
-    "trials",
-    "profiles",
-    "sweeps",
-    "wall time",
-    "node-hours",
-    "false winner",
-    "power",
-    "told",
+COLUMNS = pages.cells(
+    "slots, spread | trials | profiles | sweeps | wall time | node-hours | false winner | "
+    "power | told"
 )
 WORLDS = (NULL, ONE, replace(THREE, name="three at +2 %"))
 SPREADS = (0.0, 0.005, 0.010)
@@ -73,26 +64,16 @@ def measure(world: World, seeds: range) -> Counter[str]:
 
 def main() -> None:
     """Print the table, and write its rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = pages.parser(__doc__)
     parser.add_argument("--sweeps", type=int, default=300, help="of each row")
-    parser.add_argument("--first", type=int, default=0, help="number of the first, for others")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--slots", type=int, default=SLOTS)
-    parser.add_argument(
-        "--budget", type=int, default=0, help=f"trials, on several slots; {BUDGET}, then {FEW}"
-    )
     parser.add_argument("--only", default="", help="only worlds with this in their name")
     parser.add_argument("--named", action="store_true", help="at the effect that a plan names")
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     options = parser.parse_args()
     if options.write and options.named:
         parser.error("--write is for the table of slots")
-    said = f"{options.sweeps} sweeps a row; in brackets the Monte-Carlo standard error."
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    print(said, "", *lines, sep="\n")
-    end = options.first + options.sweeps
-    chunks = [range(at, min(at + 25, end)) for at in range(options.first, end, 25)]
-    budgets = [options.budget] if options.budget else [BUDGET] if options.named else [BUDGET, FEW]
+    lines = pages.head(COLUMNS)
+    chunks = pages.chunks(options.sweeps, size=25)
     with ProcessPoolExecutor(options.jobs) as pool:
 
         def told(world: World, one: Counter[str] | None = None) -> Counter[str]:
@@ -101,52 +82,40 @@ def main() -> None:
             for part in pool.map(partial(measure, world), chunks):
                 found.update(part)
             lines.append(_row(world, found, one or found))
-            print(lines[-1], flush=True)
             return found
 
-        if options.named:
-            for world in named(options.slots, budgets[0]):
-                told(world)
-            return
-        for base in WORLDS:
-            if options.only not in base.name:
-                continue
-            several = [
-                replace(base, node_slots=options.slots, slot_sd=spread, budget=jobs)
-                for jobs in budgets
-                for spread in SPREADS
-            ]
-            one = told(base)
-            for world in several:
-                told(world, one)
-    if options.write and not options.first:
-        pages.rewrite(options.write, merged(pages.part(options.write, PART), lines), PART)
+        for base in () if options.named else WORLDS:
+            if options.only in base.name:
+                one = told(base)
+                for jobs in (BUDGET, FEW):
+                    for spread in SPREADS:
+                        told(replace(base, node_slots=SLOTS, slot_sd=spread, budget=jobs), one)
+        for world in named() if options.named else ():
+            told(world)
+    if options.write:
+        lines = merged(pages.part(options.write, PART), lines).splitlines()
+    pages.publish("\n".join(lines), options.write, PART)
 
 
 def merged(page: str, lines: Sequence[str]) -> str:
     """Return the table of a page with the rows that were measured anew; the others stay."""
-    head, rows = lines[:2], {_key(line): line for line in (*page.splitlines()[3:], *lines[2:])}
+    rows = pages.rows(page, 3) | pages.rows("\n".join(lines), 3)
     names = [each.name for each in WORLDS]
 
     def place(key: tuple[str, ...]) -> tuple[int, bool, int, str]:
         where, trials, world = key
         return names.index(world), where != "one", -int(trials), where
 
-    return "\n".join([*head, *(rows[key] for key in sorted(rows, key=place))])
+    return "\n".join([*lines[:2], *(rows[key] for key in sorted(rows, key=place))])
 
 
-def _key(line: str) -> tuple[str, ...]:
-    """Return what a row is of: slots, trials, profiles."""
-    return tuple(cell.strip() for cell in line.strip("|").split("|")[:3])
-
-
-def named(slots: int, budget: int) -> tuple[World, ...]:
+def named() -> tuple[World, ...]:
     """Return worlds with one winner, of the size that a plan says it finds with 80 % power."""
     quiet = replace(NULL, drift="none")
     seen = [drive(study_of(quiet, at), Cluster(quiet, at), at)[0].tuning.sigma for at in range(40)]
     sigma = math.sqrt(fmean(each**2 for each in seen if each is not None))
     found = []
-    for many, jobs in ((1, ONE.budget), (slots, ONE.budget), (slots, budget)):
+    for many, jobs in ((1, ONE.budget), (SLOTS, ONE.budget), (SLOTS, BUDGET)):
         layout = plan(ONE.profiles, jobs, slots=many)
         if isinstance(layout, Plan):
             effect = layout.from_start80(sigma)
@@ -158,24 +127,18 @@ def named(slots: int, budget: int) -> tuple[World, ...]:
 
 def _row(world: World, found: Counter[str], one: Counter[str]) -> str:
     slots = world.node_slots
-    where = "one" if slots == 1 else f"{slots}, {100 * world.slot_sd:g} %"
-    cells = [
-        where,
+    cells = (
+        "one" if slots == 1 else f"{slots}, {100 * world.slot_sd:g} %",
         str(world.budget),
         world.name,
         str(found["sweeps"]),
         f"{found['rounds'] / one['rounds']:.2f}",
         f"{found['jobs'] / one['jobs']:.2f}",
-        _rate(found["false"], found["sweeps"]),
-        _rate(found["found"], found["winners"]) if found["winners"] else "-",
-        "-" if slots == 1 else _rate(found["slower"], found["sweeps"]),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _rate(count: int, of: int) -> str:
-    share = count / of
-    return f"{100 * share:.1f} ({100 * math.sqrt(share * (1 - share) / of):.1f})"
+        pages.share(found["false"], found["sweeps"]),
+        pages.share(found["found"], found["winners"]),
+        "-" if slots == 1 else pages.share(found["slower"], found["sweeps"]),
+    )
+    return pages.line(cells)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ rank is as long as that of the slowest.
 
 from __future__ import annotations
 
-import argparse
-import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pages
@@ -92,7 +89,7 @@ def accused(seed: int, *, world: str, ranks: int, slow: float) -> tuple[bool, bo
 def table(jobs: int, workers: int) -> tuple[str, float]:
     """Return the table of all worlds, and the highest rate of false alarms in it."""
     head = ["ranks", "world", "jobs", "false alarm", *(f"found, {s:.0%} slower" for s in SLOW[1:])]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines = pages.head(head)
     worst = 0.0
     with ProcessPoolExecutor(workers) as pool:
         for ranks in RANKS:
@@ -103,25 +100,19 @@ def table(jobs: int, workers: int) -> tuple[str, float]:
                     of = [*pool.map(one, range(jobs), chunksize=10)]
                     rate = sum(each[slow > 0] for each in of) / jobs
                     worst = max(worst, rate) if not slow else worst
-                    error = math.sqrt(rate * (1 - rate) / jobs)
-                    cells.append(f"{100 * rate:.1f} ({100 * error:.1f})")
-                lines.append(f"| {ranks} | {world} | {jobs} | {' | '.join(cells)} |")
-                sys.stdout.write(f"{lines[-1]}\n")
-                sys.stdout.flush()
+                    cells.append(pages.rate(rate, jobs))
+                lines.append(pages.line((str(ranks), world, str(jobs), *cells)))
     return "\n".join(lines), worst
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = pages.parser(__doc__)
     parser.add_argument("--jobs", type=int, default=200, help="simulated jobs of a world")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", type=Path, help="the page that gets the table")
-    arguments = parser.parse_args()
-    text, worst = table(arguments.jobs, arguments.workers)
+    options = parser.parse_args()
+    text, worst = table(options.jobs, options.workers)
     said = f"Highest rate of false alarms: {100 * worst:.1f} % of jobs, at most {100 * MOST:.0f} %"
-    sys.stdout.write(f"{said}\n")
-    if arguments.write:
-        pages.rewrite(arguments.write, f"{text}\n\n{said}.", PART)
+    pages.publish(f"{text}\n\n{said}.", options.write, PART)
     sys.exit(worst > MOST)
 
 

@@ -8,10 +8,8 @@ production code: one of them among profiles that do nothing, and three of them.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from pathlib import Path
 
 import pages
 from simcluster import World, sweep
@@ -24,14 +22,9 @@ JOB, STEP, PHI, STEPS = 0.006, 0.005, 0.5, 10
 # of a score: that of the job, and what ten steps leave of that of correlated steps
 SIGMA = math.hypot(JOB, STEP * math.sqrt((1 + PHI) / (1 - PHI) / STEPS))
 SWEEPS = ((25, 50), (40, 65), (25, 40))  # profiles, jobs
-COLUMNS = (
-    "profiles",
-    "jobs",
-    "arms of each block",
-    "a finalist is found at",
-    "one winner is found at",
-    "measured there: one",
-    "three",
+COLUMNS = pages.cells(
+    "profiles | jobs | arms of each block | a finalist is found at | one winner is found at "
+    "| measured there: one | three"
 )
 
 
@@ -47,43 +40,34 @@ def power(layout: Plan, effect: float, *, winners: int, sweeps: int) -> str:
             each.kind is VerdictKind.FASTER and world.truth_of(each.arm) > 0
             for each in conclusion.verdicts
         )
-    n = winners * sweeps
-    rate = found / n
-    return f"{100 * rate:.1f} ({100 * math.sqrt(rate * (1 - rate) / n):.1f})"
+    return pages.share(found, winners * sweeps)
 
 
-def table(sweeps: int) -> str:
-    """Return the table in percent."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    for profiles, jobs in SWEEPS:
-        layout = plan(profiles, jobs)
-        if not isinstance(layout, Plan):
-            raise SystemExit(f"{profiles} profiles in {jobs} jobs: {layout.why}")
-        effect = layout.from_start80(SIGMA)
-        cells = (
-            str(profiles),
-            str(jobs),
-            ", ".join(map(str, layout.widths)),
-            f"+{100 * layout.mde80(SIGMA):.2f}",
-            f"+{100 * effect:.2f}",
-            *(power(layout, effect, winners=each, sweeps=sweeps) for each in (1, 3)),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], file=sys.stderr, flush=True)
-    return "\n".join(lines) + "\n"
+def row(profiles: int, jobs: int, sweeps: int) -> str:
+    """Return a line of the table, in percent."""
+    layout = plan(profiles, jobs)
+    if not isinstance(layout, Plan):
+        raise SystemExit(f"{profiles} profiles in {jobs} jobs: {layout.why}")
+    effect = layout.from_start80(SIGMA)
+    cells = (
+        str(profiles),
+        str(jobs),
+        ", ".join(map(str, layout.widths)),
+        f"+{100 * layout.mde80(SIGMA):.2f}",
+        f"+{100 * effect:.2f}",
+        *(power(layout, effect, winners=each, sweeps=sweeps) for each in (1, 3)),
+    )
+    print(pages.line(cells), file=sys.stderr, flush=True)
+    return pages.line(cells)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every row")
-    parser.add_argument("--write", type=Path, help="file whose table is rewritten")
+def main() -> None:
+    parser = pages.parser(__doc__)
+    parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every world")
     options = parser.parse_args()
-    text = table(options.sweeps)
-    print(text)
-    if options.write:
-        pages.rewrite(options.write, text, PART)
-    return 0
+    lines = [*pages.head(COLUMNS), *(row(*each, options.sweeps) for each in SWEEPS)]
+    pages.publish("\n".join(lines), options.write, PART)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

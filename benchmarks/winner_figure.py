@@ -8,11 +8,9 @@ a winner the recommended one counts: the best of several, whose figure is rather
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -23,19 +21,10 @@ from pytest_xlatune.model.result import Verdict, VerdictKind
 
 PART = "winner"  # of the page
 SPREAD = 0.007  # of the effects of all profiles, as log ratios
-COLUMNS = (
-    "effects",
-    "job noise, %",
-    "sweeps",
-    "with a winner",
-    "figure too high by",
-    "likely too high by",
-    "mean error",
-    "of likely",
-    "95 % interval holds, %",
-    "its width",
-    "likely's holds, %",
-    "its width",
+COLUMNS = pages.cells(
+    "effects | job noise, % | sweeps | with a winner | figure too high by | likely too high "
+    "by | mean error | of likely | 95 % interval holds, % | its width | likely's holds, % | "
+    "its width"
 )
 WORLDS = [
     (name, noise) for name in ("N(0, 0.7 %)", "three at +1 %", "three at +2 %")
@@ -53,8 +42,7 @@ def world(name: str, noise: float, seed: int) -> World:
 
 def share(holds: Sequence[bool]) -> str:
     """Return how many hold, with the Monte-Carlo error, in percent."""
-    rate = fmean(holds)
-    return f"{100 * rate:.1f} ({100 * math.sqrt(rate * (1 - rate) / len(holds)):.1f})"
+    return pages.rate(fmean(holds), len(holds))
 
 
 def row(name: str, noise: float, sweeps: int) -> str:
@@ -84,24 +72,17 @@ def row(name: str, noise: float, sweeps: int) -> str:
         share([low <= truth <= high for truth, _, low, high in likely]),
         f"{100 * fmean(high - low for _, _, low, high in likely):.2f}",
     )
-    return f"| {' | '.join(cells)} |"
+    print(pages.line(cells), file=sys.stderr, flush=True)
+    return pages.line(cells)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def main() -> None:
+    parser = pages.parser(__doc__)
     parser.add_argument("--sweeps", type=int, default=1000, help="sweeps of every row")
-    parser.add_argument("--write", type=Path, help="file whose table is rewritten")
     options = parser.parse_args()
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    for name, noise in WORLDS:
-        lines.append(row(name, noise, options.sweeps))
-        print(lines[-1], file=sys.stderr, flush=True)
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.write:
-        pages.rewrite(options.write, text, PART)
-    return 0
+    lines = [*pages.head(COLUMNS), *(row(*each, options.sweeps) for each in WORLDS)]
+    pages.publish("\n".join(lines), options.write, PART)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -205,8 +205,8 @@ def test_simulated_studies_keep_the_promised_rates() -> None:
     assert both["above 3"] == both["over budget"] == both["none"] == 0
     assert both["held"] >= 17
     study = of_commits.of_commits(16)
-    runs = [of_commits.search(of_commits.World(), at, study, 0.05) for at in range(30)]
+    runs = [of_commits.search(of_commits.Noise(), at, study, 0.05) for at in range(30)]
     assert sum(each["right"] for each in runs) >= 28
     assert sum(each["wrong"] for each in runs) == 0
-    none = [of_commits.search(of_commits.World(), at, study, 0.0) for at in range(30)]
+    none = [of_commits.search(of_commits.Noise(), at, study, 0.0) for at in range(30)]
     assert sum(each["no change"] for each in none) >= 28

@@ -565,7 +565,9 @@ class Attempts:
         left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
         # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
         try:
-            devices, options = seen_on(trial, attempt_folder), dumped(trial, attempt_folder)
+            witness = DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER
+            devices = seen_devices(attempt_folder / witness)
+            options = dumped(trial, attempt_folder)
             found = assessed(
                 left.report,
                 metrics=left.metrics,
@@ -604,12 +606,11 @@ class Attempts:
             events = (*events, told)
         status = STATUS.get(decision.next)
         if status is not None:
-            news = parted(
-                *(state, cell, trial, outcome, attempt_folder),
-                is_scored=bool(found.score),
-                libraries=left.report.libraries,
-                is_elsewhere=decision.cls == FailureClass.OTHER_DEVICE,
-            )
+            # one that ran on another device says nothing of its cell
+            is_elsewhere = decision.cls == FailureClass.OTHER_DEVICE
+            seen = (state, cell, trial, outcome, attempt_folder)
+            libraries, is_scored = left.report.libraries, bool(found.score)
+            news = () if is_elsewhere else parted(*seen, libraries=libraries, is_scored=is_scored)
             ran_on = tuple(outcome.nodes) or nodes
             result = msgspec.structs.replace(
                 progress.result,
@@ -685,11 +686,6 @@ class Attempts:
             revived=revived,
         )
         return in_case(told, dataclasses.replace(facts, is_unready=True)), ()
-
-
-def seen_on(trial: Trial, folder: Path) -> dict[str, str]:
-    """Return what the modules of an attempt were compiled for, as far as its dump tells."""
-    return seen_devices(folder / (DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER))
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:

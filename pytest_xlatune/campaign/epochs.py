@@ -42,19 +42,15 @@ def parted(
     outcome: Outcome,
     folder: Path,
     *,
+    libraries: Mapping[str, str],
     is_scored: bool,
-    libraries: Mapping[str, str] | None = None,
-    is_elsewhere: bool = False,
 ) -> tuple[Event, ...]:
     """Return the epochs that a trial begins, and its environment if that has changed.
 
-    `folder` is the folder of the attempt, and `libraries` are the versions that its log names. If
-    `is_elsewhere`, the trial ran on another device, and its report says nothing about the cell.
+    `folder` is the folder of the attempt, and `libraries` are the versions that its log names.
     """
-    if is_elsewhere:
-        return ()
     swapped = _swapped(state, cell, outcome) if is_scored else ()
-    return (*_told(state, trial, outcome, folder, libraries or {}), *swapped)
+    return (*_told(state, trial, outcome, folder, libraries), *swapped)
 
 
 # a profile that sets one of these variables runs other packages or libraries on purpose, so a

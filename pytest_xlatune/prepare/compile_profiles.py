@@ -106,7 +106,9 @@ def judged(
         if found.is_out_of_memory:
             cls, of, reason = CompileClass.MEMORY, "", found.said
         elif program is None:
-            cls, of, reason = _without_program(found), "", found.said
+            failed = CompileClass.UNKNOWN if found.is_ended else CompileClass.FAILED
+            cls = CompileClass.REFUSED if found.is_refused else failed
+            of, reason = "", found.said
         elif needed is not None and limit_bytes is not None and needed > limit_bytes:
             cls, of = CompileClass.MEMORY, ""
             reason = f"{size(needed)} of {size(limit_bytes)}"
@@ -116,12 +118,6 @@ def judged(
             before[profile.id] = (program, settings)
             reason += f"; then: {found.said}" if found.said else ""
         yield CompiledProfile(profile=profile.id, cls=cls, of=of, reason=reason)
-
-
-def _without_program(found: Compiled) -> CompileClass:
-    if found.is_refused:
-        return CompileClass.REFUSED
-    return CompileClass.UNKNOWN if found.is_ended else CompileClass.FAILED
 
 
 def _compared(

@@ -163,10 +163,14 @@ def look(site: Site) -> Preflight:
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
     if site.executor.is_here:
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
-    node_faults, notes = _node_faults(site), _busy(site)
+    nodes, partition = site.cell.nodelist, site.resources.options.get("partition", "")
+    node_faults = site.executor.node_faults(nodes, partition=partition) if nodes else ()
+    # as a fault it kept a sweep from being queued over night behind other jobs
+    busy = "" if site.is_busy or not nodes else site.executor.busy_note(nodes)
+    notes = [busy] if busy else []
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
-    if site.is_first and site.cell.nodelist and not faults and not node_faults:
+    if site.is_first and nodes and not faults and not node_faults:
         seen, unsure = _from_the_nodes(site, needed, checks)
         faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
@@ -242,21 +246,6 @@ def _unfit(checks: Iterable[Check]) -> Iterator[str]:
             is_fit = False
         if not is_fit:
             yield f"this machine: {wrong}"
-
-
-def _node_faults(site: Site) -> tuple[str, ...]:
-    if not site.cell.nodelist:
-        return ()
-    partition = site.resources.options.get("partition", "")
-    return site.executor.node_faults(site.cell.nodelist, partition=partition)
-
-
-def _busy(site: Site) -> list[str]:
-    if not site.cell.nodelist or site.is_busy:
-        return []
-    # as a fault it kept a sweep from being queued over night behind other jobs
-    note = site.executor.busy_note(site.cell.nodelist)
-    return [note] if note else []
 
 
 def _from_the_nodes(

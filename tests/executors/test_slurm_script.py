@@ -29,7 +29,7 @@ def with_options(**options: str) -> dict[str, Any]:
 
 
 def script_of(folder: Path, **changed: Any) -> str:
-    return SlurmExecutor().script(Request(folder=folder, **{**ARGUMENTS, **changed}))
+    return SlurmExecutor().preview("", Request(folder=folder, **{**ARGUMENTS, **changed}))[1]
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_without_a_node_list_the_outcome_tells_which_nodes_it_got(trials: Trials
 
 def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
     arguments = trials.arguments("dry", options={"partition": "half", "nice": "7"})
-    shown = trials.executor.script(Request(**arguments))
+    shown = trials.executor.preview("", Request(**arguments))[1]
     done = trials.submit("dry", "true", options={"partition": "half", "nice": "7"})
     script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
     words = script.read_text().split()

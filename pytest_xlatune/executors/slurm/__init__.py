@@ -157,14 +157,11 @@ class SlurmExecutor(OnSlurm):
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
 
-    def script(self, request: Request) -> str:
-        """Return the text that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
-        folder = request.folder.resolve()
-        return script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
-
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
-        """Return the script for sbatch."""
-        return f"script of `{trial_id}` for sbatch", self.script(request)
+        """Return the script that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
+        folder = request.folder.resolve()
+        text = script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
+        return f"script of `{trial_id}` for sbatch", text
 
     def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt, "" if there is none.

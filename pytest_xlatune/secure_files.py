@@ -56,7 +56,7 @@ def share_with_group(workdir: Path, *others: Path) -> None:
 def _shared_at(path: Path) -> Path | None:
     """Return the work directory whose group shares a file or a folder; None where none does."""
     place = path.absolute()
-    return next((_SHARED[each] for each in (place, *place.parents) if each in _SHARED), None)
+    return next((_SHARED[folder] for folder in (place, *place.parents) if folder in _SHARED), None)
 
 
 def is_trusted(uid: int, path: Path | None = None) -> bool:
@@ -174,20 +174,20 @@ class Folder:
             wanted &= ~os.O_CREAT
         try:
             # cut only once it is known whose it is
-            found = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
+            descriptor = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _refused("no file", path) from None
             raise _explained(error, path, name, self.fd) from None
         try:
-            _check_file(os.fstat(found), path)
+            _check_file(os.fstat(descriptor), path)
             if flags & os.O_TRUNC:
-                os.ftruncate(found, 0)
-            os.set_blocking(found, True)
+                os.ftruncate(descriptor, 0)
+            os.set_blocking(descriptor, True)
         except BaseException:
-            os.close(found)
+            os.close(descriptor)
             raise
-        return found
+        return descriptor
 
     def read(self, name: str, most_bytes: int = -1) -> bytes:
         """Return the content of a file of ours in it, or its first bytes. Raises as `open` does."""
@@ -197,10 +197,10 @@ class Folder:
     def create(self, name: str, content: bytes) -> bool:
         """Write a file that is not there yet; False where one is."""
         try:
-            found = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            descriptor = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             return False
-        with os.fdopen(found, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         return True
 
@@ -208,9 +208,9 @@ class Folder:
         """Write a file that a reader sees whole or not at all; several ranks may write the same."""
         part = f".{name}.{os.uname().nodename}.{os.getpid()}"
         self.remove(part)
-        found = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
+        descriptor = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
         try:
-            with os.fdopen(found, "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -245,7 +245,7 @@ class Folder:
 def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        found = os.open(
+        descriptor = os.open(
             path if name is None else name,
             flags | os.O_NOFOLLOW,
             dir_fd=at,
@@ -255,11 +255,11 @@ def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> 
             raise _refused("a link", path) from None
         raise _explained(error, path, name or str(path), at) from None
     try:
-        _check_folder(os.fstat(found), path)
+        _check_folder(os.fstat(descriptor), path)
     except BaseException:
-        os.close(found)
+        os.close(descriptor)
         raise
-    return found
+    return descriptor
 
 
 def _check_file(status: os.stat_result, path: Path) -> None:
@@ -425,23 +425,23 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
         # by a descriptor: behind a member's link the owner's next session made its target 2770
-        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
             return
         raise
     try:
-        status, gid = os.fstat(found), workdir.stat().st_gid
+        status, gid = os.fstat(descriptor), workdir.stat().st_gid
         had = stat.S_IMODE(status.st_mode)
         wanted = (had if access == "owner" else had | mode) if is_top else mode
         if status.st_uid != os.geteuid():
             return
         if access == "group" and status.st_gid != gid and _is_ours(gid):
-            os.fchown(found, -1, gid)
+            os.fchown(descriptor, -1, gid)
         if had != wanted:
-            os.fchmod(found, wanted)
+            os.fchmod(descriptor, wanted)
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 # -- the way to a folder --------------------------------------------------------------------------
@@ -492,11 +492,11 @@ def not_ours(path: Path) -> str:
 
     Looked at are the file and its folder, and where a link leads.
     """
-    for each in (path, path.resolve()):
+    for found_path in (path, path.resolve()):
         # in a user namespace every stranger looks like root: a folder may be root's, not a file
-        if not is_trusted(uid := each.lstat().st_uid):
-            return f"{each} belongs to user {_name_of(uid)}"
-        for place in (each, each.parent):
+        if not is_trusted(uid := found_path.lstat().st_uid):
+            return f"{found_path} belongs to user {_name_of(uid)}"
+        for place in (found_path, found_path.parent):
             if what := _danger(place, None)[0]:
                 return f"{place} {what}"
     return ""
@@ -556,7 +556,7 @@ def _said_group(gid: int) -> str:
 
 
 def _no_way(folder: Path, what: str, option: str, ways_out: Sequence[str]) -> NotOursError:
-    mend = "".join(f"{each}, or " for each in ways_out)
+    mend = "".join(f"{way}, or " for way in ways_out)
     return NotOursError(
         f"{option}: {folder} {what}, so that another user could put a folder in the place of yours "
         f"and have your jobs run programs of theirs; {mend}keep the work directory elsewhere "

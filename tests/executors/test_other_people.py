@@ -469,6 +469,21 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
         assert (modes(each), each.stat().st_gid) == ("2770", people.team), each
     for each in (cell / LEDGER, folder / "spec.json", folder / "log.0.txt", other / "outcome.json"):
         assert (modes(each), each.stat().st_gid) == ("660", people.team), each
+    elsewhere = people.root / "elsewhere"
+    elsewhere.mkdir()
+    os.chown(elsewhere, people.ben.uid, people.team)
+    elsewhere.chmod(0o2770)
+    people.ben.does(lambda: (elsewhere / "x").write_text("y"))
+
+    def reads_both() -> list[str]:
+        secure_files.share_with_group(project / ".xlatune")
+        assert secure_files.read_text(other / "spec.json")
+        with pytest.raises(secure_files.NotOursError) as refused:
+            secure_files.read_text(elsewhere / "x")
+        return [str(refused.value)]
+
+    (refusal,) = people.ann.does(reads_both)
+    assert f"{elsewhere} belongs to user {people.ben.name}" in refusal, "the word is of one folder"
     said_of = people.ann.does(lambda: read_outcomes(other)[0].reason)
     assert f"belongs to user {people.ben.name}" in said_of, "no word given"
     people.stranger.does(lambda: secure_files.share_with_group(project / ".xlatune"))

@@ -813,8 +813,9 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         # how far a first run may lie behind by noise alone; without a block leaders stay together
         by_chance = max(sigmas * (sigma or noise or _SIGMA), CUT_AT)
         is_open = at in (self.leaders if fit is None else self.compared)
-        if not is_open and gap < -by_chance:
-            return decided(base, VerdictKind.SCREENED)
+        if gap < -by_chance:
+            no_block = say("no block compares the two")
+            return undecided(base, no_block) if is_open else decided(base, VerdictKind.SCREENED)
         text = "within {cut:size} or three standard deviations of it"
         return undecided(base, say(text, cut=CUT_AT))
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
@@ -63,7 +63,7 @@ from pytest_xlatune.studies.cell_arms import (
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened, so_far
+from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened, so_far, values_of
 
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
@@ -474,17 +474,16 @@ class _Halving(_CommitWalk):
             return
         left = study.budget - len(self.looks) - 2 * PAIRS
         most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
-        runs = [e for e in self.results.values() if e.trial.stage == STEP and e.status.is_final]
-        steps = {run.trial.block: run for run in runs}
-        numbers = takewhile(steps.__contains__, range(1, most_steps + 1))
-        self.steps = tuple(steps[number] for number in numbers)
-        self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if usable(e) is None)
-        belief = self.belief = self._belief(self.steps)
-        if belief.most < SURE and len(self.steps) < most_steps:
-            arm = study.every_arm[belief.splitting()]
-            still = sum(mass > _LIKELY for mass in belief.mass)
+        self.belief = self._belief(())
+        while self.belief.most < SURE and len(self.steps) < most_steps:
+            arm = study.every_arm[self.belief.splitting()]
+            still = sum(mass > _LIKELY for mass in self.belief.mass)
             step = study.trial_of(arm, STEP, block=len(self.steps) + 1)
-            self.run([step], later=math.ceil(math.log2(max(still, 2))) + 2 * PAIRS)
+            later = math.ceil(math.log2(max(still, 2))) + 2 * PAIRS
+            self.steps = (*self.steps, *self.run([step], later=later))
+            self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if not usable(e))
+            self.belief = self._belief(self.steps)
+        belief = self.belief
         spent = len(self.looks) + len(self.steps)
         if belief.most >= SURE and spent + 2 * PAIRS <= study.budget:
             self.suspect, self.parent = belief.likeliest, self._before(belief.likeliest)
@@ -635,7 +634,7 @@ class _Halving(_CommitWalk):
         """Return the verdict on a commit, against the first one; on the suspect, its parent."""
         ends, base = self.ends, so_far(self.study.ids[at], self.by_place[at])
         final = [result for result in self.by_place[at] if result.status.is_final]
-        values = [score.value for result in final if (score := usable(result))]
+        values = values_of(final)
         if not values:
             return self.lost(base, final[0], is_new=reference.n > 0) if final else base
         if reference.n:

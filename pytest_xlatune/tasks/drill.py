@@ -6,7 +6,7 @@ A variant that cannot be read is told, and the others are drilled all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def drill_variants(
     for paths, step_s in zip_longest(variants, step_times_s):
         watch = Watch() if collectives or dumps else None
         try:
-            drilled, without = read_window(paths, window, step_s=step_s, observe=watch)
+            drilled, without = read_window(paths, replace(window, step_s=step_s), observe=watch)
         except XlatuneError as error:
             problems.append(str(error))
         else:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.trace.breakdown import Drill, drill
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.comparison import compare_windows
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
@@ -51,7 +51,7 @@ def drilled(scatter_us: int = 4000, *, devices: int = 2) -> Drill:
                     gpu, stream, name, (at + begin_us) * US, size_us * US, op=name, correlation=at
                 )
         space.host("cuLaunchKernel", at * US, 1, "correlation_id", at)
-    return drill([space.trace("node001.xplane.pb")], step_s=0.0125)
+    return drill([space.trace("node001.xplane.pb")], CaptureWindow(step_s=0.0125))
 
 
 ARTEFACTS = {

@@ -38,9 +38,9 @@ def test_a_line_of_many_blocks_keeps_every_event() -> None:
     )
     read = read_line(line, 0, len(line))
     parts = list(decode(read, {}, intern=len))
-    assert np.array_equal(np.concatenate([part.duration_ps for part in parts]), np.arange(count))
+    assert np.array_equal(np.concatenate([part["duration_ps"] for part in parts]), np.arange(count))
     assert np.array_equal(
-        np.concatenate([part.offset_ps for part in parts]), np.arange(count) * 1_000_003
+        np.concatenate([part["offset_ps"] for part in parts]), np.arange(count) * 1_000_003
     )
 
 
@@ -79,8 +79,8 @@ def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
     def found() -> list[list[int]]:
         parts = list(decode(read_line(line, 0, len(line)), ids, intern=lambda text: -int(text) - 2))
         names = ("name", "offset_ps", "duration_ps")
-        rows = [[int(i) for part in parts for i in getattr(part, each)] for each in names]
-        return rows + [[int(i) for part in parts for i in part.stats[each]] for each in ids]
+        rows = [[int(i) for part in parts for i in part[each]] for each in names]
+        return rows + [[int(i) for part in parts for i in part[each]] for each in ids]
 
     at_once = found()
     with pytest.MonkeyPatch.context() as patch:

@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -256,6 +256,7 @@ class CaptureWindow:
     steps: int | None = None
     families: tuple[Family, ...] = field(default_factory=shipped_families)
     force: bool = False  # show a capture that lost events, under a warning
+    step_s: float | None = None  # of a companion run without profiler
 
 
 Observe = Callable[[Trace, Device], None]  # a device whose kernels have their class and step
@@ -265,14 +266,12 @@ def drill(
     traces: Iterable[Trace | ParseError],
     window: CaptureWindow | None = None,
     *,
-    step_s: float | None = None,
     observe: Observe | None = None,
 ) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
     Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place. `step_s` is the step time of a companion run without profiler. `observe` is
-    called with each device while its capture is in memory.
+    takes its place. `observe` is called with each device while its capture is in memory.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
@@ -284,57 +283,40 @@ def drill(
             sums.excluded.append(str(trace))
         else:
             sums.add(trace)
-    return sums.result(step_s)
+    return sums.result()
 
 
 _Held = tuple[Trace, list[Device], Assignment]
-_Key = tuple[str, Family]  # of a row: the name of its kernels, operation or family, and its family
+# name of its kernels, operation or family, and family -> a count, three sums, the longest
+_Rows = dict[tuple[str, Family], Ints]
 
 
-class KernelSums:
-    """Sums over the kernels of a capture by a key, which is a number below `size`."""
-
-    def __init__(self, size: int) -> None:
-        # of each key: a count, the sums of three columns, the longest of the first column
-        self.rows = np.zeros((5, size), np.int64)
-
-    def add(self, keys: Ints, *columns: Ints) -> None:
-        """Add kernels: a key and a value of each column belong to each of them."""
-        np.add.at(self.rows[0], keys, 1)
-        for row, column in zip(self.rows[1:4], columns, strict=True):
-            np.add.at(row, keys, column)
-        np.maximum.at(self.rows[4], keys, columns[0])
-
-    def __iter__(self) -> Iterator[tuple[int, Ints]]:
-        """Yield the keys that occur, and their rows."""
-        for key in np.flatnonzero(self.rows[0]).tolist():
-            yield key, self.rows[:, key]
+def _add_kernels(sums: Ints, keys: Ints, columns: Sequence[Ints]) -> None:
+    """Add kernels to the sums of their keys, which are the columns of the table."""
+    np.add.at(sums[0], keys, 1)
+    for row, column in zip(sums[1:4], columns, strict=True):
+        np.add.at(row, keys, column)
+    np.maximum.at(sums[4], keys, columns[0])
 
 
-class _Rows(dict[_Key, Ints]):
-    """Rows of all captures."""
+def _add_row(rows: _Rows, name: str, family: Family, sums: Ints) -> None:
+    row = rows.setdefault((name, family), np.zeros(5, np.int64))
+    row[:4] += sums[:4]
+    row[4] = max(row[4], sums[4])
 
-    def add(self, key: _Key, row: Ints) -> None:
-        known = self.get(key)
-        if known is None:
-            self[key] = row.copy()
-        else:
-            known[:4] += row[:4]
-            known[4] = max(known[4], row[4])
 
-    def by_time(self) -> tuple[TimeRow, ...]:
-        """Return them as records, the longest in all first."""
-        figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
-        rows = (
-            TimeRow(
-                name=name,
-                family=family.name,
-                kind=family.kind,
-                **dict(zip(figures, row.tolist(), strict=True)),
-            )
-            for (name, family), row in self.items()
+def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
+    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+    found = (
+        TimeRow(
+            name=name,
+            family=family.name,
+            kind=family.kind,
+            **dict(zip(figures, row.tolist(), strict=True)),
         )
-        return tuple(sorted(rows, key=lambda row: (-row.sum_ps, row.name)))
+        for (name, family), row in rows.items()
+    )
+    return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
 
 
 class _WindowSums:
@@ -344,7 +326,8 @@ class _WindowSums:
         self._window = window
         self._observe = observe
         self._families = (*window.families, OTHER)
-        self._kernels, self._ops = _Rows(), _Rows()
+        self._kernels: _Rows = {}
+        self._ops: _Rows = {}
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
@@ -369,7 +352,7 @@ class _WindowSums:
             self._warn(trace, f"{lost}: shown by --force, its figures are too small")
         if not trace.devices:
             self._warn(trace, f"no kernel in it ({trace.planes_present} device planes, all idle)")
-        devices = self._working(trace, classify(trace.names, self._window.families)[1])
+        devices = self._working(trace)
         if not devices:
             return
         found = assign(trace, [device.kernels for device in devices], steps=self._window.steps)
@@ -386,13 +369,16 @@ class _WindowSums:
         for trace, devices, found in held:
             self._take(trace, devices, found, like)
 
-    def _working(self, trace: Trace, kind: NDArray[np.int8]) -> list[Device]:
+    def _working(self, trace: Trace) -> list[Device]:
         """Return the devices that do more than copy: the others are in no figure, and said."""
+        _, kind_of = classify(trace.names, self._window.families)
         working: list[Device] = []
         copying: list[Device] = []
         for device in trace.devices:
-            does = kind[device.kernels.name] != MEMORY
-            (working if does.any() else copying).append(device)
+            kind = kind_of[device.kernels.name]
+            kernels = dataclasses.replace(device.kernels, kind=kind)
+            does_more = bool((kind != MEMORY).any())
+            (working if does_more else copying).append(dataclasses.replace(device, kernels=kernels))
         # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
         self._copying += len(copying)
         if copying:
@@ -404,9 +390,9 @@ class _WindowSums:
         self, trace: Trace, devices: list[Device], found: Assignment, like: Assignment | None
     ) -> None:
         """Add a capture; one whose steps are told badly follows another of the window."""
-        kernels = [device.kernels for device in devices]
+        unstepped = [device.kernels for device in devices]
         if found.is_weak and like is not None and not like.is_weak:
-            found = assign_by_names(trace, kernels, like.steps) or found
+            found = assign_by_names(trace, unstepped, like.steps) or found
         # a JSON that was cut at a limit of no table was averaged as if it were whole
         if found.cut is not None and trace.format == "trace.json" and not self._window.force:
             self.excluded.append(
@@ -421,37 +407,34 @@ class _WindowSums:
         self._planes += trace.planes_present
         self._rules[trace.source] = found
         if found.rule is StepRule.WHOLE:
-            self._check_whole(trace, kernels)
+            self._check_whole(trace, unstepped)
         self._warn(trace, *_ended_early(trace, devices, found))
         family, _ = classify(trace.names, self._window.families)
         names, many = len(trace.names), len(self._families)
-        of_kernels, of_ops = KernelSums(names), KernelSums((names + 1) * many)
+        of_kernels, of_ops = (np.zeros((5, size), np.int64) for size in (names, (names + 1) * many))
         for device, step in zip(devices, found.of, strict=True):
-            inside, columns = self._add(trace, device, step, len(found.steps))
-            of_kernels.add(inside.name, *columns)
+            kernels = dataclasses.replace(device.kernels, step=step)
+            if self._observe is not None:
+                self._observe(trace, dataclasses.replace(device, kernels=kernels))
+            name, op, *columns = self._add(trace, device, kernels, len(found.steps))
+            _add_kernels(of_kernels, name, columns)
             # 0 is ABSENT + 1
-            of_ops.add((inside.op.astype(np.int64) + 1) * many + family[inside.name], *columns)
-        for at, row in of_kernels:
-            self._kernels.add((trace.names[at], self._families[family[at]]), row)
-        for key, row in of_ops:
+            _add_kernels(of_ops, (op.astype(np.int64) + 1) * many + family[name], columns)
+        for at in np.flatnonzero(of_kernels[0]).tolist():
+            _add_row(self._kernels, trace.names[at], self._families[family[at]], of_kernels[:, at])
+        for key in np.flatnonzero(of_ops[0]).tolist():
             at, place = divmod(key, many)
             if at and not _GRAPH.fullmatch(trace.names[at - 1]):
-                self._ops.add((trace.names[at - 1], self._families[place]), row)
+                _add_row(self._ops, trace.names[at - 1], self._families[place], of_ops[:, key])
 
-    def _add(
-        self, trace: Trace, device: Device, step: Ints, steps: int
-    ) -> tuple[Kernels, list[Ints]]:
-        """Add a device; return its kernels that have a step, and their times.
+    def _add(self, trace: Trace, device: Device, kernels: Kernels, steps: int) -> Sequence[Ints]:
+        """Add a device; return its kernels that have a step.
 
-        The times are those in all, alone, and on the main stream.
+        That is their names, operations, and times: in all, alone, and on the main stream.
         """
-        _, kind_of = classify(trace.names, self._window.families)
-        self._backends.add(device.backend)
-        kernels = dataclasses.replace(device.kernels, kind=kind_of[device.kernels.name], step=step)
-        if self._observe is not None:
-            self._observe(trace, dataclasses.replace(device, kernels=kernels))
         main, on_main = _main_stream(device, kernels)
         alone, timelines, begins_ps = _timelines(kernels, steps)
+        self._backends.add(device.backend)
         self._gpus.append(
             Gpu(
                 source=trace.source,
@@ -462,11 +445,10 @@ class _WindowSums:
                 begins_ps=begins_ps,
             )
         )
-        columns = [kernels.duration_ps, alone, kernels.duration_ps * on_main]
-        known = step != ABSENT
-        if known.all():
-            return kernels, columns
-        return kernels.take(known), [column[known] for column in columns]
+        known = kernels.step != ABSENT
+        inside = slice(None) if known.all() else np.flatnonzero(known)
+        times = (kernels.duration_ps, alone, kernels.duration_ps * on_main)
+        return [column[inside] for column in (kernels.name, kernels.op, *times)]
 
     def _check_whole(self, trace: Trace, devices: Sequence[Kernels]) -> None:
         """Refuse a number of steps that the kernels of a stretch contradict.
@@ -493,7 +475,7 @@ class _WindowSums:
                 "and the profiler's window, or leave --steps out to see the whole stretch"
             )
 
-    def result(self, step_s: float | None) -> Drill:
+    def result(self) -> Drill:
         """Return what was added, after checking that it belongs together."""
         self._take_held(None)
         if not self._gpus:
@@ -502,9 +484,9 @@ class _WindowSums:
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
         first = self._check_steps()
-        families = _Rows()
+        families: _Rows = {}
         for (_, family), row in self._kernels.items():
-            families.add((family.name, family), row)
+            _add_row(families, family.name, family, row)
         whole = first.rule is StepRule.WHOLE
         return Drill(
             sources=tuple(self._rules),
@@ -517,13 +499,13 @@ class _WindowSums:
             divided_by=(self._window.steps or 1) if whole else len(first.steps),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
-            families=families.by_time(),
-            kernels=self._kernels.by_time(),
-            ops=self._ops.by_time(),
+            families=_by_time(families),
+            kernels=_by_time(self._kernels),
+            ops=_by_time(self._ops),
             attributed_ps=sum(int(row[1]) for row in self._ops.values()),
             excluded=tuple(self.excluded),
             warnings=tuple(self._warnings),
-            step_s=step_s,
+            step_s=self._window.step_s,
         )
 
     def _check_steps(self) -> Assignment:

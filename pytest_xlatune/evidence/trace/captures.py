@@ -142,13 +142,12 @@ def read_window(
     paths: Sequence[Path],
     window: CaptureWindow,
     *,
-    step_s: float | None = None,
     observe: Observe | None = None,
 ) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or the files named; one window of one job.
 
     Return where the time went, and one sentence for each path or capture that is not in it;
-    `step_s` and `observe` are those of `drill`.
+    `observe` is that of `drill`.
 
     Raises:
         ParseError: nothing to drill, or captures that do not belong together.
@@ -160,7 +159,7 @@ def read_window(
     ]
     found = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_read(choose_captures(found)), window, step_s=step_s, observe=observe)
+        drilled = drill(_read(choose_captures(found)), window, observe=observe)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)

@@ -91,47 +91,25 @@ class TraceLine:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Columns:
-    """Metadata id, offset and duration of each timed event, and its wanted stats (or ABSENT)."""
+class Columns(dict[str, Ints]):
+    """Timed events: `name` (a metadata id), `offset_ps`, `duration_ps`, and each wanted stat.
 
-    name: Ints
-    offset_ps: Ints
-    duration_ps: Ints
-    stats: dict[str, Ints]
+    A stat is ABSENT where an event has none, and everywhere if the plane has no such stat.
+    """
 
-    def stat(self, column: str) -> Ints:
-        """Return a column of stats; it is ABSENT everywhere if the plane has no such stat."""
-        found = self.stats.get(column)
-        return np.full(len(self.name), ABSENT, np.int64) if found is None else found
+    def __missing__(self, column: str) -> Ints:
+        return np.full(len(self["name"]), ABSENT, np.int64)
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Return the events of all parts, which have the same stats, one after the other."""
+        """Return the events of some parts, which have the same columns, one after the other."""
         if len(parts) == 1:
             return parts[0]
-
-        def column(found: Iterable[Ints]) -> Ints:
-            return np.concatenate([np.zeros(0, np.int64), *found])
-
-        return cls(
-            name=column(table.name for table in parts),
-            offset_ps=column(table.offset_ps for table in parts),
-            duration_ps=column(table.duration_ps for table in parts),
-            stats={
-                stat: column(table.stats[stat] for table in parts)
-                for stat in (parts[0].stats if parts else ())
-            },
-        )
+        return cls({each: np.concatenate([part[each] for part in parts]) for each in parts[0]})
 
     def where(self, mask: NDArray[np.bool_]) -> Columns:
         """Return the events that the mask chooses."""
-        return Columns(
-            name=self.name[mask],
-            offset_ps=self.offset_ps[mask],
-            duration_ps=self.duration_ps[mask],
-            stats={each: column[mask] for each, column in self.stats.items()},
-        )
+        return Columns({each: column[mask] for each, column in self.items()})
 
 
 def name_of(data: Bytes, start: int, end: int) -> str:
@@ -238,13 +216,9 @@ class _Block:
 
     def columns(self, wanted: Iterable[str]) -> Columns:
         """Return what was read, without aggregates."""
-        found = Columns(
-            name=self.name,
-            offset_ps=self.offset_ps,
-            duration_ps=self.duration_ps,
-            stats={each: self.stats[row] for row, each in enumerate(wanted)},
-        )
-        return found if self.timed.all() else found.where(self.timed)
+        columns = Columns(name=self.name, offset_ps=self.offset_ps, duration_ps=self.duration_ps)
+        columns |= zip(wanted, self.stats, strict=True)
+        return columns if self.timed.all() else columns.where(self.timed)
 
     def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
         """Intern the strings that events hold in full; the `odd` events are decoded again later."""

@@ -370,9 +370,10 @@ class _XplaneReader:
             found = self._by_parts(
                 begin, end, lambda line: (line.timestamp_ns, [*decode(line, wanted, texts.intern)])
             )
-            columns = Columns.joined([table for _, part in found for table in part])
-            if len(columns.name):
-                streams.append((name, self._kernels(found[0][0], columns, names, texts)))
+            parts = [columns for _, part in found for columns in part if len(columns["name"])]
+            if parts:
+                kernels = self._kernels(found[0][0], Columns.joined(parts), names, texts)
+                streams.append((name, kernels))
         return Device.of(plane.name, Backend.GPU, streams) if streams else None
 
     def _name_of(self, begin: int, end: int) -> str:
@@ -452,16 +453,16 @@ class _XplaneReader:
             return [take(self._line(begin, end))]
 
     def _kernels(self, stamp_ns: int, columns: Columns, names: _Labels, texts: _Labels) -> Kernels:
-        name = names.index(columns.name)
+        name = names.index(columns["name"])
         if (unnamed := name == ABSENT).any():
             name[unnamed] = self._names[NO_NAME]
         return Kernels(
-            start_ps=columns.offset_ps + self._base_ps(stamp_ns),
-            duration_ps=columns.duration_ps,
+            start_ps=columns["offset_ps"] + self._base_ps(stamp_ns),
+            duration_ps=columns["duration_ps"],
             name=name,
-            op=texts.index(columns.stat("op")),
-            module=texts.index(columns.stat("module")),
-            launch=narrow(columns.stat("launch")),
+            op=texts.index(columns["op"]),
+            module=texts.index(columns["module"]),
+            launch=narrow(columns["launch"]),
         )
 
     def _base_ps(self, stamp_ns: int) -> int:
@@ -493,7 +494,7 @@ class _XplaneReader:
                 line = self._line(begin, end)
                 for columns in decode(line, wanted, texts.intern):
                     self._markers(line, columns)
-                    ordinal, operation = columns.stat("ordinal"), columns.stat("op") != ABSENT
+                    ordinal, operation = columns["ordinal"], columns["op"] != ABSENT
                     for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
                         mine = columns.where((ordinal == device) & operation)
                         kernels = self._kernels(line.timestamp_ns, mine, names, texts)
@@ -513,15 +514,15 @@ class _XplaneReader:
 
     def _markers(self, line: TraceLine, columns: Columns) -> None:
         """Record step markers, and launches: calls that have an id and are not kernels."""
-        step, launch = columns.stat("step"), columns.stat("launch")
-        start_ps = columns.offset_ps + self._base_ps(line.timestamp_ns)
+        step, launch = columns["step"], columns["launch"]
+        start_ps = columns["offset_ps"] + self._base_ps(line.timestamp_ns)
         for row in np.flatnonzero(step != ABSENT):
             begin = int(start_ps[row])
-            end = begin + int(columns.duration_ps[row])
+            end = begin + int(columns["duration_ps"][row])
             self._annotations.append(Annotation(step=int(step[row]), start_ps=begin, end_ps=end))
         calls = launch != ABSENT
-        if "ordinal" in columns.stats:
-            calls &= columns.stat("ordinal") == ABSENT
+        if "ordinal" in columns:
+            calls &= columns["ordinal"] == ABSENT
         self._launches.append((narrow(launch[calls]), start_ps[calls]))
 
 

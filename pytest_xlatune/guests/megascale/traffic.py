@@ -249,9 +249,9 @@ class _Reader:
         found = read_line(data, *line)
         ahead_ps = (found.timestamp_ns - self._base_ns) * 1000 if found.timestamp_ns else 0
         for columns in decode(found, wanted, intern=intern):
-            if len(columns.name):
-                start = columns.offset_ps + ahead_ps
-                self._span += [int(start.min()), int((start + columns.duration_ps).max())]
+            if len(columns["name"]):
+                start = columns["offset_ps"] + ahead_ps
+                self._span += [int(start.min()), int((start + columns["duration_ps"]).max())]
                 yield columns, start
 
     def _worker(
@@ -266,21 +266,21 @@ class _Reader:
         maps = {key: each.name.startswith(MAP_DMA) for key, each in metadata.items()}
         others = [key for key, each in metadata.items() if maps[key] or each.name == COPY]
         for columns, start in self._columns(data, line, wanted, strings):
-            is_received = np.isin(columns.name, received)
+            is_received = np.isin(columns["name"], received)
             labels = [key for key, value in strings.items() if value]
             mine = columns.where(is_received)
             self._parts.append(
                 Messages(
                     end_ps=start[is_received],
-                    latency_us=mine.stat("latency"),
-                    has_label=np.isin(mine.stat("label"), labels),
-                    **{each: mine.stat(each) for each in IDS},
+                    latency_us=mine["latency"],
+                    has_label=np.isin(mine["label"], labels),
+                    **{each: mine[each] for each in IDS},
                 )
             )
-            for row in np.flatnonzero(np.isin(columns.name, others)).tolist():
-                key = int(columns.name[row])
+            for row in np.flatnonzero(np.isin(columns["name"], others)).tolist():
+                key = int(columns["name"][row])
                 size = _amount(columns, row, strings, metadata[key].name)
-                event = WorkerEvent(int(start[row]), int(columns.duration_ps[row]), size)
+                event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
                 self._events[maps[key]].append(event)
 
     def _ops(
@@ -306,10 +306,10 @@ class _Reader:
         strings = dict(stats)
         wanted = {} if long is None else {"long": long}
         for columns, start in self._columns(data, line, wanted, strings):
-            for row in np.flatnonzero(np.isin(columns.name, list(kinds))).tolist():
-                key, own = int(columns.name[row]), int(columns.stat("long")[row])
+            for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
+                key, own = int(columns["name"][row]), int(columns["long"][row])
                 told = f"{texts[key]} {strings.get(own, '') if own != ABSENT else ''}"
-                times = (int(start[row]), int(columns.duration_ps[row]))
+                times = (int(start[row]), int(columns["duration_ps"][row]))
                 found.append((*times, kinds[key], told))
         # a done op without a rendezvous has that of its channel
         of_channel = {
@@ -363,7 +363,7 @@ def _stat_text(data: bytes, part: Range, wanted: int | None, names: Mapping[int,
 
 def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
     """Return the bytes of an event: a number, a text such as `1.07GB`, or in its name."""
-    for column, values in columns.stats.items():
+    for column, values in columns.items():
         value = int(values[row])
         if (column == "size" or column.startswith("amount")) and value != ABSENT:
             told = parse_bytes(strings[value]) if value in strings else None

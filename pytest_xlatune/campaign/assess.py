@@ -31,6 +31,7 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import known_secrets
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, verbatim
@@ -57,7 +58,6 @@ from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.validity import (
-    Options,
     Shown,
     contradictions,
     judged,

@@ -66,7 +66,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
-from pytest_xlatune.model.channels import DUMP_FOLDER
+from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.errors import (
     CheckoutError,
     ConfigError,
@@ -88,7 +88,6 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.stats.validity import Options
 from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.sweep import checkouts
 
@@ -693,9 +692,9 @@ def dumped(trial: Trial, folder: Path) -> Options | None:
     if trial.protocol.dump:
         values = dumped_options(folder / DUMP_FOLDER)
         return None if values is None else Options(values=values)
-    seen = seen_options(folder / OPTIONS_FOLDER)
+    options = seen_options(folder / OPTIONS_FOLDER)
     keep_options(folder / OPTIONS_FOLDER)
-    return None if seen is None else Options(values=seen.values, is_whole=seen.is_whole)
+    return options
 
 
 _OF_SLURM = frozenset(

@@ -21,6 +21,19 @@ PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """XLA's options, as it dumped them itself.
+
+    Attributes:
+        values: by name; a list's values are joined by commas.
+        is_whole: whether options at their default are among them.
+    """
+
+    values: Mapping[str, str]
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
     """A variable whose flags a library reads.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from pytest_xlatune.model.channels import CHANNELS, flags_in
+from pytest_xlatune.model.channels import CHANNELS, Options, flags_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import (
@@ -43,19 +43,6 @@ _CHOSEN_LATER = frozenset({"", "-1", "auto", "default", "none", "null"})
 # an enum as Python prints it:  ProfilerType.NONE    RematLocation.DEVICE
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)")
 Defaults = Callable[[str], Collection[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """XLA's options, as it dumped them itself.
-
-    Attributes:
-        values: by name; a list's values are joined by commas.
-        is_whole: whether options at their default are among them.
-    """
-
-    values: Mapping[str, str]
-    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

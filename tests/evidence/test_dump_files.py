@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.evidence.hlo.dump import (
-    SeenOptions,
     keep_options,
     read_program,
     seen_devices,
     seen_options,
 )
+from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.hlo_programs import GATHER, entry
 
@@ -140,7 +140,7 @@ def test_the_options_of_the_step_are_those_of_a_trial(
         path.write_text(text if is_whole else text.replace("  ", ""))
     found = seen_options(tmp_path)
     expected = {"xla_step": "1", "xla_list": "2,3"}
-    assert found == SeenOptions(values=expected, is_whole=is_whole)
+    assert found == Options(values=expected, is_whole=is_whole)
     keep_options(tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == [tmp_path / name]
     assert seen_options(tmp_path) == found

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
+from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Effect, TrialSetting
-from pytest_xlatune.stats.validity import Options, Shown, contradictions, different_loss, judged
+from pytest_xlatune.stats.validity import Shown, contradictions, different_loss, judged
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
 OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytest_xlatune.catalog.entries import history
+from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Effect
-from pytest_xlatune.stats.validity import Options, Shown, contradictions, judged
+from pytest_xlatune.stats.validity import Shown, contradictions, judged
 
 ON = "COLLECTIVE_PIPELINING_MODE_ON"
 

@@ -595,12 +595,14 @@ def read_memory_report(text: str) -> int | None:
 
 
 def read_debug_options(text: str) -> dict[str, str]:
-    """Return the options of a `*.debug_options` file: those that are not at their default.
+    """Return the options of a `*.debug_options` file: those that are not at their default."""
+    options = join_lists(_OPTION.findall(text))
+    return {name: value for name, value in options.items() if not name.startswith(_OWN)}
 
-    A list has a line for each value; they are joined by commas.
-    """
+
+def join_lists(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return options by name: a list has a line for each value, and they are joined by commas."""
     options: dict[str, str] = {}
-    for name, value in _OPTION.findall(text):
-        if not name.startswith(_OWN):
-            options[name] = f"{options[name]},{value}" if name in options else value
+    for name, value in lines:
+        options[name] = f"{options[name]},{value}" if name in options else value
     return options

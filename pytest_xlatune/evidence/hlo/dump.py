@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from pytest_xlatune.evidence import absent, unreadable
-from pytest_xlatune.evidence.hlo import MAX_LINE, Program, read_debug_options, read_hlo, shape_bytes
-from pytest_xlatune.model.channels import DUMP_FOLDER
+from pytest_xlatune.evidence.hlo import (
+    MAX_LINE,
+    Program,
+    join_lists,
+    read_debug_options,
+    read_hlo,
+    shape_bytes,
+)
+from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
 # module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
@@ -105,19 +111,6 @@ def dumped_options(folder: Path) -> dict[str, str] | None:
     return None if text is None else read_debug_options(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenOptions:
-    """XLA's options as the process of a trial wrote them down.
-
-    Attributes:
-        values: by name; a list's values are joined by commas.
-        is_whole: whether those at their default are among them.
-    """
-
-    values: dict[str, str]
-    is_whole: bool
-
-
 # with --xla_dump_to, whatever --xla_dump_hlo_module_re says: of every module on a GPU (jaxlib 0.6.2
 # to 0.11.2), and of every module on a CPU (0.10.2 alone)
 _CONFIG, _COMPILE = ".config.pbtxt", "compile_options.textproto"
@@ -129,7 +122,7 @@ _OVERRIDE = re.compile(r'^  key: "(xla_\w+)"\s+value \{\s+\w+_field: "?(.*?)"?$'
 _NUMBER = re.compile(r"module_(\d{1,9})\.(.*)")
 
 
-def seen_options(folder: Path) -> SeenOptions | None:
+def seen_options(folder: Path) -> Options | None:
     """Return the options that a scored trial's XLA wrote down; None where it wrote none.
 
     They are those of the training step where its module tells them, with what the program itself
@@ -144,19 +137,16 @@ def seen_options(folder: Path) -> SeenOptions | None:
     except OSError:
         return None
     if path.name.endswith(".debug_options"):
-        return SeenOptions(values=read_debug_options(text), is_whole=False)
-    options: dict[str, str] = {}
-    for name, value in _INNER.findall(text):
-        options[name] = f"{options[name]},{value}" if name in options else value
+        return Options(values=read_debug_options(text))
     # what the program says is put over it when the module is compiled
-    return SeenOptions(values=options | dict(_OVERRIDE.findall(text)), is_whole=True)
+    values = join_lists(_INNER.findall(text)) | dict(_OVERRIDE.findall(text))
+    return Options(values=values, is_whole=True)
 
 
 # platform_name: "cuda"
 _PLATFORM = re.compile(r'^platform_name: "(\w{1,20})"', re.MULTILINE)
 _TOPOLOGY = "topology.textproto"  # beside each module since jaxlib 0.10
 _MOST_WITNESSES, _TOPOLOGY_BYTES = 4, 1 << 12
-_KINDS = (("sm_", "cuda"), ("gfx", "rocm"), ("cl_", "tpu"))
 
 
 def seen_devices(folder: Path) -> dict[str, str]:
@@ -195,12 +185,12 @@ def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
 
 def _device(name: str) -> str:
     """Return the device of a program's file: .sm_9.0a_gpu_ is cuda sm_9.0, .cpu_ is cpu."""
-    said = name.strip("._").removesuffix("_gpu")
-    platform = next((platform for begin, platform in _KINDS if said.startswith(begin)), "")
-    if platform == "tpu":  # libtpu's build says nothing of the chip
-        return platform
-    # sm_9.0 and sm_9.0a are one device, of two releases
-    return f"{platform} {said.rstrip('af') if platform == 'cuda' else said}" if platform else said
+    target = name.strip("._").removesuffix("_gpu")
+    if target.startswith("sm_"):  # sm_9.0 and sm_9.0a are one device, of two releases
+        return f"cuda {target.rstrip('af')}"
+    if target.startswith("cl_"):  # libtpu's build says nothing of the chip
+        return "tpu"
+    return f"rocm {target}" if target.startswith("gfx") else target
 
 
 def _platform(path: Path) -> str:

@@ -104,7 +104,7 @@ class Plane:
     stats: list[Range]
 
 
-def read_plane(data: Bytes, start: int, end: int, loader: _PlaneLoader | None = None) -> Plane:
+def read_plane(data: Bytes, start: int, end: int, loader: _File | None = None) -> Plane:
     """Find the parts of the XPlane that lies from `start` to `end`.
 
     With a `loader`, its lines are not in memory yet; None means that all of it is.
@@ -150,7 +150,7 @@ def read_plane(data: Bytes, start: int, end: int, loader: _PlaneLoader | None = 
 
 
 class _File:
-    """A file of which one part at a time is in memory; the next part replaces it.
+    """A file of which one plane at a time is in memory, a part of it each at its own position.
 
     The file is read into a buffer and never mapped. If it is truncated meanwhile, that is an error
     and not a signal. The buffer is used again, so that it is in the cache and has no page faults.
@@ -165,18 +165,38 @@ class _File:
         if sys.platform == "linux":
             with suppress(OSError):  # a kernel without huge pages
                 self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
+        self._begin = self._end = self._loaded = 0  # of the plane, in the file; in the plane
 
     def part(self, begin: int, end: int) -> Bytes:
         """Return some bytes of the file; those returned before become invalid."""
-        self.fill(0, begin, end - begin)
+        self._fill(0, begin, end - begin)
         return self._space[: end - begin]
 
-    def plane(self, begin: int, end: int) -> tuple[Bytes, _PlaneLoader]:
-        """Return the buffer for the bytes of a plane, and the loader that fills it."""
-        self.give_back(0, self.size)
-        return self._space[: end - begin], _PlaneLoader(self, begin, end - begin)
+    def plane(self, begin: int, end: int) -> Bytes:
+        """Return the buffer for the bytes of a plane; nothing of it is loaded yet."""
+        self.forget(0, self.size)
+        self._begin, self._end, self._loaded = begin, end, 0
+        return self._space[: end - begin]
 
-    def fill(self, at: int, begin: int, size: int) -> None:
+    def reach(self, at: int) -> int:
+        """Load all up to a position and some more; return how far the data can be followed."""
+        size = self._end - self._begin
+        wanted = min(at + _AHEAD, size)
+        if min(at + _HEADER, size) > self._loaded:
+            self.load(self._loaded, wanted)
+            self._loaded = wanted
+        return size if self._loaded == size else self._loaded - _HEADER
+
+    def skip(self, at: int) -> None:
+        """Continue at a position, because the bytes before it are not needed yet."""
+        self._loaded = max(self._loaded, min(at, self._end - self._begin))
+
+    def load(self, begin: int, end: int) -> None:
+        """Load the bytes between two positions of the plane."""
+        end = min(end, self._end - self._begin)
+        self._fill(begin, self._begin + begin, end - begin)
+
+    def _fill(self, at: int, begin: int, size: int) -> None:
         """Read `size` bytes of the file from `begin` on into the buffer at `at`."""
         view = self._space[at : at + size]
         self._file.seek(begin)
@@ -188,40 +208,12 @@ class _File:
                 raise WireError(f"it became shorter while it was read, {left} bytes are left")
             done += more
 
-    def give_back(self, at: int, end: int) -> None:
-        """Return the pages between two positions of the buffer to the system."""
+    def forget(self, at: int, end: int) -> None:
+        """Return the memory between two positions of the buffer to the system."""
         begin = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
         size = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if size > 0 and sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED, begin, size)
-
-
-class _PlaneLoader:
-    """Loads the parts of a plane of a file into memory, each at its own position."""
-
-    def __init__(self, file: _File, begin: int, size: int) -> None:
-        self._file, self._begin, self._size = file, begin, size
-        self._loaded = 0
-
-    def reach(self, at: int) -> int:
-        """Load all up to a position and some more; return how far the data can be followed."""
-        wanted = min(at + _AHEAD, self._size)
-        if min(at + _HEADER, self._size) > self._loaded:
-            self.load(self._loaded, wanted)
-            self._loaded = wanted
-        return self._size if self._loaded == self._size else self._loaded - _HEADER
-
-    def skip(self, at: int) -> None:
-        """Continue at a position, because the bytes before it are not needed yet."""
-        self._loaded = max(self._loaded, min(at, self._size))
-
-    def load(self, begin: int, end: int) -> None:
-        """Load the bytes between two positions."""
-        self._file.fill(begin, self._begin + begin, min(end, self._size) - begin)
-
-    def forget(self, begin: int, end: int) -> None:
-        """Return the memory between two positions to the system."""
-        self._file.give_back(begin, end)
 
 
 def read_xplane(data: Bytes, source: str) -> Trace:
@@ -248,7 +240,6 @@ class _XplaneReader:
     def __init__(self, file: _File, source: str) -> None:
         self._file = file
         self._data: Bytes = b""  # the plane that is being read; positions count from its begin
-        self._loader: _PlaneLoader  # loads the lines of that plane
         self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
@@ -303,9 +294,9 @@ class _XplaneReader:
     def _with(self, at: Range, read: Callable[[Plane], Read]) -> Read:
         """Read a plane while it is in memory."""
         begin, end = at
-        self._data, self._loader = self._file.plane(begin, end)
+        self._data = self._file.plane(begin, end)
         try:
-            return read(read_plane(self._data, 0, end - begin, self._loader))
+            return read(read_plane(self._data, 0, end - begin, self._file))
         except WireError as error:
             raise error.behind(begin) from None
         finally:
@@ -314,9 +305,9 @@ class _XplaneReader:
     @contextmanager
     def _loaded(self, begin: int, end: int) -> Iterator[None]:
         """Keep a line of the plane in memory inside the block."""
-        self._loader.load(begin, end)
+        self._file.load(begin, end)
         yield
-        self._loader.forget(begin, end)
+        self._file.forget(begin, end)
 
     def _space(self) -> tuple[list[tuple[str, Range]], list[str]]:
         """Return the planes by name and place, and the profiler's errors and warnings."""
@@ -379,7 +370,7 @@ class _XplaneReader:
     def _name_of(self, begin: int, end: int) -> str:
         """Return the name of a line; it usually precedes the events, else read the full line."""
         if end - begin > _HEAD:
-            self._loader.load(begin, begin + _HEAD)
+            self._file.load(begin, begin + _HEAD)
             for number, kind, start, stop in fields(self._data, begin, end):
                 if stop > begin + _HEAD - _HEADER and number < _EVENT:
                     break
@@ -410,8 +401,8 @@ class _XplaneReader:
         Raises:
             WireError: the time of the line follows an event, or an event ends after the line.
         """
-        loader = self._loader
-        loader.load(begin, min(begin + _HEAD, end))
+        file = self._file
+        file.load(begin, min(begin + _HEAD, end))
         at, stamp_ns = begin, 0
         for number, kind, start, stop in fields(self._data, begin, min(begin + _HEAD, end)):
             if number == _EVENT:
@@ -420,14 +411,14 @@ class _XplaneReader:
             at = stop
         while at < end:
             until = min(at + _WINDOW, end)
-            loader.load(at, min(until + _LONGEST, end))
+            file.load(at, min(until + _LONGEST, end))
             tags, behind = follow(self._data, at, until)
             if behind < until:  # a longer event, or another field
                 number, kind, start, stop = next(fields(self._data, behind, end))
                 if number == _STAMP:
                     raise WireError("its time stands behind its first event")
                 if (number, kind) == (_EVENT, LENGTH):
-                    loader.load(start, stop)
+                    file.load(start, stop)
                     tags = np.append(tags, behind)
                 behind = stop
             if behind > end:
@@ -437,7 +428,7 @@ class _XplaneReader:
                 yield TraceLine(
                     name="", timestamp_ns=stamp_ns, data=self._data, tags=tags, end=behind
                 )
-            loader.forget(at, behind)
+            file.forget(at, behind)
             at = behind
 
     def _by_parts(self, begin: int, end: int, take: Callable[[TraceLine], Read]) -> list[Read]:

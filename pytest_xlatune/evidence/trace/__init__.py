@@ -148,20 +148,8 @@ class Launches:
         ids = self.id
         if not len(ids):
             return np.full(len(launch), ABSENT, np.int64)
-        span = int(ids[-1]) - int(ids[0]) + 1
-        if span > SPARSE * len(ids):
-            place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
-            return np.where(ids[place] == launch, self.start_ps[place], ABSENT)
-        # most calls bear one id more than the call before: a table, and a last place for others
-        table = np.full(span + 1, ABSENT, np.int64)
-        table[ids - ids[0]] = self.start_ps
-        place = launch - ids[0]
-        place[(launch < ids[0]) | (launch > ids[-1])] = span
-        times: Ints = table.take(place)
-        return times
-
-
-SPARSE = 4  # ids of launches with wider gaps than so many are searched, not looked up
+        place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
+        return np.where(ids[place] == launch, self.start_ps[place], ABSENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -93,34 +93,30 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
                 f"the two variants cannot be compared: {what} is {old} in the first and {new} in "
                 "the second; profile both with the same launcher, window and nodes"
             )
-    old_s, new_s = (drill.seconds(drill.total.span_ps) for drill in (before, after))
-    span = Part(name="span", before_s=old_s, after_s=new_s)
+    (span,) = _paired(*({"span": each.seconds(each.total.span_ps)} for each in (before, after)))
     families_of_both = (*before.families, *after.families)
     waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}
-    found = _paired(parts(before), parts(after))
+    of_span = _paired(parts(before), parts(after))
     both = {part.name: part for part in _paired(totals(before), totals(after))}
     has_periods = before.periods_ps is not None and after.periods_ps is not None
-    families = moved(_sums(before, before.families), _sums(after, after.families))
-    kernels = moved(_sums(before, before.kernels), _sums(after, after.kernels))
+    families, kernels = (
+        _most_first(_paired(*map(_sums, (before, after), rows)))
+        for rows in ((before.families, after.families), (before.kernels, after.kernels))
+    )
     return TraceComparison(
         span=span,
-        parts=found,
+        parts=of_span,
         totals=tuple(both.values()),
         families=families,
         kernels=kernels,
-        sentence=_sentence(_STEP, both[_PERIOD], (*found, both[_BETWEEN]), families, waits)
+        sentence=_sentence(_STEP, both[_PERIOD], (*of_span, both[_BETWEEN]), families, waits)
         if has_periods
-        else _sentence(_SPAN, span, found, families, waits),
+        else _sentence(_SPAN, span, of_span, families, waits),
     )
 
 
 def _sums(found: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
     return {row.name: found.seconds(row.sum_ps) for row in rows}
-
-
-def moved(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
-    """Return the figures of two variants side by side, most moved first."""
-    return _most_first(_paired(before, after))
 
 
 def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:

@@ -46,6 +46,7 @@ from pytest_xlatune.executors.folder import (
     ask_what_hangs,
     keep_unreadable,
     read_spec,
+    with_followed_job,
     with_probe,
     with_worker,
 )
@@ -535,6 +536,7 @@ class Attempts:
         cut = progress.attempts[number].cut_short
         attempt_folder = run.folder / submission.folder
         spec = read_spec(attempt_folder)
+        outcome = with_followed_job(outcome, attempt_folder)
         facts = Facts(
             is_over=outcome.end_s is not None and outcome.end_s < self._began_s,
             ends_with_nodes=self._ends_with_nodes,
@@ -619,6 +621,7 @@ class Attempts:
                 rotation=found.rotation,
                 findings=(*progress.result.findings, *found.findings),
                 outcome=outcome,
+                job_ids=(*progress.result.job_ids[:-1], outcome.job or submission.job_id),
                 epoch=state.epoch_of(cell.digest, ran_on)
                 + sum(isinstance(event, EpochBegan) for event in news),
                 settings=found.settings,

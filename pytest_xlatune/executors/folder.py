@@ -16,8 +16,9 @@ from pytest_xlatune.executors import payload
 from pytest_xlatune.launchers.rotated import WORKERS
 from pytest_xlatune.logs.standstill import HangLook, Standstill, standstill
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.record import Json, Record, Time, read_json
 from pytest_xlatune.model.redact import (
     command_without_secrets,
@@ -372,6 +373,22 @@ def _process(folder: Path, kind: str) -> ProcessRecord | None:
     except (LedgerError, OSError) as error:
         _fault(error)
         return None
+
+
+FOLLOWED = "followed-job.json"  # of a trial that makes a job and follows it
+
+
+def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
+    """Return an outcome with id, nodes and start of the job that the trial made, if it made one."""
+    try:
+        told = read_json_file(folder / FOLLOWED) or {}
+        nodes = expand(told["nodes"]) if told.get("nodes") else outcome.nodes
+        start_s = float(told["started_s"]) if told.get("started_s") else outcome.start_s
+        return msgspec.structs.replace(
+            outcome, job=str(told.get("job_id", "")), nodes=nodes, start_s=start_s
+        )
+    except (XlatuneError, OSError, ValueError, AttributeError, TypeError):
+        return outcome  # a trial may write what it likes there
 
 
 def read_json_file(path: Path) -> Json | None:

@@ -53,6 +53,16 @@ class Launcher(ABC):
         """Return the absolute paths that must exist where trials run."""
 
     @property
+    def nodes(self) -> int:
+        """How many nodes a job has that a trial makes itself; 0 where a trial makes none."""
+        return 0 if self.inside is self else self.inside.nodes
+
+    @property
+    def image_file(self) -> str:
+        """The shell file that names the image of the jobs, DOCKER_IMAGE; "" where none does."""
+        return "" if self.inside is self else self.inside.image_file
+
+    @property
     def source(self) -> str:
         """The configuration file that a recipe is written into; "" where there is none."""
         return ""

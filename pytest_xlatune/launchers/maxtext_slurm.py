@@ -42,6 +42,7 @@ from pytest_xlatune.launchers.program import (
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import shell_exports
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
@@ -53,6 +54,9 @@ DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
 # Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
+# between arguments of sbatch:   -N8   -N\0008   --nodes\0008        -w\0node[001-008]
+_COUNT = re.compile(r"(?:^|\0)(?:-N|--nodes)\0?(\d{1,6})")
+_NODELIST = re.compile(r"(?:^|\0)(?:-w|--nodelist)\0?([^\0]+)")
 _ANEW_KEYS = {"jax_cache_dir": ""}
 _EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_ANEW_KEYS}
 _OWNED = {"base_output_directory": "nothing: it is the job's folder"}
@@ -126,10 +130,26 @@ class MaxTextSlurmLauncher(Launcher):
         names = ("train_env.sh", f"configs/{cell.model_tag}.env.sh")
         return tuple(f"{self.checkout}/{name}" for name in names)
 
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that sbatch is asked for."""
+        words = [part for word in self.sbatch for part in word.split("=", 1)]
+        said = "\0".join(words)
+        if (number := _COUNT.search(said)) is not None:
+            return int(number[1])
+        names = _NODELIST.search(said)
+        return len(expand(names[1])) if names is not None else 0
+
+    @property
+    def image_file(self) -> str:
+        """The file that says in which image jobs run, and which branch is patched in."""
+        return f"{self.checkout}/container_env.sh"
+
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist: the model by its exact name, as a part of one is ambiguous."""
         names = ("submit.sh", "train_env.sh", f"configs/{cell.model_tag}.gpu.yml")
-        return tuple(f"{self.checkout}/{name}" for name in names)
+        image = (cell.image,) if cell.image.startswith("/") else ()
+        return (*(f"{self.checkout}/{name}" for name in names), *image)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the process that submits and follows, with the profile's file beside it.

@@ -182,7 +182,11 @@ class TrialProgress:
             trial=self.trial,
             status=TrialStatus.PLANNED if self.is_to_run else TrialStatus.RUNNING,
             findings=tuple(finding for attempt in tries for finding in attempt.findings),
-            job_ids=tuple(attempt.submission.job_id for attempt in tries if attempt.submission),
+            job_ids=tuple(
+                (attempt.outcome and attempt.outcome.job) or attempt.submission.job_id
+                for attempt in tries
+                if attempt.submission
+            ),
             outcome=outcomes[-1] if outcomes else None,
         )
 

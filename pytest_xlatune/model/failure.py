@@ -281,6 +281,7 @@ class Outcome(Record, frozen=True, kw_only=True):
         is_requeued: whether it was put back into the queue after it had begun.
         never_starts: what to change where the scheduler will not start it as asked; "" it may.
         is_unreadable: whether its payload's word of its end cannot be read; it has failed then.
+        job: the scheduler's id of the job that it made and followed; "" where it was the job.
     """
 
     state: State
@@ -298,3 +299,4 @@ class Outcome(Record, frozen=True, kw_only=True):
     is_requeued: bool = False
     never_starts: str = ""
     is_unreadable: bool = False
+    job: str = ""

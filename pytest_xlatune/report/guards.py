@@ -179,11 +179,12 @@ def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
     """
     shared = {}
     for is_shell in (True, False):
+        # the first of a kind is the one that a recipe goes into
         mine, theirs = (
-            {file.path for file in each.files if file.is_shell is is_shell}
+            next((file.path for file in each.files if file.is_shell is is_shell), "")
             for each in (cell, other)
         )
-        shared[is_shell] = not mine or not theirs or bool(mine & theirs)
+        shared[is_shell] = not mine or not theirs or mine == theirs
     own = settings_of(cell.recipe) if cell.recipe else {}
     return {key: value for key, value in own.items() if shared[key[0] != _OVERRIDE]}
 

@@ -139,6 +139,8 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
+    if launcher.image_file:
+        read.append(_read(Path(launcher.image_file), root, is_shell=True))
     inner = launcher.inside
     if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
@@ -226,6 +228,10 @@ def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
 
 
+# DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:maxtext-v26.2}"      export DOCKER_IMAGE=/i/a.tar
+_IMAGE = re.compile(
+    r"""^[ \t]*(?:export[ ]+)?DOCKER_IMAGE=["']?(?:\$\{DOCKER_IMAGE:-)?([^"'}$\s]+)""", re.MULTILINE
+)
 # a value that a command or the shell makes anew each time:  $(date +%s)  `hostname`  $RANDOM  $$
 _MADE = re.compile(r"\$\(|`|\$\$|\$\{?(?:RANDOM|SECONDS|EPOCH\w*|BASHPID|PPID|HOSTNAME)\b")
 
@@ -239,6 +245,10 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
     files = launcher.env_files_of(cell)
     if not files or of_commits(launcher) is not None:
         return cell  # there is none, or the commit says what they are
+    if launcher.image_file and not cell.image:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            said = _IMAGE.search(secure_files.read_named(Path(launcher.image_file)))
+            cell = replace(cell, image=said[1] if said else "")
     try:
         found = deployed_env(*files, base={**cell.guard_variables, **cell.deployed})
         text = "\n".join(secure_files.read_named(Path(name)) for name in files)

@@ -114,7 +114,9 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
                 is_ours = event.next is Next.INTERRUPTED and is_stopped
                 remarks[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
                 is_stopped |= event.next is Next.STOP
-            case AttemptEnded(trial_id=trial_id, attempt=attempt):
+            case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
+                if outcome.job:
+                    jobs[trial_id, attempt] = outcome.job
                 # it ended by itself before the session that let it go could end it
                 if remarks.get((trial_id, attempt)) == _LET_GO:
                     del remarks[trial_id, attempt]

@@ -173,6 +173,7 @@ def cost_of(
         nodes=study.traits.cell_nodes
         or _nodes_of(study, outlook)
         or len(resolved.cell.nodelist)
+        or resolved.sweep.launcher.nodes
         or max(site.resources.nodes, 1),
         trial_s=trial_s,
         known=known,

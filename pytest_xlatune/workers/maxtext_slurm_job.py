@@ -6,7 +6,7 @@
 The words after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
 standard output as it grows; we end as the job ended, and a signal to us cancels it. We submit a
 copy of the checkout. In it the model's env.sh begins with the axes, which deployed guards read, and
-ends with the profile. The current directory gets `maxtext-slurm.json` and links to the dump and the
+ends with the profile. The current directory gets `followed-job.json` and links to the dump and the
 captures in the job's own folder, which is found by its id, as its name changes.
 
 What each node ran on is told in the job's log: the model's env.sh ends with `probe_environment.py`,
@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 
 PROFILE_FILE = "profile.env.sh"
 AXES_FILE = "axes.env.sh"
-RECORD = "maxtext-slurm.json"
+RECORD = "followed-job.json"  # also of `executors.folder`
 POLL_S = 5.0
 _LOOK_S = 0.5
 _ANSWER_S = 60.0  # of a scheduler that is asked
@@ -89,6 +89,9 @@ _EXIT_CODE = re.compile(r"\bExitCode=(\d+):(\d+)")
 _NODES = re.compile(r"\bNodeList=(\S+)")
 
 
+_started: dict[str, str] = {}  # job id -> when it was first seen not to wait, Unix seconds
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit, follow, and return the job's exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -109,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _record(job, "submitted", arguments.workspace)
     state = follow(job, arguments.workspace, stop)
-    _record(job, state, arguments.workspace)
     status, said = ending(job, state)
+    _record(job, state, arguments.workspace, nodes=_NODES.search(said))
     sys.stdout.write(f"xlatune: job {job} JobState={state} {said}\n")
     _link(job, arguments.workspace)
     tell_environments(job, arguments.workspace, arguments.checkout)
@@ -227,6 +230,8 @@ def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
             asked_s = time.monotonic()
             seen = state_of(job)
             unknown = 0 if seen else unknown + 1
+            if seen not in ("", "PENDING", "CONFIGURING"):
+                _started.setdefault(job, str(time.time()))
             state, quiet = seen or state, 0
         time.sleep(_LOOK_S)
 
@@ -290,9 +295,11 @@ def _copy(log: BinaryIO) -> bool:
     return bool(new)
 
 
-def _record(job: str, state: str, workspace: Path) -> None:
+def _record(job: str, state: str, workspace: Path, *, nodes: re.Match[str] | None = None) -> None:
     log, folder = found_by_id(job, workspace)
     known = {"job_id": job, "state": state, "log": str(log or ""), "folder": str(folder or "")}
+    known["nodes"] = nodes[1] if nodes else ""
+    known["started_s"] = _started.get(job, "")
     Path(RECORD).write_text(json.dumps(known) + "\n", encoding="utf-8")
 
 

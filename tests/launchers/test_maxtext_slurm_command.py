@@ -32,6 +32,25 @@ def test_the_command_that_is_submitted() -> None:
     golden.check(DATA / "command.txt", f"{launcher.describe()}\n\n{plain}\nevidence: {evidence}")
 
 
+@pytest.mark.parametrize(
+    ("sbatch", "nodes"),
+    [
+        pytest.param(("-N", "8", "-w", "node[001-008]"), 8, id="two words"),
+        pytest.param(("-N2", "-wnode[001-002]"), 2, id="one word"),
+        pytest.param(("--nodes=4", "--nodelist=node[001-008]"), 4, id="fewer than are named"),
+        pytest.param(("--nodelist=node[001-003]",), 3, id="the list alone"),
+    ],
+)
+def test_a_plan_counts_the_nodes_that_sbatch_is_asked_for(
+    sbatch: tuple[str, ...], nodes: int
+) -> None:
+    assert make_launcher(sbatch=sbatch).nodes == nodes
+
+
+def test_an_image_that_is_a_file_has_to_be_there() -> None:
+    assert make_launcher().files(make_cell(image="/images/a.tar"))[-1] == "/images/a.tar"
+
+
 def test_it_is_a_launcher() -> None:
     launcher: Launcher = make_launcher()
     cell = make_cell(launcher=launcher.describe())

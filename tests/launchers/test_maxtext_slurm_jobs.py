@@ -185,6 +185,15 @@ def test_a_whole_sweep_through_a_checkout(
     jobs = sorted(each.name for each in site.outputs.glob("*.log"))
     assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
     board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
+    # Slurm's own ids and nodes, not those of the processes that follow its jobs
+    outcomes = [each["outcome"] for each in board["trials"]]
+    assert {job for each in board["trials"] for job in each["job_ids"]} == {
+        "4711", "4712", "4713", "4714"
+    }  # fmt: skip
+    assert all(each["nodes"] == ["node001", "node002"] for each in outcomes)
+    assert board["cell"]["image"] == "rocm/jax-training:maxtext-v26.2"
+    document = next((site.root / "reports").glob("*-tuning.md")).read_text(encoding="utf-8")
+    assert "MAXTEXT_PATCH_BRANCH=pipelines" in document
     kinds = {each["arm"]: each["kind"] for each in board["conclusion"]["verdicts"]}
     assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}
     (node,) = board["record"]["nodes"]

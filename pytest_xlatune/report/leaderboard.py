@@ -84,47 +84,44 @@ _CELL = columns("~Cell")
 JOBS_TITLE = "Jobs"
 
 
-def jobs_table(
-    cells: Sequence[tuple[str, Sequence[TrialResult], Mapping[str, str]]],
-    *,
-    slots: Mapping[str, int] | None = None,
-    arms: str = "Profile",
-) -> Table | None:
+def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile") -> Table | None:
     """Return the table of all jobs by their ids; None where there is none.
 
-    `cells`: of each cell its name, its results, and job id -> why it has no score, where no result
-    gives a reason. The names are shown where there are several. `slots`: identity of the cell on a
-    node slot -> its number. `arms`: what the arms are, in the head.
+    `cells`: each with its name, which is shown where there are several. `arms`: what the arms are,
+    in the head.
     """
-    has_names, numbers = len(cells) > 1, slots or {}
+    has_names = len(cells) > 1
+    numbers = {k: n for _, cell in cells for k, n in slot_numbers(cell.slots).items()}
+    has_logs = any(cell.logs for _, cell in cells)
     rows = [
         (
             plain(job_id),
             *([name] if has_names else []),
             *([str(numbers.get(result.trial.cell_digest, ABSENT))] if numbers else []),
-            *_attempt(result, number, remarks),
+            *_attempt(result, number, cell.remarks),
+            *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
         )
-        for name, history, remarks in cells
-        for result in history
+        for name, cell in cells
+        for result in cell.every_trial
         for number, job_id in enumerate(result.job_ids, start=1)
     ]
     metrics = {
         each.score.figure.metric if each.score.figure else TGS
-        for _, history, _ in cells
-        for each in history
+        for _, cell in cells
+        for each in cell.every_trial
         if each.score
     }
     of_attempt = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
     of_slot = columns(">Slot") if numbers else ()
-    titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt))
+    of_log = columns("~Log, below the work directory") if has_logs else ()
+    titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt), *of_log)
     rows.sort(key=lambda row: _natural(row[0]))
     return Table(columns=titles, rows=tuple(rows)) if rows else None
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
     """Return the section of all jobs of a study; its arms are called so."""
-    cells, slots = [("", subject.history, subject.remarks)], slot_numbers(subject.slots)
-    table = jobs_table(cells, slots=slots, arms=arms)
+    table = jobs_table([("", subject)], arms=arms)
     return section(JOBS_TITLE, table or Text(text="No job."))
 
 

@@ -162,6 +162,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         evidence: each evidence run with what was read of it, one line each.
         stopped: why the sweep was stopped, "" if it was not.
         remarks: job id -> why it has no score, where no result says so.
+        logs: job id -> its log, below the work directory.
+        commands: `arm` -> command, environment and files of a job of it; not kept in a file.
         files: the files that deploy the cell, as the sweep read them when it began.
         versions: of the software that ran the sweep.
         explanation: the evidence on the winner; None where no one asked for it.
@@ -184,6 +186,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     evidence: tuple[tuple[TrialResult, tuple[str, ...]], ...] = ()
     stopped: str = ""
     remarks: dict[str, str] = msgspec.field(default_factory=dict)
+    logs: dict[str, str] = msgspec.field(default_factory=dict)
+    commands: dict[str, str] = msgspec.field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     explanation: Explanation | None = None
@@ -233,7 +237,9 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     @property
     def every_trial(self) -> tuple[TrialResult, ...]:
         """The results, and those of the evidence runs behind them."""
-        return (*self.history, *(result for result, _ in self.evidence))
+        known = {result.trial.id for result in self.history}
+        others = (result for result, _ in self.evidence if result.trial.id not in known)
+        return (*self.history, *others)
 
     @property
     def baseline_scores(self) -> tuple[float, ...]:
@@ -378,6 +384,7 @@ def write_cells(cells: Sequence[MeasuredCell]) -> str:
     thin = (
         replace(
             cell,
+            commands={},
             history=tuple(map(thinned, cell.history)),
             evidence=tuple((thinned(result), lines) for result, lines in cell.evidence),
         )

@@ -41,7 +41,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import JOBS_TITLE, jobs_table
-from pytest_xlatune.report.measured_cell import MeasuredCell, slot_numbers
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.page_plots import (
     Chart,
     Plot,
@@ -49,6 +49,7 @@ from pytest_xlatune.report.page_plots import (
     forest,
     strips,
 )
+from pytest_xlatune.report.study_documents import listings
 from pytest_xlatune.report.study_plots import Matrix
 from pytest_xlatune.report.tuning_document import WHY, why
 
@@ -147,15 +148,15 @@ def page_of(
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     found, rest = document.sections[:1], document.sections[1:]
-    cells, slots = [("", history, subject.remarks)], slot_numbers(subject.slots)
     has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
-    jobs = None if has_jobs else jobs_table(cells, slots=slots)
+    jobs = None if has_jobs else jobs_table([("", subject)])
     of_trials: dict[str, Sequence[_Shown | None]] = {
         "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
         "Step times of every trial": [strips(history, reference=reference)],
         "Settings in effect": [_settings(history)],
         "Findings": [_findings(history)],
         _JOBS: [jobs],
+        "To run a row by hand": tuple(listings(subject.commands.items())),
         "What was measured, and on what": [Bullets(items=document.header)],
     }
     sections = [

@@ -237,7 +237,7 @@ def plan(
     titles = (">#", "stage", *([">slot"] if slots else []), "~trial", "~flags")
     named = "; ".join(nodes for _, nodes in slots) or ", ".join(cell.nodelist)
     commands = [
-        (literal(profile.id), _command(profile, spec, cell=cell)) for profile, spec in launches
+        (literal(profile.id), command_of(profile, spec, cell=cell)) for profile, spec in launches
     ]
     return Document(
         title=f"{cell.label}: plan",
@@ -246,19 +246,21 @@ def plan(
             section("What it can see", bullets(*capacity)),
             *([section("What it costs", bullets(*cost))] if cost else []),
             section("Trials", Table(columns=columns(*titles), rows=rows)),
-            section("Commands", *_listings(commands)),
-            *([section("Submission scripts", *_listings(scripts))] if scripts else []),
+            section("Commands", *listings(commands)),
+            *([section("Submission scripts", *listings(scripts))] if scripts else []),
         ),
     )
 
 
-def _listings(titled: Iterable[tuple[str, str]]) -> Iterator[Block]:
+def listings(titled: Iterable[tuple[str, str]]) -> Iterator[Block]:
+    """Yield texts to copy, each below its title."""
     for title, text in titled:
         yield Text(text=title)
         yield Code(text=text, language="bash")
 
 
-def _command(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
+def command_of(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
+    """Return a command as one types it: its environment, its words, the files beside it."""
     env = "".join(
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )

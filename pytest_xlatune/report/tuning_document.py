@@ -59,7 +59,6 @@ from pytest_xlatune.report.measured_cell import (
     MeasuredCell,
     OtherCell,
     names,
-    slot_numbers,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 
@@ -270,13 +269,7 @@ def tuning(
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
         DEPLOYMENT: _deployment(cells, say),
-        "Appendix: data sources": [
-            jobs_table(
-                [(name, cell.every_trial, cell.remarks) for name, cell in _named(cells)],
-                slots={k: n for cell in cells for k, n in slot_numbers(cell.slots).items()},
-            )
-            or say.text("No job was submitted.")
-        ],
+        "Appendix: data sources": [jobs_table(_named(cells)) or say.text("No job was submitted.")],
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
@@ -294,6 +287,7 @@ _HEADS = (
     N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
     N_("Figure"), N_("Evidence"), N_("From baseline-deployed to the winner"), N_("Artifacts"),
     N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"), N_("Remark"),
+    N_("Log, below the work directory"),
     N_("Slot"), N_("Sign"), N_("deployed"), N_("gain %"), N_("against"), N_("blocks"),
     N_("runs lost"), N_("to"), N_("hangs"), N_("retries"), N_("step (s)"),
     N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.executors.folder import read_spec
+from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptEnded,
@@ -35,9 +37,10 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.cell_documents import checked_alone
-from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.document import Document, literal
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell, OtherCell
+from pytest_xlatune.report.study_documents import command_of
 from pytest_xlatune.studies import Aim, Study, whole
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
@@ -214,6 +217,19 @@ class CellReport:
             for name, progress in state.trials.items()
             if progress.trial.protocol.dump
         )
+        logs, commands = dict[str, str](), dict[str, str]()
+        for progress in state.trials.values():
+            trial, attempts = progress.trial, progress.attempts.values()
+            folders = [each.submission.folder for each in attempts if each.submission]
+            for job, folder in zip(progress.result.job_ids, folders, strict=False):
+                path = self.folder / folder / log_name()
+                logs[job] = path.relative_to(self.folder.parents[1]).as_posix()
+            is_row = not trial.protocol.dump and trial.rotation is None
+            if not folders or not is_row or literal(trial.arm) in commands:
+                continue
+            if (spec := read_spec(self.folder / folders[-1])) is not None:
+                text = command_of(trial.profile, spec, cell=self.cell)
+                commands[literal(trial.arm)] = text
         return MeasuredCell(
             sweep=self.sweep,
             cells=self.cells,
@@ -226,6 +242,8 @@ class CellReport:
             evidence=evidence,
             stopped=self.stop_reason,
             remarks=self.remarks,
+            logs=logs,
+            commands=commands,
             # a launcher's own file is written anew, so no patch changes it
             files=tuple(file for file in state.files if not file.launcher),
             versions=state.opened[-1].versions,

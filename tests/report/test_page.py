@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import importlib.util
+import json
 import math
 import re
 from collections.abc import Callable
@@ -34,11 +35,11 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.document import Document, Table, Text
+from pytest_xlatune.report.document import Document, Table, Text, literal
 from pytest_xlatune.report.leaderboard import leaderboard
-from pytest_xlatune.report.measured_cell import MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell, write_cells
 from pytest_xlatune.report.page import html, page_of
 from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
@@ -371,3 +372,25 @@ def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> 
     assert plot is not None
     looks = {each.name: each.looks for part in plot.parts for each in part.rows}
     assert looks == {"won": "faster", "unseen": "faster hollow"}
+
+
+def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None:
+    made = campaign(tmp_path, FakeExecutor())
+    run(made)
+    known = read_known(made.folder)
+    jobs = {job for result in known.history for job in result.job_ids}
+    assert known.facts.logs.keys() == jobs
+    for log in known.facts.logs.values():
+        folder = (made.folder.parents[1] / log).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"})
+        (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
+    known = read_known(made.folder)
+    assert set(known.facts.commands) == {literal(result.trial.arm) for result in known.history}
+    text = unescape(html(page_of(known.document, known.facts)))
+    for log, command in zip(known.facts.logs.values(), known.facts.commands.values(), strict=False):
+        assert log in text
+        assert command == "XLA_FLAGS=--xla_a=1 \\\npython train.py"
+        assert "python train.py" in text
+    # a command is of this machine: the data of a tuning document have none
+    assert '"commands": {}' in write_cells((known.deployed_facts,))

@@ -36,6 +36,7 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.lines import live_line, standing, words
 from pytest_xlatune.report.render import markdown, terminal
+from tests.helpers.finished import FINISHED
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
     ["|", "a|b`c|d`", "`", "``", "\n## x", "<b>*x*", "\\|", "--f=a|b", "\r\n\x0b\x85\u2028"]
@@ -255,7 +256,7 @@ def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
 def test_jobs_stand_in_the_order_of_their_numbers_those_of_this_machine_too() -> None:
     ids = ["10475.131", "9990.140", "9990.99", "512_4", "87", "9"]
     history = [replace(landed(TrialStatus.MEASURED), job_ids=(each,)) for each in ids]
-    table = jobs_table([("", history, {})])
+    table = jobs_table([("", replace(FINISHED, history=tuple(history)))])
     assert table is not None
     found = [row[0] for row in table.rows]
     assert found == ["9", "87", "9990.99", "9990.140", "10475.131", "512_4"]

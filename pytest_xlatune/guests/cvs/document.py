@@ -19,7 +19,7 @@ def thresholds(subject: MeasuredCell) -> Document:
     lines = (
         f"{literal(verdict.arm)}: {joined(verdict.reasons)}" for verdict in conclusion.verdicts
     )
-    table = jobs_table([("", subject.history, {})])
+    table = jobs_table([("", subject)])
     measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
     return Document(
         title=f"{subject.cell.label}: thresholds",

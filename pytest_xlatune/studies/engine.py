@@ -32,7 +32,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import VerdictKind, relative
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, combine
-from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
 from pytest_xlatune.studies.look import (
     SPARE,
     Look,
@@ -410,8 +410,9 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
         return blocks
     look = look_at_design(past, design, blocks.going)
     is_won = any(kind is VerdictKind.FASTER for arm, kind in look.kinds.items() if arm != ALIAS.id)
-    blocks = replace(blocks, look=look, may_grow=blocks.may_grow and not is_won)
-    return _with_spare_blocks(decision, blocks, going, jobs, is_won=is_won)
+    if is_won:
+        return replace(blocks, look=look, may_grow=False)
+    return _with_spare_blocks(decision, replace(blocks, look=look), jobs)
 
 
 def _block(
@@ -465,45 +466,33 @@ def _promising(
     return tuple(sorted(sound, key=lambda e: (e == ALIAS.id, -promise(e), going.index(e))))
 
 
-def _with_spare_blocks(
-    decision: SweepDecision, blocks: BlocksSoFar, going: Sequence[str], jobs: int, *, is_won: bool
-) -> BlocksSoFar:
+def _with_spare_blocks(decision: SweepDecision, blocks: BlocksSoFar, jobs: int) -> BlocksSoFar:
     """Add spare blocks while there is a use for one, in so many jobs of all blocks."""
     past = decision.past
     others = {
         name: profile for name, profile in decision.able.items() if name in decision.arms.candidates
     }
     spare = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=blocks.design.baselines)
-    number = last = max(trial.block for trial in blocks.planned)
+    number = max(trial.block for trial in blocks.planned)
     while not blocks.due:
         number += 1
         ran = {key for key, result in past.confirm.items() if result.status.is_final}
         taken = len(ran | {place(trial) for trial in blocks.planned})
-        chosen = _spared(
-            decision,
-            others,
-            going,
-            before=number,
-            free=jobs - taken - spare.baselines,
-            is_won=is_won,
-            has_worst=number == last + 1,
-        )
+        free = jobs - taken - spare.baselines
+        chosen = _spared(decision, others, blocks.going, before=number, free=free)
         if not chosen:
             return blocks
         trials = _block(decision, [others[each] for each in chosen], number, spare)
-        text = (
-            "block {block} is added: {arms} ran once, far below the baseline"
-            if is_won
-            else (
-                "block {block} is added: nothing is faster, and what {arms} may gain or lose is "
-                "not narrow yet"
-            )
-        )
         blocks = replace(
             blocks,
             planned=(*blocks.planned, *trials),
             due=not_over(past, trials),
-            added=say(text, block=number, arms=at_most(4, sorted(chosen))),
+            added=say(
+                "block {block} is added: nothing is faster, and what {arms} may gain is "
+                "not narrow yet",
+                block=number,
+                arms=at_most(4, sorted(chosen)),
+            ),
         )
     return blocks
 
@@ -515,13 +504,11 @@ def _spared(
     *,
     before: int,
     free: int,
-    is_won: bool,
-    has_worst: bool,
 ) -> list[str]:
     """Return which profiles a spare block holds; none where there is no use or no job left.
 
-    Where nothing is faster they are those that keep the sweep from being bounded, and in any case
-    the one that is worst by far. Those that are in it already stay, whatever is read since.
+    They are those that keep the sweep from being bounded. Those that are in it already stay,
+    whatever is read since.
 
     Args:
         decision: what the sweep comes to so far.
@@ -529,35 +516,21 @@ def _spared(
         going: the arms that no cut has dropped.
         before: number of the block.
         free: for how many profiles.
-        is_won: whether a profile is faster, so that nothing is left to rule out.
-        has_worst: whether the worst single run has a place.
     """
-    past, ranking = decision.past, decision.ranks
+    past = decision.past
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
-    may_gain = bounds(ranking, fit, others, kept=going)
-    # Without these blocks 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
-    # 0.6 % noise); with them 73 % can, in 65 jobs.
-    high = [] if is_won else sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
+    may_gain = bounds(decision.ranks, fit, others, kept=going)
     # A profile without a score may gain anything, so the bound M does not hold for it. One that
     # lost its run in the screen gets a second run here, and no third.
     tried = {key.arm for key in past.confirm if key.block < before}
+    # Without these blocks 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
+    # 0.6 % noise); with them 73 % can, in 65 jobs.
     wanted = [
         arm
-        for arm in high
+        for arm in sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
         if relative(min(may_gain[arm], 1.0)) >= BOUND
         and (math.isfinite(may_gain[arm]) or arm not in tried)
+        and arm not in held
     ]
-    # What was in blocks before is known well enough.
-    single = [arm for arm in others if fit is None or arm not in fit.arms]
-    low = [
-        (standing.estimate, arm)
-        for arm in single
-        if (standing := ranking.standings.get(arm)) is not None
-        and fit is not None
-        and fit.df >= MIN_DF
-        and standing.estimate < -FAR * fit.sigma * math.sqrt(standing.variance)
-    ]
-    wanted += [arm for _, arm in sorted(low)[:1] if has_worst]
-    left = free - len(held)
-    return [*sorted(held), *[arm for arm in wanted if arm not in held][: max(left, 0)]]
+    return [*sorted(held), *wanted[: max(free - len(held), 0)]]

@@ -68,15 +68,6 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert sweep.decide(done[:-1]).due == (done[-1].trial,)
 
 
-def test_where_there_is_a_winner_the_worst_single_run_is_measured_again() -> None:
-    sweep = study(budget=65)
-    done = drive(sweep, cluster({"p3": 0.05, "p1": -0.06, "p2": -0.04}))
-    assert {each.arm for each in spare(done)} == {"p1", "baseline-deployed"}
-    lost, other = (verdict(sweep.decide(done).conclusion, each) for each in ("p1", "p2"))
-    assert sentence(lost.reasons[0]).startswith("very likely slower (2 runs)")
-    assert (lost.n, other.n, lost.is_likely_slower) == (2, 1, True)
-
-
 @pytest.mark.parametrize(
     ("when", "block"), [("after block 4", 4), ("a day later", ("alone",)), ("in time", 2)]
 )

@@ -99,11 +99,25 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         return _confirmed(decision, decision.look, base, confirmed, in_blocks)
     is_spared = any(usable(result) for result in in_blocks) and not confirmed
     if is_spared or (profile_id in decision.finalists and profile_id not in decision.kept):
-        return _cut(decision, base, everything)
-    return _screened(decision, base, screened)
+        return _ranked(decision, base, everything, is_cut=True)
+    return _ranked(decision, base, screened, is_cut=False)
 
 
-def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+_IN_ROTATIONS = say(
+    "ranked in rotations: a program may be another one as it is deployed, so that turns prove "
+    "nothing"
+)
+_RANKS_ONLY = {1: say("measured once: ranks only"), 2: say("measured twice: ranks only")}
+_ONCE = say(
+    "measured once: the delta ranks and proves nothing, for the best of many single runs looks "
+    "better than it is"
+)
+
+
+def _ranked(
+    decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult], *, is_cut: bool
+) -> Verdict:
+    """Return the verdict on a profile that no block decided, or that the later blocks cut."""
     scored = [result for result in trials if usable(result) is not None]
     final = [result for result in trials if result.status.is_final]
     if not scored and final:
@@ -111,43 +125,30 @@ def _screened(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResu
     if not scored:
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
-    standing = decision.ranks.standings.get(base.arm)
-    is_turned = base.arm in decision.ranks.turned
-    if standing is None:
-        found = [say("no baseline of this wave and epoch has a score, so there is no delta")]
-    elif is_turned:
-        found = [
-            say(
-                "ranked in rotations: a program may be another one as it is deployed, so that "
-                "turns prove nothing"
-            )
-        ]
+    ranks, runs = decision.ranks, len(scored)
+    place = _mean(decision, base.arm) if is_cut else ranks.standings.get(base.arm)
+    method = say("against the line through the screen's baselines")
+    if is_cut:
+        method = say("against the screen's baselines and those beside it in blocks")
+        why = _RANKS_ONLY.get(runs) or say("measured {times} times: ranks only", times=runs)
+    elif place is None:
+        why = say("no baseline of this wave and epoch has a score, so there is no delta")
+    elif base.arm in ranks.turned:
+        why, method = _IN_ROTATIONS, say("against the baseline's turns in the same rotations")
+    elif runs == 1:
+        why = _ONCE
     else:
-        found = [
-            say(
-                (
-                    "measured once: the delta ranks and proves nothing, for the best of many "
-                    "single runs looks better than it is"
-                )
-                if len(scored) == 1
-                else "measured in the screen only: the delta ranks and proves nothing"
-            )
-        ]
+        why = say("measured in the screen only: the delta ranks and proves nothing")
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
-    is_likely_slower = _is_likely_slower(decision, base.arm, standing) and len(scored) == 1
-    if is_likely_slower:
-        found.insert(0, say(_LIKELY_SLOWER, runs=1))
-    if decision.blocks and base.arm in decision.finalists:
+    is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, place)
+    found = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
+    if not is_cut and decision.blocks and base.arm in decision.finalists:
         found.append(_progress(decision.past, decision.blocks, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
-        delta=relative(standing.estimate) if standing else None,
-        method=say(
-            "against the baseline's turns in the same rotations"
-            if is_turned
-            else "against the line through the screen's baselines"
-        ),
+        delta=relative(place.estimate) if place else None,
+        method=method,
         is_likely_slower=is_likely_slower,
         reasons=(*found, *base.reasons, *score_flags(scored)),
     )
@@ -171,34 +172,6 @@ def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
     done = sum(past.is_final(trial) for trial in own)
     total = max(blocks.design.blocks, len(own))
     return say("a finalist: {done} of {total} confirming trials are over", done=done, total=total)
-
-
-def _cut(decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Return the verdict on a finalist that the later blocks left out: it ranks, no more."""
-    scored = [result for result in trials if usable(result) is not None]
-    if not scored:
-        return replace(base, reasons=(unmeasured(trials), *base.reasons))
-    known = measured(base, scored)
-    mean = _mean(decision, base.arm)
-    is_likely_slower = _is_likely_slower(decision, base.arm, mean)
-    found = [say(_LIKELY_SLOWER, runs=len(scored))] if is_likely_slower else []
-    return replace(
-        known,
-        kind=VerdictKind.SCREENED,
-        delta=relative(mean.estimate) if mean else None,
-        method=say("against the screen's baselines and those beside it in blocks"),
-        is_likely_slower=is_likely_slower,
-        reasons=(*found, _ranks_only(len(scored)), *base.reasons, *score_flags(scored)),
-    )
-
-
-def _ranks_only(times: int) -> Message:
-    kinds = {1: "measured once: ranks only", 2: "measured twice: ranks only"}
-    return (
-        say(kinds[times])
-        if times in kinds
-        else say("measured {times} times: ranks only", times=times)
-    )
 
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:

@@ -34,7 +34,6 @@ from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, measured
 
 KIND = "imported"
-_POWER = 0.8
 _UNTOLD = "the settings of"
 
 
@@ -59,11 +58,9 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
     @remembered
     def decide(self, history: History) -> Decision:
         """Return the order of the profiles against the control group: nothing is run."""
-        table = _Table(
-            study=self, runs=[result for result in history if result.trial.study == KIND]
-        )
+        runs = [result for result in history if result.trial.study == KIND]
         arms = tuple(deployed(self.cell, profile) for profile in (BASELINE, *self.profiles))
-        return Decision(due=(), arms=arms, concluded=table.conclusion)
+        return Decision(due=(), arms=arms, concluded=lambda: _conclusion(self, runs))
 
     def outlook(self, history: History) -> Outlook:
         """Return that nothing is to come."""
@@ -101,60 +98,19 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Table:
-    """The runs of a table, and what they come to."""
+def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion:
+    """Return the order of the profiles against the control group, and what noise allows."""
+    scores: dict[str, list[float]] = {}
+    for result in runs:
+        if (score := usable(result)) is not None:
+            scores.setdefault(result.trial.arm, []).append(score.value)
+    control = [value for each in study.controls for value in scores.get(each, [])]
+    noise = _noise(study, scores)
 
-    study: ImportedStudy
-    runs: Sequence[TrialResult]
-
-    @cached_property
-    def scores(self) -> Mapping[str, Sequence[float]]:
-        """Profile id -> the scores of its runs."""
-        found: dict[str, list[float]] = {}
-        for result in self.runs:
-            if (score := usable(result)) is not None:
-                found.setdefault(result.trial.arm, []).append(score.value)
-        return found
-
-    @cached_property
-    def control(self) -> Sequence[float]:
-        """The scores of the runs that do what the baseline does."""
-        return [value for each in self.study.controls for value in self.scores.get(each, [])]
-
-    @cached_property
-    def noise(self) -> _Noise | None:
-        """The noise between runs that should be equal; None where no group has two."""
-        groups: dict[tuple[str, str], list[float]] = {}
-        for name, found in self.scores.items():
-            is_control = name in self.study.controls
-            key = ("control", "") if is_control else self.study.settings[name]
-            groups.setdefault(key, []).extend(found)
-        repeated = [group for group in groups.values() if len(group) > 1]
-        df = sum(len(group) - 1 for group in repeated)
-        squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
-        return _Noise(sigma=math.sqrt(squares / df), df=df) if df else None
-
-    def conclusion(self) -> Conclusion:
-        """Return the order of the profiles against the control group, and what noise allows."""
-        noise, control = self.noise, self.control
-        verdicts = (self.verdict(profile.id) for profile in self.study.profiles)
-        return Conclusion(
-            verdicts=tuple(sorted(verdicts, key=_standing)),
-            reference=self.verdict(BASELINE_ID),
-            record=NoiseRecord(
-                sigma=noise.sigma if noise else None,
-                mde80=noise.mde80(len(control)) if noise and control else None,
-            ),
-            complete=True,
-            notes=tuple(self.notes()),
-        )
-
-    def verdict(self, name: str) -> Verdict:
+    def verdict(name: str) -> Verdict:
         """Return the place of a profile: its change against the control group, and no more."""
-        trials = [result for result in self.runs if result.trial.arm == name]
-        scores, control = self.scores.get(name, []), self.control
-        if not scores:
+        trials = [result for result in runs if result.trial.arm == name]
+        if name not in scores:
             return Verdict(
                 arm=name,
                 kind=VerdictKind.INVALID,
@@ -165,62 +121,55 @@ class _Table:
         line = measured(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
         if not control:
             return line
-        difference = fmean(scores) - fmean(control)
-        reason = self._reason(name, abs(difference), len(scores))
-        return replace(line, delta=relative(difference), reasons=(reason,))
+        difference = fmean(scores[name]) - fmean(control)
+        if name in study.controls:
+            why = say("does what the baseline does: part of the control group")
+        elif noise is None:
+            why = say("nothing in the table was run twice: its noise is not known")
+        else:
+            among, runs_of_it = len(study.profiles), len(scores[name])
+            why = noise.told(abs(difference), runs_of_it, len(control), profiles=among)
+        return replace(line, delta=relative(difference), reasons=(why,))
 
-    def _reason(self, name: str, difference: float, runs: int) -> Message:
-        noise, control, profiles = self.noise, len(self.control), len(self.study.profiles)
-        if name in self.study.controls:
-            return say("does what the baseline does: part of the control group")
-        if noise is None:
-            return say("nothing in the table was run twice: its noise is not known")
-        one = noise.reach(runs, control, comparisons=1)
-        every = noise.reach(runs, control, comparisons=profiles)
-        if difference <= one:
-            return say(
-                "inside the noise: two equal settings differ by up to {one:size}", one=relative(one)
-            )
-        ends = {"one": relative(one), "every": relative(every), "profiles": profiles}
-        if difference <= every:
-            return say(
-                "outside the noise of one comparison ({one:size}), inside that of all "
-                "{profiles} ({every:size})",
-                **ends,
-            )
-        return say(
-            "outside the noise of all comparisons ({every:size}): worth a sweep",
-            every=relative(every),
+    return Conclusion(
+        verdicts=tuple(sorted((verdict(each.id) for each in study.profiles), key=_place)),
+        reference=verdict(BASELINE_ID),
+        record=NoiseRecord(
+            sigma=noise.sigma if noise else None,
+            mde80=noise.mde80(len(control)) if noise and control else None,
+        ),
+        complete=True,
+        notes=tuple(_notes(study, scores.get(BASELINE_ID, []), control, noise)),
+    )
+
+
+def _notes(
+    study: ImportedStudy, base: Sequence[float], control: Sequence[float], noise: _Noise | None
+) -> Iterator[Message]:
+    """Yield what a reader of the table should know."""
+    yield say("imported: the order of the jobs was not randomised; single runs rank, no more")
+    if noise is not None:
+        yield say(
+            "noise from runs of equal settings: {sigma:.2%} between jobs, {df:+degree} of freedom",
+            sigma=noise.sigma,
+            df=noise.df,
         )
-
-    def notes(self) -> Iterator[Message]:
-        """Yield what a reader of the table should know."""
-        yield say("imported: the order of the jobs was not randomised; single runs rank, no more")
-        if self.noise is not None:
-            yield say(
-                "noise from runs of equal settings: {sigma:.2%} between jobs, {df:+degree} "
-                "of freedom",
-                sigma=self.noise.sigma,
-                df=self.noise.df,
-            )
-        base, control = self.scores.get(BASELINE_ID, []), self.control
-        if base and len(control) > len(base):
-            shift = relative(fmean(base) - fmean(control))
-            yield say(
-                "changes are against the mean of the {runs} runs that do what the baseline "
-                "does; the baseline's own runs are {shift:percent} from it",
-                runs=len(control),
-                shift=shift,
-            )
-        elif len(base) == 1:
-            yield say("the baseline ran once: its error is part of every change, the same for all")
-        untold = sorted(self.study.untold - {*self.study.controls})
-        if untold:
-            yield say(
-                "the table does not tell the settings of {profiles}: each is a profile of "
-                "its own; name the ones that do nothing with --no-op",
-                profiles=untold,
-            )
+    if base and len(control) > len(base):
+        yield say(
+            "changes are against the mean of the {runs} runs that do what the baseline "
+            "does; the baseline's own runs are {shift:percent} from it",
+            runs=len(control),
+            shift=relative(fmean(base) - fmean(control)),
+        )
+    elif len(base) == 1:
+        yield say("the baseline ran once: its error is part of every change, the same for all")
+    untold = sorted(study.untold - {*study.controls})
+    if untold:
+        yield say(
+            "the table does not tell the settings of {profiles}: each is a profile of "
+            "its own; name the ones that do nothing with --no-op",
+            profiles=untold,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,17 +179,45 @@ class _Noise:
     sigma: float
     df: int
 
-    def reach(self, runs: int, control: int, *, comparisons: int) -> float:
-        """Return how far equal settings come apart in 95 of 100 tables, as a log ratio."""
-        tail = 0.025 / comparisons
-        return t_quantile(1 - tail, self.df) * self.sigma * math.sqrt(1 / runs + 1 / control)
+    def told(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
+        """Return how a difference compares with that of equal settings in 95 of 100 tables."""
+
+        def reach(comparisons: int) -> float:
+            error = self.sigma * math.sqrt(1 / runs + 1 / control)
+            return t_quantile(1 - 0.025 / comparisons, self.df) * error
+
+        one, every = reach(1), reach(profiles)
+        if difference <= one:
+            text = "inside the noise: two equal settings differ by up to {one:size}"
+            return say(text, one=relative(one))
+        if difference <= every:
+            return say(
+                "outside the noise of one comparison ({one:size}), inside that of all "
+                "{profiles} ({every:size})",
+                one=relative(one),
+                every=relative(every),
+                profiles=profiles,
+            )
+        text = "outside the noise of all comparisons ({every:size}): worth a sweep"
+        return say(text, every=relative(every))
 
     def mde80(self, control: int) -> float:
         """Return the change that a single run shows with 80 % power, in one comparison."""
-        t = t_quantile(0.975, self.df) + t_quantile(_POWER, self.df)
+        t = t_quantile(0.975, self.df) + t_quantile(0.8, self.df)
         return relative(t * self.sigma * math.sqrt(1 + 1 / control))
 
 
-def _standing(verdict: Verdict) -> tuple[int, float]:
-    delta = verdict.delta
-    return (1, 0.0) if delta is None else (0, -delta)
+def _noise(study: ImportedStudy, scores: Mapping[str, Sequence[float]]) -> _Noise | None:
+    """Return the noise between runs that should be equal; None where no group has two."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for name, found in scores.items():
+        key = ("control", "") if name in study.controls else study.settings[name]
+        groups.setdefault(key, []).extend(found)
+    repeated = [group for group in groups.values() if len(group) > 1]
+    df = sum(len(group) - 1 for group in repeated)
+    squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
+    return _Noise(sigma=math.sqrt(squares / df), df=df) if df else None
+
+
+def _place(verdict: Verdict) -> tuple[int, float]:
+    return (1, 0.0) if verdict.delta is None else (0, -verdict.delta)

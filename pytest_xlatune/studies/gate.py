@@ -375,12 +375,16 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     missing = _missing(gated, base.arm)
     if isinstance(found, NoComparison):
         return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
-    unseen = of_effect(base)
+    own, baselines = (gated.past.confirms_of(each) for each in (base.arm, BASELINE_ID))
+    spare = interval90(found)[0] - math.log1p(-margin)
+    untold = [*missing, straggler_veto(found, own, baselines, spare=spare), of_effect(base)]
     claims = [
         _margin(gated, found),
-        *(_untold(message) for message in missing),
-        *_stragglers(gated, found, base.arm),
-        *([_untold(unseen)] if unseen else []),
+        *(
+            (VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=each))
+            for each in untold
+            if each is not None
+        ),
     ]
     # the worst of the claims is the verdict; where all hold it is the first's word
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
@@ -400,60 +404,47 @@ def _because(verdict: Verdict, *reasons: Message) -> Verdict:
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
 
 
-def _untold(why: Message) -> _Claim:
-    return VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=why)
+_AGAINST_MARGIN = {
+    VerdictKind.FASTER: "no regression: faster by at least {least:percent}",
+    VerdictKind.EQUIVALENT: "no regression: {worst:percent} at worst, the margin is {margin:size}",
+    VerdictKind.SLOWER: (
+        "regression: {best:percent} at best, {worst:percent} at worst, the margin is {margin:size}"
+    ),
+    VerdictKind.INCONCLUSIVE: (
+        "cannot tell: {worst:percent} at worst, {best:percent} at best, the margin is "
+        "{margin:size}; {enough}"
+    ),
+}
 
 
 def _margin(gated: Gated, comparison: Comparison) -> _Claim:
     """Hold a candidate against the margin."""
     margin = gated.study.gate.margin
     kind = gate(comparison, margin=margin)
-    worst = relative(interval90(comparison)[0])
-    ends = {"worst": worst, "best": relative(2 * comparison.estimate - comparison.lower)}
-    match kind:
-        case VerdictKind.FASTER:
-            found = say(
-                "no regression: faster by at least {least:percent}",
-                least=relative(comparison.lower),
-            )
-        case VerdictKind.EQUIVALENT:
-            found = say(
-                "no regression: {worst:percent} at worst, the margin is {margin:size}",
-                worst=worst,
-                margin=margin,
-            )
-        case VerdictKind.SLOWER:
-            found = say(
-                "regression: {best:percent} at best, {worst:percent} at worst, the margin "
-                "is {margin:size}",
-                margin=margin,
-                **ends,
-            )
-        case _:
-            enough = _enough(gated, comparison)
-            found = say(
-                "cannot tell: {worst:percent} at worst, {best:percent} at best, the margin "
-                "is {margin:size}; {enough}",
-                margin=margin,
-                enough=enough,
-                **ends,
-            )
-    return kind, found
+    return kind, say(
+        _AGAINST_MARGIN[kind],
+        least=relative(comparison.lower),
+        worst=relative(interval90(comparison)[0]),
+        best=relative(2 * comparison.estimate - comparison.lower),
+        margin=margin,
+        enough=_enough(gated, comparison) if kind is VerdictKind.INCONCLUSIVE else None,
+    )
 
 
 def _enough(gated: Gated, comparison: Comparison) -> Message:
-    design = gated.study.design
+    """Return how many trials would decide it."""
+    design, sigma = gated.study.design, comparison.sigma
     enough = deciding(comparison, design, margin=gated.study.gate.margin)
     if enough is None:
-        return say(
+        text = (
             "at a job noise of {sigma:.2%} no reasonable number of trials would decide it: "
-            "the change is too close to the margin",
-            sigma=comparison.sigma,
+            "the change is too close to the margin"
         )
+        return say(text, sigma=sigma)
     return say(
         "at the noise seen ({sigma:.2%}) {blocks} blocks would decide it with 80 % power: "
         "{trials} trials, {more} more",
-        sigma=comparison.sigma,
+        sigma=sigma,
         blocks=enough.blocks,
         trials=enough.trials,
         more=max(enough.trials - design.trials, 0),
@@ -466,23 +457,14 @@ def _missing(gated: Gated, candidate: str) -> list[Message]:
     absent = [each for each in own if each is None or usable(each) is None]
     if not absent:
         return []
-    result = absent[0]
-    why = result.reason if result is not None else None
     return [
         say(
             "{absent} of {trials} trials have no score ({why}); run it again",
             absent=len(absent),
             trials=len(own),
-            why=why or say("no finite score"),
+            why=(absent[0].reason if absent[0] else None) or say("no finite score"),
         )
     ]
-
-
-def _stragglers(gated: Gated, comparison: Comparison, arm: str) -> list[_Claim]:
-    spare = interval90(comparison)[0] - math.log1p(-gated.study.gate.margin)
-    own, baselines = (gated.past.confirms_of(each) for each in (arm, gated.past.reference))
-    veto = straggler_veto(comparison, own, baselines, spare=spare)
-    return [_untold(veto)] if veto else []
 
 
 def _notes(gated: Gated) -> list[Message]:

@@ -10,8 +10,9 @@ The candidates of a search come round by round. Spends no error rate and decides
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,7 +41,6 @@ from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
-    ALIAS,
     LOOK,
     Past,
     Segment,
@@ -213,93 +213,99 @@ class Waves:
 
     def _filled(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
         """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
+        planned = self._planned(rule)
         match rule:
             case Singles():
-                return self._chosen(rule)
+                return self._chosen(rule, planned)
             case Search():
-                return self._searched(rule)
+                return self._searched(rule, planned)
             case LeaderRule():
-                return self._led(rule, self._before(rule), is_waiting=is_waiting)
+                return self._led(rule, planned, is_waiting=is_waiting)
             case _:
                 raise TypeError(rule.kind)
 
-    def _led(self, rule: LeaderRule, pool: Sequence[Profile], *, is_waiting: bool) -> FilledWave:
+    def _given(
+        self,
+        order: Iterable[Profile],
+        kept: Mapping[str, Profile],
+        *,
+        slots: int,
+        is_named: bool = False,
+    ) -> tuple[dict[str, Profile], dict[str, Message]]:
+        """Give slots to profiles in their order; return who has one, and why others have none.
+
+        Args:
+            order: the most promising first.
+            kept: those that have trials, and so their slots, by id.
+            slots: of all.
+            is_named: whether people named them, so that each one without a slot is told of.
+        """
+        key, critic = self.sweep.effective.key, self._critic()
+        ids = {profile.id for profile in self._all}
+        seen = {key(each): each.id for each in (BASELINE, *self._all, *kept.values())}
+        given: dict[str, Profile] = {}
+        refused: dict[str, Message] = {}
+        free = slots - len(kept)
+        for profile in order:
+            if len(given) == slots and not is_named:
+                break
+            if profile.id in kept:
+                given[profile.id] = kept[profile.id]
+                continue
+            why: Message | None = None
+            if profile.id in ids:
+                why = say("the sweep declares it itself")
+            elif key(profile) in seen:
+                why = say("the same settings as {profile}", profile=seen[key(profile)])
+            if (why is not None or free < 1) and not is_named:
+                continue
+            if why := why or critic(profile):
+                refused[profile.id] = why
+            elif free > 0:
+                free -= 1
+                given[profile.id] = profile
+                seen[key(profile)] = profile.id
+        return given, refused
+
+    def _led(
+        self, rule: LeaderRule, planned: Mapping[str, TrialResult], *, is_waiting: bool
+    ) -> FilledWave:
         """Return what a rule makes of the leaders of the waves before, those with trials first."""
-        planned = {name: result.trial.profile for name, result in self._planned(rule).items()}
-        kept = {profile.id: profile for profile in rule.kept(planned, pool=pool)}
+        pool = self._before(rule)
+        profiles = {name: result.trial.profile for name, result in planned.items()}
+        kept = {profile.id: profile for profile in rule.kept(profiles, pool=pool)}
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
-            own = tuple(kept.values())
-            return FilledWave(profiles=own, is_open=len(own) < rule.slots)
-        key, critic = self.sweep.effective.key, self._critic()
-        free = rule.slots - len(kept)
-        made: dict[str, Profile] = {}
-        refused: dict[str, Message] = {}
-        known = {profile.id for profile in self._all}
-        seen = set(map(key, (*self._all, ALIAS)))
-        for profile in rule.made(rule.able(leaders, pool=pool), pool=pool):
-            if len(made) == rule.slots:
-                break
-            if profile.id in known or profile.id in made:
-                continue
-            if profile.id not in kept:
-                if not free or key(profile) in seen:
-                    continue
-                if why := critic(profile):
-                    refused[profile.id] = why
-                    continue
-                free -= 1
-            made[profile.id] = kept.get(profile.id, profile)
-            seen.add(key(profile))
+            return FilledWave(profiles=tuple(kept.values()), is_open=len(kept) < rule.slots)
+        order = rule.made(rule.able(leaders, pool=pool), pool=pool)
+        given, refused = self._given(order, kept, slots=rule.slots)
         # a profile that was measured and leads no longer comes last
-        own = tuple((made | {name: kept[name] for name in kept if name not in made}).values())
-        return FilledWave(profiles=own, told=left_out(rule.wave, refused))
+        own = given | {name: kept[name] for name in kept if name not in given}
+        return FilledWave(profiles=tuple(own.values()), told=left_out(rule.wave, refused))
 
-    def _chosen(self, rule: Singles) -> FilledWave:
-        """Return the candidates that have a slot, in their order, and those that need no run."""
-        evidence, planned, why_not = self.read_evidence, self._planned(rule), self._critic()
+    def _chosen(self, rule: Singles, planned: Mapping[str, TrialResult]) -> FilledWave:
+        """Return the candidates that have a slot, in their order."""
+        evidence = self.read_evidence
         order = placed(rule, evidence)
         kept = {
-            candidate.profile.id: planned[candidate.profile.id]
+            name: planned[name].trial.profile
             for candidate in order
-            if candidate.profile.id in planned
-            and candidate.profile.same_as(planned[candidate.profile.id].trial.profile)
+            if (name := candidate.profile.id) in planned
+            and candidate.profile.same_as(planned[name].trial.profile)
         }
-        free = rule.slots - len(kept)
-        if rule.evidence and evidence is None and free > 0:
-            own = tuple(result.trial.profile for result in kept.values())
+        if rule.evidence and evidence is None and len(kept) < rule.slots:
+            own = tuple(kept.values())
             return FilledWave(profiles=own, is_open=True, awaits_evidence=True)
-        ids, key = {profile.id for profile in self._all}, self.sweep.effective.key
-        seen = {key(each): each.id for each in (BASELINE, *self._all)}
-        refused: dict[str, Message] = {}
-        chosen: list[Profile] = []
-        for number, candidate in enumerate(order, start=1):
-            profile = candidate.profile
-            if profile.id in kept:
-                chosen.append(kept[profile.id].trial.profile)
-            else:
-                if profile.id in ids:
-                    why: Message | None = say("the sweep declares it itself")
-                elif key(profile) in seen:
-                    why = say("the same settings as {profile}", profile=seen[key(profile)])
-                else:
-                    why = why_not(profile)
-                if why is not None:
-                    refused[profile.id] = why
-                    continue
-                if free <= 0:
-                    continue
-                free -= 1
-                chosen.append(_noted(candidate, number=number, of=len(order)))
-            seen.setdefault(key(profile), profile.id)
-        told = choices(
-            rule, order, evidence=evidence, chosen=[each.id for each in chosen], refused=refused
+        noted = (
+            _noted(candidate, number=number, of=len(order))
+            for number, candidate in enumerate(order, start=1)
         )
-        return FilledWave(profiles=tuple(chosen), told=told)
+        given, refused = self._given(noted, kept, slots=rule.slots, is_named=True)
+        told = choices(rule, order, evidence=evidence, chosen=given, refused=refused)
+        return FilledWave(profiles=tuple(given.values()), told=told)
 
-    def _searched(self, rule: Search) -> FilledWave:
+    def _searched(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that were measured, by rounds, and those of the next."""
-        planned = self._planned(rule)
         kept = tuple(
             found
             for name, result in planned.items()
@@ -309,9 +315,11 @@ class Waves:
             is_open = len(kept) < rule.slots
             return FilledWave(profiles=kept, is_open=is_open, is_begun=is_open)
         most = min(rule.at_once, rule.slots - len(kept))
-        asked, refused = self._next_round(rule, kept, planned, most=most)
-        own = (*kept, *asked)
-        is_open = len(asked) == most and len(own) < rule.slots
+        known = {profile.id: profile for profile in kept}
+        order = itertools.chain(kept, self._asked(rule, kept, planned, most=most))
+        given, refused = self._given(order, known, slots=len(kept) + most)
+        own = tuple(given.values())
+        is_open = len(own) == len(kept) + most and len(own) < rule.slots
         said = say(
             "{wave}: the search measured {tried} of {points} candidates; the best of them "
             "go on to fresh blocks of ordinary jobs, which alone decide",
@@ -326,40 +334,23 @@ class Waves:
             told=(*([said] if kept else ()), *left_out(rule.wave, refused)),
         )
 
-    def _next_round(
+    def _asked(
         self,
         rule: Search,
         kept: Sequence[Profile],
         planned: Mapping[str, TrialResult],
         *,
         most: int,
-    ) -> tuple[list[Profile], dict[str, Message]]:
-        """Return the candidates of the next round, and why others have no place in it."""
-        key, critic, scores = self.sweep.effective.key, self._critic(), self._scores_of(rule, kept)
-        seen = set(map(key, (*self._all, *kept, ALIAS)))
-        ids = {profile.id for profile in (*self._all, *kept)}
+    ) -> Iterator[Profile]:
+        """Yield the candidates of the next round, and more while some have no place in it."""
+        scores = self._scores_of(rule, kept)
         dropped = [e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED]
         without = {rule.names[profile.id] for profile in kept} | rule.beside(dropped, scores)
-        asked: list[Profile] = []
-        refused: dict[str, Message] = {}
-        while len(asked) < most:
-            found = rule.asked(
-                scores,
-                without=without,
-                count=most - len(asked),
-                rng_seed=f"{self.sweep.seed} {rule.wave}",
-            )
-            if not found:
-                break
+        drawn = f"{self.sweep.seed} {rule.wave}"
+        while found := rule.asked(scores, without=without, count=most, rng_seed=drawn):
             for profile in found:
                 without.add(rule.names[profile.id])
-                if profile.id in ids or key(profile) in seen:
-                    continue
-                if why := critic(profile):
-                    refused[profile.id] = why
-                    continue
-                asked.append(profile)
-        return asked, refused
+                yield profile
 
     def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
         """Return what the screen says of the candidates of a search that were measured."""

@@ -2,8 +2,8 @@
 
 Exact integer arithmetic on receive events, whose time is the arrival: a message of latency L
 microseconds that arrived at t began at t - L. Only valid messages enter a figure; the others
-are counted by kind. A host is a `slice-device` pair of ids. What the figures mean is
-`symptoms`' business.
+are counted by kind. A host is a `slice-device` pair of ids. Names and units of the figures are
+those of the JSON document. What the figures mean is `symptoms`' business.
 
 Definitions of kinds, bursts and slack: openxla/xprof, megascale and DCN slack analysis.
 """
@@ -22,169 +22,117 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.protobuf import Ints
 from pytest_xlatune.evidence.trace import ABSENT
-from pytest_xlatune.guests.megascale.traffic import IDS, Amount, Messages, Traffic, Transfer
+from pytest_xlatune.guests.megascale.traffic import IDS, Messages, Traffic, Transfer
 from pytest_xlatune.model.errors import ParseError
 
 Floats = NDArray[np.float64]
-Host = tuple[int, int]  # slice, device
 PS_OF_US, PS_OF_MS = 10**6, 10**9
 # milliseconds: nearly three hours; clocks of hosts that far apart are wrong
 _MOST_BINS = 10_000_000
-SLOW = 2  # times what others take for messages of the same size
-LEAST_MESSAGES = 5  # of a pair, to call it slow
-LEAST_SLOW_PAIRS = 2  # of a host, to call it slow: with one, the pair is
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_SLOW = 2  # times what others take for messages of the same size
+_LEAST_MESSAGES = 5  # of a pair, to call it slow
+_LEAST_SLOW_PAIRS = 2  # of a host, to call it slow: with one, the pair is
 _TAIL_FACTOR, _TAIL_US = 10, 10_000
 _SHORT_PER_MILLE = 1  # of the trace, spent mapping buffers late
-BUSY_SHARE = 0.8  # of the link rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kinds:
-    """Receive events by kind; only valid ones enter a figure."""
-
-    valid: int
-    loopback: int
-    skew: int
-    bad_key: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Microseconds of all messages, by nearest rank."""
-
-    p50: int
-    p95: int
-    p99: int
-    max: int
+_BUSY_SHARE = 0.8  # of the link rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """A maximal time with a message in flight; picoseconds after the trace's base."""
+    """A maximal time with a message in flight; microseconds after the trace's base."""
 
-    start_ps: int
-    end_ps: int
+    start_us: float
+    end_us: float
     messages: int
-    size: int
-    most: int  # in flight at once
+    bytes: int
+    max_in_flight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Messages from one device of a slice to another one's; latencies in microseconds."""
+    """Messages from one device of a slice to another one's.
 
-    source: Host
-    to: Host
+    Attributes:
+        ratio: p50 of latency over what all pairs take for that size; above 2 it is slow.
+        tail: its messages in the tail.
+    """
+
+    source: str
+    destination: str
     n: int
-    size: int
+    bytes: int
     p50_us: int
     max_us: int
-    ratio: float  # p50 of latency over what all pairs take for that size
-    tail: int  # its messages in the tail
+    ratio: float
+    tail: int
 
     @property
     def is_slow(self) -> bool:
         """Whether it takes more than twice as long, with enough messages to say so."""
-        return self.ratio > SLOW and self.n >= LEAST_MESSAGES
+        return self.ratio > _SLOW and self.n >= _LEAST_MESSAGES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Direction:
-    """What a host received, or sent: bytes, and Gbit/s in bins of 1 ms.
+@dataclass(slots=True, kw_only=True)
+class HostTraffic:
+    """What a host received (rx) and sent (tx); peaks are the most in a bin of 1 ms.
 
-    Attributes:
-        size: bytes.
-        peak: the most in a bin.
-        busy: share of the bins with traffic that are above 80 % of the link.
+    `busy` is the share of the bins with traffic, of the busier direction, above 80 % of the link.
     """
 
-    size: int = 0
-    peak: float = 0.0
+    host: str
+    rx_bytes: int = 0
+    tx_bytes: int = 0
+    rx_peak_gbit_s: float = 0.0
+    tx_peak_gbit_s: float = 0.0
     busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostTraffic:
-    """Both directions of a host."""
-
-    host: Host
-    rx: Direction
-    tx: Direction
-
-    @property
-    def busy(self) -> float:
-        """Of the busier direction."""
-        return max(self.rx.busy, self.tx.busy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mapped:
-    """Buffers that workers mapped, before and after the first program began."""
-
-    early: int
-    late: Amount
-    is_short: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Slack:
-    """The occurrences of a rendezvous on a core; picoseconds.
+    """The occurrences of a rendezvous on a core.
 
     Of an occurrence, slack is the time between the begin of its send and the begin of its recv-done
-    in which the core ran anything but transfers.
-
-    Attributes:
-        slack_ps: of each occurrence.
-        sum_stall_ps: of its send, send-done, recv and recv-done.
-        sum_observed_ps: from the begin of each send to the end of its recv-done.
+    in which the core ran anything but transfers, stall that of its own transfers, and observed the
+    time from the begin of its send to the end of its recv-done.
     """
 
     device: str
     rendezvous: str
-    slack_ps: tuple[int, ...]
-    sum_stall_ps: int
-    sum_observed_ps: int
-
-    @property
-    def n(self) -> int:
-        """How many occurrences are whole in the trace."""
-        return len(self.slack_ps)
-
-    @property
-    def mean_slack_ps(self) -> float:
-        """Mean over the occurrences."""
-        return sum(self.slack_ps) / self.n
-
-    @property
-    def mean_observed_ps(self) -> float:
-        """Mean time from the begin of a send to the end of its recv-done."""
-        return self.sum_observed_ps / self.n
+    n: int
+    min_slack_us: float
+    mean_slack_us: float
+    sum_stall_us: float
+    mean_observed_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkTraffic:
-    """All figures of a window."""
+    """All figures of a window, as the JSON document has them.
 
-    kinds: Kinds
-    size: int = 0
-    latency: Latency | None = None
-    sizes: Mapping[int, int] = field(default_factory=dict)
-    bursts: tuple[Burst, ...] = ()
-    most_pending: int = 0
-    most_pending_size: int = 0
-    peak: float = 0.0
-    hosts: tuple[HostTraffic, ...] = ()
-    pairs: tuple[Pair, ...] = ()
-    mapped: Mapped
-    copies: Amount
-    slack: tuple[Slack, ...] = ()
+    Attributes:
+        messages: receive events by kind; only valid ones enter a figure.
+        map_dma: buffers that workers mapped, before and after the first program began.
+    """
+
+    messages: Mapping[str, int]
+    bytes: int = 0
+    latency_us: Mapping[str, int | None] = field(default_factory=lambda: dict.fromkeys(_SHARES))
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    bursts: list[Burst] = field(default_factory=list)
+    pending: Mapping[str, int] = field(default_factory=lambda: {"max_messages": 0, "max_bytes": 0})
+    throughput_gbit_s: Mapping[str, float] = field(default_factory=lambda: {"peak": 0.0})
+    hosts: list[HostTraffic] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    map_dma: Mapping[str, Any]
+    memory_copies: Mapping[str, Any]
+    slack: list[Slack]
 
     @property
     def has_traffic(self) -> bool:
         """Whether anything in the traces is of the network between slices."""
-        kinds = self.kinds
-        messages = (kinds.valid, kinds.loopback, kinds.skew, kinds.bad_key, self.copies.n)
-        return any((*messages, self.slack, self.mapped.late.n))
+        events = (*self.messages.values(), self.memory_copies["n"], self.map_dma["late"])
+        return any(events) or bool(self.slack)
 
     @property
     def slow_pairs(self) -> tuple[Pair, ...]:
@@ -192,22 +140,17 @@ class NetworkTraffic:
         return tuple(pair for pair in self.pairs if pair.is_slow)
 
     @property
-    def slow_hosts(self) -> tuple[Host, ...]:
+    def slow_hosts(self) -> tuple[str, ...]:
         """The host that most of its pairs accuse, and no other pair."""
         slow = self.slow_pairs
-        found = []
-        for end in ("source", "to"):
+        hosts = []
+        for end in ("source", "destination"):
             accused = {getattr(pair, end) for pair in slow}
-            if len(slow) >= LEAST_SLOW_PAIRS and len(accused) == 1:  # every slow pair has it
+            if len(slow) >= _LEAST_SLOW_PAIRS and len(accused) == 1:  # every slow pair has it
                 (host,) = accused
                 if 2 * len(slow) > sum(getattr(pair, end) == host for pair in self.pairs):
-                    found.append(host)
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def tail_elsewhere(self) -> int:
-        """How many messages of the tail are not on slow pairs."""
-        return sum(pair.tail for pair in self.pairs if not pair.is_slow)
+                    hosts.append(host)
+        return tuple(dict.fromkeys(hosts))
 
 
 def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
@@ -218,45 +161,43 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
     Raises:
         ParseError: messages that are hours apart.
     """
-    kinds, valid = _kinds(traffic.messages)
-    slack = [each for name, ops in traffic.transfers.items() for each in slack_of(name, ops)]
-    of_messages = _message_figures(valid, link_gbit_s) if kinds.valid else {}
+    counts, valid = _kinds(traffic.messages)
+    slack = [row for device, ops in traffic.transfers.items() for row in slack_of(device, ops)]
     return NetworkTraffic(
-        kinds=kinds,
-        mapped=_mapped(traffic),
-        copies=Amount.of(traffic.copies),
-        slack=tuple(sorted(slack, key=lambda each: -each.sum_stall_ps)),
-        **of_messages,
+        messages=counts,
+        map_dma=_mapped(traffic),
+        memory_copies=_copies(traffic),
+        slack=sorted(slack, key=lambda row: -row.sum_stall_us),
+        **(_message_figures(valid, link_gbit_s) if counts["valid"] else {}),
     )
 
 
-def _kinds(found: Messages) -> tuple[Kinds, Messages]:
-    is_bad = ~found.has_label
-    for each in IDS:
-        is_bad |= getattr(found, each) == ABSENT
-    is_skew = ~is_bad & (found.latency_us <= 0)
-    is_loop = ~is_bad & ~is_skew & (found.source_slice == found.to_slice)
-    is_valid = ~(is_bad | is_skew | is_loop)
-    counts = (int(each.sum()) for each in (is_valid, is_loop, is_skew, is_bad))
-    valid, loopback, skew, bad_key = counts
-    kinds = Kinds(valid=valid, loopback=loopback, skew=skew, bad_key=bad_key)
-    return kinds, found.where(is_valid)
+def _kinds(messages: Messages) -> tuple[dict[str, int], Messages]:
+    is_bad = ~messages.has_label
+    for name in IDS:
+        is_bad |= getattr(messages, name) == ABSENT
+    is_skew = ~is_bad & (messages.latency_us <= 0)
+    is_loop = ~is_bad & ~is_skew & (messages.source_slice == messages.to_slice)
+    masks = {
+        "valid": ~(is_bad | is_skew | is_loop),
+        "loopback": is_loop,
+        "skew": is_skew,
+        "bad_key": is_bad,
+    }
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}
+    return counts, messages.where(masks["valid"])
 
 
 def _message_figures(valid: Messages, link_gbit_s: float) -> dict[str, Any]:
     end, latency = valid.end_ps, valid.latency_us
     start = end - latency * PS_OF_US
-    bursts, most, most_size = _bursts(start, end, valid.size)
     sizes, counts = np.unique(valid.size, return_counts=True)
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {
-        "size": int(valid.size.sum()),
-        "latency": Latency(**{name: int(rank(latency, share)) for name, share in shares.items()}),
-        "sizes": dict(zip(sizes.tolist(), counts.tolist(), strict=True)),
-        "bursts": bursts,
-        "most_pending": most,
-        "most_pending_size": most_size,
-        "peak": float(_rates(start, end, valid.size).max()),
+        "bytes": int(valid.size.sum()),
+        "latency_us": {name: int(rank(latency, share)) for name, share in _SHARES.items()},
+        "sizes": dict(zip(map(str, sizes.tolist()), counts.tolist(), strict=True)),
+        **_bursts(start, end, valid.size),
+        "throughput_gbit_s": {"peak": float(_rates(start, end, valid.size).max())},
         "hosts": _hosts(valid, link_gbit_s),
         "pairs": _pairs(valid),
     }
@@ -279,7 +220,7 @@ def _groups(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
         yield tuple(key), rows
 
 
-def _bursts(start: Ints, end: Ints, size: Ints) -> tuple[tuple[Burst, ...], int, int]:
+def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
     """Return bursts, and the most messages and bytes in flight.
 
     At equal times what arrives counts before what ends: touching messages are one burst.
@@ -298,11 +239,17 @@ def _bursts(start: Ints, end: Ints, size: Ints) -> tuple[tuple[Burst, ...], int,
     bytes_ = np.add.reduceat(sizes, first)
     most = np.maximum.reduceat(in_flight, first)
     columns = (time[first], time[last], counts, bytes_, most)
-    found = tuple(
-        Burst(start_ps=a, end_ps=b, messages=c, size=d, most=e)
-        for a, b, c, d, e in zip(*(column.tolist() for column in columns), strict=True)
-    )
-    return found, int(in_flight.max()), int(in_flight_size.max())
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {
+        "bursts": [
+            Burst(start_us=a / PS_OF_US, end_us=b / PS_OF_US, messages=c, bytes=d, max_in_flight=e)
+            for a, b, c, d, e in rows
+        ],
+        "pending": {
+            "max_messages": int(in_flight.max()),
+            "max_bytes": int(in_flight_size.max()),
+        },
+    }
 
 
 def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
@@ -337,28 +284,29 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     return found * 8 / 1e6  # bytes per millisecond
 
 
-def _hosts(valid: Messages, link_gbit_s: float) -> tuple[HostTraffic, ...]:
+def _name(slice_id: int, device: int) -> str:
+    return f"{slice_id}-{device}"
+
+
+def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
     start = valid.end_ps - valid.latency_us * PS_OF_US
     ends = {
         "tx": (valid.source_slice, valid.source_device),
         "rx": (valid.to_slice, valid.to_device),
     }
-    found: dict[tuple[int, ...], dict[str, Direction]] = {}
-    for name, keys in ends.items():
+    hosts: dict[tuple[int, ...], HostTraffic] = {}
+    for way, keys in ends.items():
         for host, rows in _groups(*keys):
             rates = _rates(start[rows], valid.end_ps[rows], valid.size[rows])
-            direction = Direction(
-                size=int(valid.size[rows].sum()),
-                peak=float(rates.max()),
-                busy=float((rates[rates > 0] > BUSY_SHARE * link_gbit_s).mean()),
-            )
-            found.setdefault(host, {"rx": Direction(), "tx": Direction()})[name] = direction
-    return tuple(
-        HostTraffic(host=(host[0], host[1]), **both) for host, both in sorted(found.items())
-    )
+            row = hosts.setdefault(host, HostTraffic(host=_name(*host)))
+            setattr(row, f"{way}_bytes", int(valid.size[rows].sum()))
+            setattr(row, f"{way}_peak_gbit_s", float(rates.max()))
+            is_busy = rates[rates > 0] > _BUSY_SHARE * link_gbit_s
+            row.busy = max(row.busy, float(is_busy.mean()))
+    return [row for _, row in sorted(hosts.items())]
 
 
-def _pairs(valid: Messages) -> tuple[Pair, ...]:
+def _pairs(valid: Messages) -> list[Pair]:
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
     # what others take for a size: the median of the pairs' medians, so that no pair weighs more
@@ -370,27 +318,39 @@ def _pairs(valid: Messages) -> tuple[Pair, ...]:
         expected[rows] = rank(np.array(medians[size]), 0.5)
         p50 = rank(latency[rows], 0.5)
         is_tail[rows] = latency[rows] > max(_TAIL_FACTOR * p50, p50 + _TAIL_US)
-    return tuple(
+    return [
         Pair(
-            source=(a, b),
-            to=(c, d),
+            source=_name(a, b),
+            destination=_name(c, d),
             n=len(rows),
-            size=int(valid.size[rows].sum()),
+            bytes=int(valid.size[rows].sum()),
             p50_us=int(rank(latency[rows], 0.5)),
             max_us=int(latency[rows].max()),
             ratio=float(rank(latency[rows] / expected[rows], 0.5)),
             tail=int(is_tail[rows].sum()),
         )
         for (a, b, c, d), rows in _groups(*ends)
-    )
+    ]
 
 
-def _mapped(traffic: Traffic) -> Mapped:
+def _copies(traffic: Traffic) -> dict[str, Any]:
+    us = sum(event.ps for event in traffic.copies) / PS_OF_US
+    size = sum(event.size for event in traffic.copies)
+    return {"n": len(traffic.copies), "us": us, "bytes": size}
+
+
+def _mapped(traffic: Traffic) -> dict[str, Any]:
     first = traffic.first_module_ps
-    late = Amount.of(e for e in traffic.mapped if first is not None and e.start_ps > first)
+    late = [event for event in traffic.mapped if first is not None and event.start_ps > first]
+    late_ps = sum(event.ps for event in late)
     span_ps = traffic.span_ps[1] - traffic.span_ps[0]
-    is_short = late.n > 0 and late.ps * 1000 > span_ps * _SHORT_PER_MILLE
-    return Mapped(early=len(traffic.mapped) - late.n, late=late, is_short=is_short)
+    return {
+        "early": len(traffic.mapped) - len(late),
+        "late": len(late),
+        "late_us": late_ps / PS_OF_US,
+        "late_bytes": sum(event.size for event in late),
+        "shortage": bool(late) and late_ps * 1000 > span_ps * _SHORT_PER_MILLE,
+    }
 
 
 @dataclass(slots=True)
@@ -425,21 +385,26 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
                 mine[-1].recv_done = op
         elif op.kind == "recv":
             early[op.rendezvous] = op.ps
-    found = []
-    for rendezvous, each in occurrences.items():
-        whole = [(o.send, done, o.stall_ps) for o in each if (done := o.recv_done) is not None]
-        slack = []
-        for send, done, _ in whole:
+    rows = []
+    for rendezvous, begun in occurrences.items():
+        complete = [(o.send, done, o.stall_ps) for o in begun if (done := o.recv_done) is not None]
+        if not complete:
+            continue
+        slack_ps = []
+        for send, done, _ in complete:
             low, high = (bisect_left(starts, t) for t in (send.start_ps, done.start_ps))
-            slack.append(done.start_ps - send.start_ps - (before[high] - before[low]))
-        if whole:
-            found.append(
-                Slack(
-                    device=device,
-                    rendezvous=rendezvous,
-                    slack_ps=tuple(slack),
-                    sum_stall_ps=sum(stall_ps for *_, stall_ps in whole),
-                    sum_observed_ps=sum(d.start_ps + d.ps - s.start_ps for s, d, _ in whole),
-                )
+            slack_ps.append(done.start_ps - send.start_ps - (before[high] - before[low]))
+        n = len(complete)
+        observed_ps = sum(done.start_ps + done.ps - send.start_ps for send, done, _ in complete)
+        rows.append(
+            Slack(
+                device=device,
+                rendezvous=rendezvous,
+                n=n,
+                min_slack_us=min(slack_ps) / PS_OF_US,
+                mean_slack_us=sum(slack_ps) / n / PS_OF_US,
+                sum_stall_us=sum(stall_ps for *_, stall_ps in complete) / PS_OF_US,
+                mean_observed_us=observed_ps / n / PS_OF_US,
             )
-    return found
+        )
+    return rows

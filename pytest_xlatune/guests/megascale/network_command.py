@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tabulate import tabulate
 
 from pytest_xlatune.cli import add_json, show, show_json
 from pytest_xlatune.evidence.trace.captures import captures_below
-from pytest_xlatune.guests.megascale.network import PS_OF_US, NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
 from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, Judgement, judge
 from pytest_xlatune.guests.megascale.traffic import read_traffic
 from pytest_xlatune.model.errors import ConfigError
@@ -25,6 +26,7 @@ _TABLES = {  # of the document -> the column that the largest are shown of
     "pairs": "p50_us",
     "slack": "sum_stall_us",
 }
+_NOT_SHOWN = {"busy", "ratio", "tail"}  # what the symptoms are judged by
 _NO_TRAFFIC = (
     "no traffic between slices: no worker of Megascale sent or received in these traces",
     "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,",
@@ -76,73 +78,15 @@ def run_network(arguments: argparse.Namespace) -> int:
 
 def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> dict[str, Any]:
     """Return the JSON document."""
-    kinds, latency, mapped, copies = network.kinds, network.latency, network.mapped, network.copies
+    figures = msgspec.to_builtins(network)
+    for row in (*figures["hosts"], *figures["pairs"]):
+        for name in _NOT_SHOWN & row.keys():
+            del row[name]
     return {
         "schema": SCHEMA,
-        "messages": {
-            each: getattr(kinds, each) for each in ("valid", "loopback", "skew", "bad_key")
-        },
-        "bytes": network.size,
-        "latency_us": {each: getattr(latency, each, None) for each in ("p50", "p95", "p99", "max")},
-        "sizes": {str(size): n for size, n in network.sizes.items()},
-        "bursts": [
-            {
-                "start_us": burst.start_ps / PS_OF_US,
-                "end_us": burst.end_ps / PS_OF_US,
-                "messages": burst.messages,
-                "bytes": burst.size,
-                "max_in_flight": burst.most,
-            }
-            for burst in network.bursts
-        ],
-        "pending": {
-            "max_messages": network.most_pending,
-            "max_bytes": network.most_pending_size,
-        },
-        "throughput_gbit_s": {"peak": network.peak},
-        "hosts": [
-            {
-                "host": _host(traffic.host),
-                "rx_bytes": traffic.rx.size,
-                "tx_bytes": traffic.tx.size,
-                "rx_peak_gbit_s": traffic.rx.peak,
-                "tx_peak_gbit_s": traffic.tx.peak,
-            }
-            for traffic in network.hosts
-        ],
-        "pairs": [
-            {
-                "source": _host(pair.source),
-                "destination": _host(pair.to),
-                "n": pair.n,
-                "bytes": pair.size,
-                "p50_us": pair.p50_us,
-                "max_us": pair.max_us,
-            }
-            for pair in network.pairs
-        ],
-        "slow_pairs": [[_host(pair.source), _host(pair.to)] for pair in network.slow_pairs],
-        "slow_hosts": [_host(each) for each in network.slow_hosts],
-        "map_dma": {
-            "early": mapped.early,
-            "late": mapped.late.n,
-            "late_us": mapped.late.ps / PS_OF_US,
-            "late_bytes": mapped.late.size,
-            "shortage": mapped.is_short,
-        },
-        "memory_copies": {"n": copies.n, "us": copies.ps / PS_OF_US, "bytes": copies.size},
-        "slack": [
-            {
-                "device": slack.device,
-                "rendezvous": slack.rendezvous,
-                "n": slack.n,
-                "min_slack_us": min(slack.slack_ps) / PS_OF_US,
-                "mean_slack_us": slack.mean_slack_ps / PS_OF_US,
-                "sum_stall_us": slack.sum_stall_ps / PS_OF_US,
-                "mean_observed_us": slack.mean_observed_ps / PS_OF_US,
-            }
-            for slack in network.slack
-        ],
+        **figures,
+        "slow_pairs": [[pair.source, pair.destination] for pair in network.slow_pairs],
+        "slow_hosts": list(network.slow_hosts),
         "symptoms": [
             {
                 "symptom": judgement.symptom,
@@ -177,7 +121,3 @@ def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iter
 
 def _shown(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _host(host: tuple[int, int]) -> str:
-    return f"{host[0]}-{host[1]}"

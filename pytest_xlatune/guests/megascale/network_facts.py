@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_xlatune.evidence import CaptureFacts
-from pytest_xlatune.guests.megascale.network import PS_OF_MS, NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
 from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, judge
 from pytest_xlatune.guests.megascale.traffic import read_traffic
 
@@ -43,14 +43,15 @@ def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
     if not any(_MARK in path.read_bytes() for path in files):
         return None
     found = measure(read_traffic(files), link_gbit_s=LINK_GBIT_S)
-    return found if found.kinds.valid or found.slack else None
+    return found if found.messages["valid"] or found.slack else None
 
 
 def _fact(found: NetworkTraffic) -> str:
-    latency = found.latency
-    told = f"p50 {latency.p50} us, max {latency.max} us" if latency else "no latency"
+    latency = found.latency_us
+    valid = found.messages["valid"]
+    told = f"p50 {latency['p50']} us, max {latency['max']} us" if valid else "no latency"
     return (
-        f"network: {found.kinds.valid} messages between slices, {found.size} bytes, {told}, "
+        f"network: {valid} messages between slices, {found.bytes} bytes, {told}, "
         f"stall of transfers {_stall_ms(found):.3f} ms; symptoms: "
         f"{', '.join(_symptoms(found)) or 'none'}"
     )
@@ -58,14 +59,14 @@ def _fact(found: NetworkTraffic) -> str:
 
 def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
     """Yield what moved: latency, bytes, stall and slack of transfers, symptoms."""
-    old, new = before.latency, after.latency
-    if old and new:
+    old, new = before.latency_us, after.latency_us
+    if before.messages["valid"] and after.messages["valid"]:
         yield (
-            f"messages between slices: p50 of latency {old.p50} -> {new.p50} us, "
-            f"p99 {old.p99} -> {new.p99} us"
+            f"messages between slices: p50 of latency {old['p50']} -> {new['p50']} us, "
+            f"p99 {old['p99']} -> {new['p99']} us"
         )
-    if before.size != after.size:
-        yield f"bytes between slices: {before.size} -> {after.size}"
+    if before.bytes != after.bytes:
+        yield f"bytes between slices: {before.bytes} -> {after.bytes}"
     if before.slack and after.slack:
         yield f"stall of transfers: {_stall_ms(before):.3f} -> {_stall_ms(after):.3f} ms in all"
         yield f"least slack of a transfer: {_least_ms(before):.3f} -> {_least_ms(after):.3f} ms"
@@ -84,8 +85,8 @@ def _symptoms(found: NetworkTraffic) -> list[str]:
 
 
 def _stall_ms(found: NetworkTraffic) -> float:
-    return sum(slack.sum_stall_ps for slack in found.slack) / PS_OF_MS
+    return sum(slack.sum_stall_us for slack in found.slack) / 1000
 
 
 def _least_ms(found: NetworkTraffic) -> float:
-    return min(min(slack.slack_ps) for slack in found.slack) / PS_OF_MS
+    return min(slack.min_slack_us for slack in found.slack) / 1000

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_xlatune.guests.megascale.network import (
-    PS_OF_MS,
-    PS_OF_US,
-    NetworkTraffic,
-    Pair,
-    Slack,
-)
+from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair, Slack
 from pytest_xlatune.model.text import counted
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s a host, as xprof assumes
@@ -36,23 +30,23 @@ class Judgement:
 
 def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ...]:
     """Return a verdict on each symptom, in the order of the procedure."""
-    late, copies, n = network.mapped.late, network.copies, network.kinds.valid
-    far, skew = network.tail_elsewhere, network.kinds.skew
+    late, copies = network.map_dma, network.memory_copies
+    n, skew = network.messages["valid"], network.messages["skew"]
+    far = sum(pair.tail for pair in network.pairs if not pair.is_slow)
     doubt = ""
     if skew > _SKEW * (n + skew):
         doubt = "; more than 1 % of the messages have no latency: the clocks of hosts disagree"
-    busiest = max(network.hosts, key=lambda each: each.busy, default=None)
+    busiest = max(network.hosts, key=lambda host: host.busy, default=None)
     bandwidth = "no traffic"
     if busiest is not None:
-        name = "{}-{}".format(*busiest.host)
         share = f"{100 * busiest.busy:.1f} %"
-        bandwidth = f"host {name} is above 80 % of {link_gbit_s:g} Gbit/s in {share}"
+        bandwidth = f"host {busiest.host} is above 80 % of {link_gbit_s:g} Gbit/s in {share}"
     tight = [
         slack
         for slack in network.slack
-        if slack.mean_slack_ps <= _NEAR_ZERO * slack.mean_observed_ps
+        if slack.mean_slack_us <= _NEAR_ZERO * slack.mean_observed_us
     ]
-    slow_hosts = ", ".join(f"{a}-{b}" for a, b in network.slow_hosts)
+    slow_hosts = ", ".join(network.slow_hosts)
     slow_pairs = network.slow_pairs if not slow_hosts else ()
     one_host = f"all slow pairs have {slow_hosts}" if slow_hosts else ""
     one_pair = "; ".join(map(_pair, slow_pairs[:4]))
@@ -61,18 +55,19 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
     return (
         Judgement(
             "buffers",
-            network.mapped.is_short,
-            f"{counted(late.n, 'buffer')} mapped after the first program began, {late.size} bytes, "
-            f"{late.ps / PS_OF_MS:.3f} ms; a shortage is more than 0.1 % of the trace",
-            _RAISE.format(late.size),
+            late["shortage"],
+            f"{counted(late['late'], 'buffer')} mapped after the first program began, "
+            f"{late['late_bytes']} bytes, {late['late_us'] / 1000:.3f} ms; a shortage is more than "
+            "0.1 % of the trace",
+            _RAISE.format(late["late_bytes"]),
         ),
         Judgement(
             "copies",
-            copies.n > 0,
-            f"memory copied {counted(copies.n, 'time')} by workers, {copies.size} bytes, "
-            f"{copies.ps / PS_OF_MS:.3f} ms, {100 * copies.n / n if n else 0.0:.1f} for 100 "
+            copies["n"] > 0,
+            f"memory copied {counted(copies['n'], 'time')} by workers, {copies['bytes']} bytes, "
+            f"{copies['us'] / 1000:.3f} ms, {100 * copies['n'] / n if n else 0.0:.1f} for 100 "
             "messages; transfers need none",
-            _RAISE.format(copies.size),
+            _RAISE.format(copies["bytes"]),
         ),
         Judgement(
             "latency_tail",
@@ -118,10 +113,9 @@ def _slack(network: NetworkTraffic, tight: list[Slack]) -> str:
     return (
         f"{len(tight)} of {len(network.slack)} rendezvous with slack below 10 % of their time; "
         f"the worst is {worst.rendezvous} on {worst.device}: "
-        f"{worst.mean_slack_ps / PS_OF_US:.1f} us of {worst.mean_observed_ps / PS_OF_US:.1f} us"
+        f"{worst.mean_slack_us:.1f} us of {worst.mean_observed_us:.1f} us"
     )
 
 
-def _pair(each: Pair) -> str:
-    (a, b), (c, d) = each.source, each.to
-    return f"{a}-{b} to {c}-{d} takes {each.ratio:.1f} times what others take"
+def _pair(pair: Pair) -> str:
+    return f"{pair.source} to {pair.destination} takes {pair.ratio:.1f} times what others take"

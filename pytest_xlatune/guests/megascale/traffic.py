@@ -72,21 +72,6 @@ class Messages:
 _COLUMNS = tuple(Messages.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """Some events: how many, how long, how many bytes."""
-
-    n: int = 0
-    ps: int = 0
-    size: int = 0
-
-    @classmethod
-    def of(cls, events: Iterable[WorkerEvent]) -> Amount:
-        """Return what events are together."""
-        found = list(events)
-        return cls(n=len(found), ps=sum(e.ps for e in found), size=sum(e.size for e in found))
-
-
 class WorkerEvent(NamedTuple):
     """One event of a worker: its start, its duration and its bytes."""
 

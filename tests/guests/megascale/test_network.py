@@ -99,9 +99,9 @@ def test_a_tail_is_told_by_pair(tmp_path: Path) -> None:
     for each in late:
         each.latency_us += 200_000
     network = network_of(tmp_path, Made(messages=messages))
-    told = {(each.source, each.to): each.tail for each in network.pairs if each.tail}
+    told = {(pair.source, pair.destination): pair.tail for pair in network.pairs if pair.tail}
     assert sum(told.values()) == len(late)
-    assert set(told) == {(m.source, m.to) for m in late}
+    assert set(told) == {(name(m.source), name(m.to)) for m in late}
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -313,4 +313,4 @@ def test_messages_that_enter_no_figure_are_traffic_all_the_same(tmp_path: Path) 
     for latency_us, to in ((0, (1, 0)), (7, (0, 1))):  # of clocks that differ, within a slice
         within = Message(end_ns=9 * MS, latency_us=latency_us, source=(0, 0), to=to, size=64)
         network = network_of(tmp_path, Made(messages=[within]))
-        assert (network.kinds.valid, network.has_traffic) == (0, True)
+        assert (network.messages["valid"], network.has_traffic) == (0, True)

@@ -12,7 +12,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,10 +21,6 @@ from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.redact import brief, hide, secrets_said
 
 _T = TypeVar("_T")
-# A dataclass, then a Struct, for a keyword that is not given:
-#   __init__() missing 1 required keyword-only argument: 'model_tag'
-#   Missing required argument 'model_tag'
-_MISSING = re.compile(r"(?i)missing (?:\d+ )?required [\w -]*arguments?:? '(?P<name>\w+)'")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TERMS: dict[Any, str] = {
     str: "a text",
@@ -66,19 +61,18 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
 
 
 def _told(cls: Any, what: str, make: Callable[..., Any], *args: Any, **said: Any) -> Any:
+    names, where = names_of(cls), f"{cls.__name__}(...)"
+    for name in said:
+        if name not in names:
+            raise ConfigError.unknown("keyword", name, valid=names, where=where)
+    for name in _required(cls):
+        if name not in said and name not in names[: len(args)]:
+            raise ConfigError(f"{where}: {name} is missing; write {name}=...")
     try:
         return make(*args, **said)
     except ConfigError as error:
         raise told_without(error, *args, said) from None
-    except (TypeError, AttributeError) as error:
-        names, where = names_of(cls), f"{cls.__name__}(...)"
-        unknown = next((each for each in said if each not in names), None)
-        if unknown is not None:
-            raise ConfigError.unknown("keyword", unknown, valid=names, where=where) from None
-        missing = _MISSING.search(str(error))
-        if missing and missing["name"] in names and missing["name"] not in said:
-            absent = missing["name"]
-            raise ConfigError(f"{where}: {absent} is missing; write {absent}=...") from None
+    except (TypeError, AttributeError):
         try:
             _check_each(cls, said, what=what)
         except ConfigError as told:
@@ -86,6 +80,7 @@ def _told(cls: Any, what: str, make: Callable[..., Any], *args: Any, **said: Any
         raise
 
 
+@functools.cache
 def names_of(cls: Any) -> tuple[str, ...]:
     """Return the names of the fields that a class is made of."""
     if issubclass(cls, msgspec.Struct):
@@ -93,9 +88,17 @@ def names_of(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls) if field.init)
 
 
-def check_kinds(
-    declared: object, *, what: str, named: Mapping[str, type] = MappingProxyType({})
-) -> None:
+@functools.cache
+def _required(cls: Any) -> tuple[str, ...]:
+    """Return the names of the fields without a default."""
+    if issubclass(cls, msgspec.Struct):
+        return tuple(field.name for field in msgspec.structs.fields(cls) if field.required)
+    fields = (field for field in dataclasses.fields(cls) if field.init)
+    none = dataclasses.MISSING
+    return tuple(f.name for f in fields if f.default is none and f.default_factory is none)
+
+
+def check_kinds(declared: object, *, what: str) -> None:
     """Refuse an attribute whose value is not of its annotated kind.
 
     Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
@@ -104,25 +107,17 @@ def check_kinds(
     Args:
         declared: a Struct, or an instance of a dataclass; any other is left alone.
         what: how messages call it, e.g. "sweep 'pp8'".
-        named: classes that its annotations name without loading them.
 
     Raises:
         ConfigError: names the first wrong one, the value and the expected kind.
     """
     cls: Any = type(declared)
     if dataclasses.is_dataclass(cls) or isinstance(declared, msgspec.Struct):
-        said = {name: getattr(declared, name) for name in names_of(cls)}
-        _check_each(cls, said, what=what, named=named)
+        _check_each(cls, {name: getattr(declared, name) for name in names_of(cls)}, what=what)
 
 
-def _check_each(
-    cls: Any,
-    said: Mapping[str, Any],
-    *,
-    what: str,
-    named: Mapping[str, type] = MappingProxyType({}),
-) -> None:
-    for name, kind in _kinds(cls, tuple(named.items())).items():
+def _check_each(cls: Any, said: Mapping[str, Any], *, what: str) -> None:
+    for name, kind in _kinds(cls).items():
         if name in said:
             _check(kind, said[name], where=f"{what}: {name}")
 
@@ -134,9 +129,9 @@ def told_without(error: ConfigError, *said: object) -> ConfigError:
 
 
 @functools.cache
-def _kinds(cls: Any, named: tuple[tuple[str, type], ...]) -> dict[str, Any]:
+def _kinds(cls: Any) -> dict[str, Any]:
     try:
-        hints = typing.get_type_hints(cls, localns=dict(named))
+        hints = typing.get_type_hints(cls)
     except NameError:  # a launcher of the user's own may name types for its checker alone
         return {}
     return {each: hints[each] for each in names_of(cls)}

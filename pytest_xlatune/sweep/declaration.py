@@ -41,7 +41,6 @@ from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
-from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.written import check_kinds, written
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
@@ -76,9 +75,6 @@ from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import nodes_in
-
-# annotations of the groups, which name these without loading them
-_NAMED = {"Protocol": Protocol, "Resources": Resources, "RetryPolicy": RetryPolicy}
 
 # a name of a sweep, a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -137,9 +133,9 @@ class Sweep(SettingsGroup):
             check_declared(self.study, kinds=KINDS, what=f"{what}: study")
         if self.launcher is None:
             raise ConfigError(f"{what}: launcher is None; say how a trial is started")
-        check_kinds(self, what=what, named=_NAMED)
+        check_kinds(self, what=what)
         for part in ("launcher", *GROUPS):
-            check_kinds(getattr(self, part), what=f"{what}, {part}", named=_NAMED)
+            check_kinds(getattr(self, part), what=f"{what}, {part}")
         EXECUTORS.check(self.site.executor, where=f"{what}, site")
         check_kinds(self.cell.protocol, what=f"{what}, protocol")
         check_kinds(self.site.resources, what=f"{what}, resources")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, dataclass_transform
 
 import msgspec
-from msgspec import Meta, Struct, StructMeta, field, structs
+from msgspec import Meta, Struct, field, structs
 
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named, one_of_ours
@@ -29,6 +29,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.redact import command_without_secrets, shown_value
 from pytest_xlatune.model.resources import Resources, RetryPolicy
+from pytest_xlatune.model.written import Telling
 from pytest_xlatune.report.exports import formats
 
 T = TypeVar("T", bound=Struct)
@@ -235,8 +236,8 @@ def _option(group: type[Struct], name: str, hint: Any) -> Option:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class _Keywords(StructMeta):
-    """Tells a keyword that a group does not have, and one that is missing."""
+class _Keywords(Telling):
+    """Tells of a keyword that a group does not have which one has it."""
 
     def __new__(cls, *made: Any, **how: Any) -> Any:
         return super().__new__(cls, *made, **{"kw_only": True, **how})
@@ -245,9 +246,6 @@ class _Keywords(StructMeta):
         for name in said:
             if name not in cls.__struct_fields__:
                 raise _unknown(cls, name)
-        for name in cls.__struct_fields__:
-            if name not in said and name not in _defaults(cls):
-                raise ConfigError(f"{cls.__name__}(...): {name} is missing; write {name}=...")
         return super().__call__(**said)
 
 

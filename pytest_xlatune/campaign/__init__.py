@@ -44,7 +44,6 @@ from pytest_xlatune.ledger import (
     Ledger,
     Noted,
     NoteKind,
-    Spent,
     TrialEnded,
     TrialPlanned,
     versions,
@@ -716,7 +715,7 @@ class Campaign:
         new = (trial for name, trial in ids.items() if name not in self._state.trials)
         self._write(*(TrialPlanned(trial=trial) for trial in new))
 
-    def _refuse_spent(self, view: View, spent: Mapping[str, Spent], *, is_over: bool) -> None:
+    def _refuse_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
         """Tell which cells' trials break a limit; stop once all do and what flies has landed."""
         first = next(trial for trial in view.pending if trial.cell_digest in spent)
         told = Decided(

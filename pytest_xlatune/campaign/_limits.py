@@ -24,11 +24,11 @@ from pytest_xlatune.ledger import (
     AttemptIntended,
     Decided,
     LedgerEntry,
-    Spent,
     TrialPlanned,
 )
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.sweep.groups import Limits
@@ -190,8 +190,8 @@ class Spending:
         """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
         return not self.ended and limits.node_hours is not None
 
-    def exhausted(self, limits: Limits, *, cell_digest: str = "") -> Spent | None:
-        """Return the limit that another trial of this cell would break, None where it may run.
+    def exhausted(self, limits: Limits, *, cell_digest: str = "") -> Message | None:
+        """Return which limit another trial of this cell would break, None where it may run.
 
         It costs what trials cost on average, its own nodes considered, and so does each that has
         begun and not ended; before the first has ended, nothing is known and it may.
@@ -201,8 +201,14 @@ class Spending:
             return None
         used = self.node_s / _HOUR_S
         of_one_node = used / self.ended_nodes
-        each = of_one_node * self.nodes_for(cell_digest)
+        of_trial = of_one_node * self.nodes_for(cell_digest)
         begun = [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
-        if used + of_one_node * sum(map(self.nodes_for, begun)) + each <= limit:
+        if used + of_one_node * sum(map(self.nodes_for, begun)) + of_trial <= limit:
             return None
-        return Spent(limit="node-hours", used=used, of=limit, each=each)
+        return say(
+            "{used:.3g} of {of:g} node-hours are spent and a trial takes about {each:.2g}, so "
+            "no further one is submitted; --xlatune-node-hours raises it",
+            used=used,
+            of=limit,
+            each=of_trial,
+        )

@@ -64,6 +64,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.sentences import IN_BRACKETS
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
+_AS_DEPLOYED = "the cell as deployed"
 _DECIDED = "{cls}: {follows}"
 _FAULTS = "{faults:; }"
 _FAULTS_AFTER_RESUME = "; after scontrol update State=RESUME: {faults}"
@@ -195,30 +196,6 @@ class Cannot(StrEnum):
     BE_SCORED = "be-scored"
 
 
-class Spent(Record, frozen=True, kw_only=True):
-    """A limit of the sweep that another trial would probably break.
-
-    Attributes:
-        limit: its option's word, "node-hours".
-        used, of, each: hours spent, hours allowed, hours that a trial takes.
-    """
-
-    limit: str
-    used: float
-    of: float
-    each: float
-
-    @property
-    def why(self) -> Message:
-        """Why no further trial is submitted."""
-        hours = {"used": self.used, "of": self.of, "each": self.each, "limit": self.limit}
-        return say(
-            "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so "
-            "no further one is submitted; --xlatune-{limit} raises it",
-            **hours,
-        )
-
-
 class Decided(Event, frozen=True, kw_only=True):
     """What follows from an attempt, on which failure class and on which evidence.
 
@@ -239,7 +216,7 @@ class Decided(Event, frozen=True, kw_only=True):
         revived: how often its nodes were resumed without a measured trial since, where they were
             not resumed again for that; else 0.
         waited_s: seconds in the queue after which the user's patience was over.
-        spent: the limit that is used up.
+        spent: which limit another trial would break, and what raises it.
         evidence: the line of the log, or the scheduler's words.
         not_before_s: time before which the next attempt must not start; 0 is at once.
     """
@@ -256,7 +233,7 @@ class Decided(Event, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     waited_s: int = 0
-    spent: Spent | None = None
+    spent: Message | None = None
     evidence: str = ""
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = ()
@@ -276,7 +253,7 @@ class Decided(Event, frozen=True, kw_only=True):
     def why(self) -> Message | None:
         """What follows, on which class and on which evidence; None where all is well."""
         if self.spent is not None:
-            return say(_DECIDED, cls=self.cls, follows=self.spent.why)
+            return say(_DECIDED, cls=self.cls, follows=self.spent)
         follows = say(_FOLLOWS[self.next])
         told = self._trouble(follows)
         if told is not None:
@@ -345,19 +322,9 @@ class Decided(Event, frozen=True, kw_only=True):
     def _of_reference(self, found: Message) -> Message:
         """Return that the reference cannot run, or cannot be scored, and why."""
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
-        if self.arm:
-            text = (
-                "the reference {arm} cannot be scored: {why}"
-                if is_scoring
-                else "the reference {arm} cannot run: {why}"
-            )
-            return say(text, arm=self.arm, why=found)
-        return say(
-            "the cell as deployed cannot be scored: {why}"
-            if is_scoring
-            else "the cell as deployed cannot run: {why}",
-            why=found,
-        )
+        arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
+        text = "{arm} cannot be scored: {why}" if is_scoring else "{arm} cannot run: {why}"
+        return say(text, arm=arm, why=found)
 
 
 class NodesPinned(Event, frozen=True, kw_only=True):

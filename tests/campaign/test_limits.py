@@ -83,7 +83,7 @@ def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
     )
     found = spending.exhausted(limits)
     assert (found is None) == (not reason)
-    assert found is None or sentence(found.why).startswith(reason)
+    assert found is None or sentence(found).startswith(reason)
 
 
 def test_before_the_first_trial_has_ended_nothing_is_known() -> None:

@@ -474,6 +474,11 @@ def _data(name: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
+def values() -> dict[str, Any]:
+    """Return what XLA, JAX and NCCL accept as values; `values.toml` says what is what."""
+    return _data("values.toml")
+
+
 def _slug(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, on for true."""
     if value in ("true", "false", ""):

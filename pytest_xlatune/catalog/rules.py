@@ -14,6 +14,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,6 +43,7 @@ from pytest_xlatune.catalog.entries import (
     release,
     retired,
     switches,
+    values,
 )
 from pytest_xlatune.model.channels import (
     CHANNELS,
@@ -314,57 +316,31 @@ def _plain_integer(case: Case) -> Iterator[str]:
             yield f"{name}={value} is read as {begins.group().strip()}, the rest is ignored{right}"
 
 
+def _type_of(flag: str) -> tuple[str, dict[str, Any]]:
+    """Return the type of a flag, and what is known of it: see `values.toml`; {} is nothing."""
+    kind = values()["kinds"].get(flag) or history().kind(flag)
+    return kind, values()["types"].get(kind, {})
+
+
 def _bad_value(case: Case) -> Iterator[str]:
-    """Yield values that XLA refuses for a type, as tried on six releases, 0.4.30 to 0.10.2."""
+    """Yield values that XLA refuses for a type."""
     for flag in case.profile.flags:
-        kind = _KINDS.get(flag.name) or history().kind(flag.name)
-        parser = _PARSED.get(kind)
+        kind, known = _type_of(flag.name)
         if flag.value is None:
             # only a switch may have no value; XLA reports any other flag without = as unknown
-            if kind == "string" or (parser and kind != "bool"):
+            if kind == "string" or (known and kind != "bool"):
                 yield f"--{flag.name} needs a value; without =... the process aborts on it"
             continue
-        if parser and not re.fullmatch(parser[0], flag.value, re.IGNORECASE):
-            yield f"--{flag.name}={flag.value:.40} ends the process; expected {parser[1]}"
+        if known and not re.fullmatch(known["pattern"], flag.value, re.IGNORECASE):
+            yield f"--{flag.name}={flag.value:.40} ends the process; expected {known['expected']}"
         elif history().refuses_word(flag.name, flag.value, case.context.jaxlib):
-            known = ", ".join(_shortest(history().flags[flag.name].words))
-            yield f"--{flag.name}={flag.value:.40} ends the process; known are {known}"
-        elif kind in _BITS and not _fits(flag.value, _BITS[kind]) and not _wraps(case):
+            words = ", ".join(_shortest(history().flags[flag.name].words))
+            yield f"--{flag.name}={flag.value:.40} ends the process; known are {words}"
+        elif "bits" in known and not _fits(flag.value, known["bits"]) and not _wraps(case):
             yield (
                 f"--{flag.name}={flag.value:.40} ends the process: it does not fit "
-                f"{_BITS[kind]} bits"
+                f"{known['bits']} bits"
             )
-
-
-# flags with a special setter, so that no option shows their type
-_KINDS = {
-    "xla_cpu_collective_call_warn_stuck_timeout_seconds": "int32",
-    "xla_gpu_executable_terminate_timeout": "int32",
-    "xla_gpu_executable_warn_stuck_timeout": "int32",
-    "xla_gpu_enable_libnvjitlink": "bool",
-    "xla_gpu_enable_triton_gemm_int4": "bool",
-    "xla_gpu_execution_terminate_timeout": "duration",
-}
-_FIGURE = (
-    r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf(?:inity)?|nan)"
-    r"|0x[0-9a-f.]+(?:p[-+]?\d+)?"
-)
-# for each type, a pattern of the values that XLA accepts, and a phrase for them; XLA refuses any
-# other value with "Couldn't interpret value"
-_PARSED = {
-    "bool": (r"true|false|0|1", "true or false"),
-    "int32": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),
-    "int64": (r"\s*[-+]?\d+", "a plain integer such as 1000000000"),
-    "float": (_FIGURE, "a number"),
-    # 1h30m     500ms     inf
-    "duration": (r"[-+]?(?:0|inf|(?:\d+\.?\d*(?:ns|us|ms|s|m|h))+)", "a time such as 30s, or inf"),
-    # each flag has other words, but none of them is a number or a word for on or off
-    "enum": (
-        r"(?!(?:true|false|yes|no|[-+]?\d[\d.]*(?:e\d+)?)$).*",
-        "one of its words: `xlatune flags show` has the default",
-    ),
-}
-_BITS = {"int32": 32, "int64": 64}
 
 
 def _shortest(words: Sequence[str]) -> list[str]:
@@ -396,12 +372,12 @@ _REFUSES_LARGE = (0, 8)  # jaxlib 0.7.2 takes such a number, 0.8.3 ends the proc
 
 def _wrapped(case: Case) -> Iterator[str]:
     for flag in case.profile.flags:
-        bits = _BITS.get(_KINDS.get(flag.name) or history().kind(flag.name))
-        is_whole = flag.value is not None and re.fullmatch(_PARSED["int64"][0], flag.value)
-        if bits and is_whole and _wraps(case) and not _fits(flag.value or "", bits):
+        _, known = _type_of(flag.name)
+        bits, value = known.get("bits"), flag.value or ""
+        is_whole = bits is not None and re.fullmatch(known["pattern"], value)
+        if bits and is_whole and _wraps(case) and not _fits(value, bits):
             yield (
-                f"--{flag.name}={flag.value:.40} is read as another number: it does not fit {bits} "
-                "bits"
+                f"--{flag.name}={value:.40} is read as another number: it does not fit {bits} bits"
             )
 
 
@@ -427,48 +403,39 @@ def _memory_fraction(case: Case) -> Iterator[str]:
 
 def _client_variable(case: Case) -> Iterator[str]:
     """Yield values that JAX refuses, or reads in a surprising way (jaxlib/xla_client.py)."""
+    of_jax = values()["jax"]
     for name, value in case.profile.env.items():
         if not value:
             continue
-        if name == _ALLOCATOR and value.lower() not in _ALLOCATORS:
-            hint = did_you_mean(value.lower(), _ALLOCATORS, cutoff=_NEAR_WORD)
-            yield f"{name}={value:.40} ends JAX; known are {', '.join(_ALLOCATORS)}{hint}"
+        if name == _ALLOCATOR and value.lower() not in of_jax["allocators"]:
+            hint = did_you_mean(value.lower(), of_jax["allocators"], cutoff=_NEAR_WORD)
+            yield f"{name}={value:.40} ends JAX; known are {', '.join(of_jax['allocators'])}{hint}"
         elif name == _PREALLOCATE and _looks_off(value):
             yield f"{name}={value} is read as true; off is false, False or 0"
-        elif name in _CLIENT_INTEGERS and not re.fullmatch(r"\s*[-+]?\d+\s*", value):
+        elif name in of_jax["integers"] and not re.fullmatch(r"\s*[-+]?\d+\s*", value):
             yield f"{name}={value:.40} ends JAX; expected a plain integer"
         elif name in history().flags:
             yield f"{name} is a flag of XLA, no variable; write --{name}={value:.40}"
-        elif name in _JAX_SWITCHES and value.lower() not in _JAX_BOOLEANS:
+        elif name in of_jax["switches"] and value.lower() not in of_jax["booleans"]:
             yield f"{name}={value:.40} ends JAX; expected true or false"
 
 
 def _looks_off(value: str) -> bool:
     """Return whether a person means off by a value that JAX reads as on: `off`, `flase`."""
     is_known = value.lower() in ("", "0", "1", "true") or value in ("false", "False")
-    return value in _LOOKS_OFF or (
+    return value in values()["jax"]["looks_off"] or (
         not is_known and bool(nearest(value.lower(), ("false",), cutoff=_NEAR_WORD))
     )
 
 
 _ALLOCATOR, _PREALLOCATE = "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"
-_ALLOCATORS = ("default", "platform", "bfc", "cuda_async", "vmm")
-_LOOKS_OFF = frozenset({"FALSE", "no", "No", "NO", "off", "Off", "OFF", "f", "F", "n", "N"})
-_CLIENT_INTEGERS = frozenset(
-    {"XLA_PYTHON_CLIENT_COLLECTIVE_MEM_SIZE_MB", "XLA_PYTHON_CLIENT_ABORT_COLLECTIVES_ON_FAILURE"}
-)
-_JAX_SWITCHES = frozenset(
-    {"JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_ENABLE_COMPILATION_CACHE", "JAX_ENABLE_PGLE"}
-    | {"JAX_DEBUG_NANS", "JAX_DEBUG_INFS"}
-)
-# as jax/_src/config.py reads a switch
-_JAX_BOOLEANS = frozenset({"y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"})
 
 
 def _library_value(case: Case) -> Iterator[str]:
     """Yield values that NCCL misreads or ignores (src/graph/tuning.cc, topo.cc, debug.cc)."""
+    ranges, multiples = values()["ranges"], values()["multiples"]
     for name, value in case.profile.env.items():
-        words, said = _TERMS.get(name), value.strip()
+        words, said = values()["words"].get(name), value.strip()
         if words is not None and said:
             # NCCL_ALGO=allreduce:ring,tree;allgather:ring     NCCL_PROTO=^LL128
             listed = re.split("[;,]", re.sub(r"\w+:", "", said).replace("^", ""))
@@ -486,14 +453,14 @@ def _library_value(case: Case) -> Iterator[str]:
                 f"have no algorithm left; begin with those of all, {name}=ring,tree;{said:.40}"
             )
         number = whole(said)
-        if name in _RANGES and number is not None and number != _UNSET:
-            low, high = _RANGES[name]
+        if name in ranges and number is not None and number != _UNSET:
+            low, high = ranges[name]
             if not low <= number <= high:
                 yield f"{name}={value:.40} is outside of {low} to {high}{_hint_of_level(name)}"
-            elif number % _MULTIPLES.get(name, 1):
-                yield f"{name}={value:.40} is no multiple of {_MULTIPLES[name]}"
-        elif name in _RANGES and words is None and said and number is None and "$" not in said:
-            low, high = _RANGES[name]
+            elif number % multiples.get(name, 1):
+                yield f"{name}={value:.40} is no multiple of {multiples[name]}"
+        elif name in ranges and words is None and said and number is None and "$" not in said:
+            low, high = ranges[name]
             yield f"{name}={value:.40} is no number; NCCL takes {low} to {high}"
 
 
@@ -509,44 +476,13 @@ def _without_algorithm(said: str) -> list[str]:
 
 
 def _hint_of_level(name: str) -> str:
-    return f"; write {', '.join(_OLD_LEVELS[:-1])} or SYS" if _TERMS.get(name) is _LEVELS else ""
+    # a greater number than that of the last, old level is read as SYS
+    return "; write LOC, PIX, PXB, PHB or SYS" if name in _LEVELS else ""
 
 
 _UNSET = -2  # how NCCL represents a number that is not set
 _COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "C2C", "P2C", "NVB", "NET", "NODE")
-_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")  # by index; a greater number is read as SYS
-_TERMS: Mapping[str, tuple[str, ...]] = {
-    "NCCL_ALGO": ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"),
-    "NCCL_PROTO": ("Simple", "LL", "LL128"),
-    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT", "ERROR", "NONE"),
-    "NCCL_LAUNCH_MODE": ("PARALLEL", "GROUP"),
-    "NCCL_DEBUG_SUBSYS": (
-        *("ALL", "ALLOC", "BOOTSTRAP", "CALL", "COLL", "ENV", "GRAPH", "INIT", "NET", "NVLS"),
-        *("P2P", "PROFILE", "PROXY", "RAS", "REG", "SHM", "TUNING", "VERBS"),
-    ),
-    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"), _LEVELS),
-}
-# from "Values accepted" in the documentation of NCCL; for InfiniBand from the bits of a field
-_RANGES: Mapping[str, tuple[int, int]] = {
-    "NCCL_IB_TIMEOUT": (1, 31),
-    "NCCL_IB_RETRY_CNT": (0, 7),
-    "NCCL_IB_SL": (0, 15),
-    "NCCL_IB_TC": (0, 255),
-    "NCCL_IB_QPS_PER_CONNECTION": (1, 128),
-    "NCCL_CROSS_NIC": (0, 2),
-    "NCCL_NVLS_ENABLE": (0, 2),
-    "NCCL_NTHREADS": (64, 640),
-    "NCCL_SOCKET_NTHREADS": (0, 16),
-    "NCCL_NSOCKS_PERTHREAD": (1, 16),
-    "NCCL_CGA_CLUSTER_SIZE": (0, 8),
-    **dict.fromkeys(("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), (1, 64)),
-    "NCCL_COMM_BLOCKING": (0, 1),
-    "NCCL_IB_PCI_RELAXED_ORDERING": (0, 2),
-    "NCCL_P2P_PXN_LEVEL": (0, 2),
-    **dict.fromkeys(("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL"), (0, len(_OLD_LEVELS) - 1)),
-}
-_MULTIPLES: Mapping[str, int] = {"NCCL_NTHREADS": 32}  # a warp; src/graph/tuning.cc, getNthreads
+_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 
 def _contradiction(case: Case) -> Iterator[str]:

@@ -153,44 +153,21 @@ class Sweep(SettingsGroup):
                 )
 
     @classmethod
-    def from_cvs(
-        cls,
-        path: str | Path,
-        *,
-        profiles: tuple[Profile, ...] = (),
-        cell: str = "",
-        cluster: str | Path | None = None,
-        values: Mapping[str, str] | None = None,
-        nodes: int | None = None,
-        runtime: str = "",
-        **settings: Any,
-    ) -> Sweep:
+    def from_cvs(cls, path: str | Path, **given: Any) -> Sweep:
         """Return the sweep over a cell of a CVS file, which is deployed there.
 
         Args:
             path: of the file.
-            profiles: tuned over it; none asks whether its thresholds are met.
-            cell: the name of one of its cells; "" is its only one.
-            cluster: a cluster file of CVS.
-            values: path of a leaf -> value in its place, where the file leaves it open.
-            nodes: how many nodes a run has.
-            runtime: of the container, in the place of the file's; `none` is no container.
-            settings: further keywords of `Sweep`: name, study, site, design, limits.
+            given: `profiles`, tuned over it (none asks whether its thresholds are met); `cell`, the
+                name of one of its cells ("" is its only one); `cluster`, a cluster file of CVS;
+                `values`, path of a leaf -> value in its place, where the file leaves it open;
+                `nodes`, how many nodes a run has; `runtime` of the container, in the place of the
+                file's (`none` is no container); and further keywords of `Sweep`.
 
         Raises:
             ConfigError: it is no CVS file, something in it is open, it has no such cell.
         """
-        return cls.of_file(
-            path,
-            launcher="cvs",
-            profiles=profiles,
-            cell=cell,
-            cluster=cluster,
-            values=values,
-            nodes=nodes,
-            runtime=runtime,
-            **settings,
-        )
+        return cls.of_file(path, launcher="cvs", **given)
 
     @classmethod
     def of_file(cls, path: str | Path, *, launcher: str, **given: Any) -> Sweep:

@@ -103,73 +103,38 @@ class _Kinds(dict[str, StudyKind]):
             return default
 
 
-_DOCUMENTS = "pytest_xlatune.report.study_documents"
-_CELL_DOCUMENT = "pytest_xlatune.report.cell_documents:cell_document"
-_OURS: dict[str, StudyKind] = {
-    "tuning": StudyKind(
-        "pytest_xlatune.studies.tuning:TuningStudy",
-        "pytest_xlatune.report.leaderboard:leaderboard",
-        "leaderboard",
-        MARKERS["tuning"],
-        asked_by_file=False,
-    ),
-    "gate": StudyKind(
-        "pytest_xlatune.studies.gate:GateStudy",
-        f"{_DOCUMENTS}:gate",
-        "gate",
-        MARKERS["gate"],
-        asked_by_file=True,
-    ),
-    "network": StudyKind(
-        "pytest_xlatune.studies.network_check:NetworkStudy",
-        _CELL_DOCUMENT,
-        "network",
-        MARKERS["network"],
-        asked_by_file=True,
-    ),
-    "nodes": StudyKind(
-        "pytest_xlatune.studies.node_check:NodeStudy",
-        _CELL_DOCUMENT,
-        "nodes",
-        MARKERS["nodes"],
-        asked_by_file=True,
-    ),
-    "batch": StudyKind(
-        "pytest_xlatune.studies.batch_size:BatchStudy",
-        _CELL_DOCUMENT,
-        "batch",
-        MARKERS["batch"],
-        asked_by_file=True,
-    ),
-    "commits": StudyKind(
-        "pytest_xlatune.studies.commit_check:CommitStudy",
-        _CELL_DOCUMENT,
-        "commits",
-        MARKERS["commits"],
-        asked_by_file=True,
-    ),
-    "calibration": StudyKind(
-        "pytest_xlatune.studies.calibration:CalibrationStudy",
-        f"{_DOCUMENTS}:calibration",
+_CELLS, _STUDIES = "cell_documents:cell_document", "study_documents"
+# kind -> its class below `studies`, the function of its document below `report`, the name of its
+# reports, whether a sweep file can ask for it
+_OURS = {
+    "tuning": ("tuning:TuningStudy", "leaderboard:leaderboard", "leaderboard", False),
+    "gate": ("gate:GateStudy", f"{_STUDIES}:gate", "gate", True),
+    "network": ("network_check:NetworkStudy", _CELLS, "network", True),
+    "nodes": ("node_check:NodeStudy", _CELLS, "nodes", True),
+    "batch": ("batch_size:BatchStudy", _CELLS, "batch", True),
+    "commits": ("commit_check:CommitStudy", _CELLS, "commits", True),
+    "calibration": (
+        "calibration:CalibrationStudy",
+        f"{_STUDIES}:calibration",
         "calibration",
-        MARKERS["calibration"],
-        asked_by_file=False,
+        False,
     ),
-    "evidence": StudyKind(
-        "pytest_xlatune.studies.evidence_run:EvidenceStudy",
-        f"{_DOCUMENTS}:evidence",
-        "evidence",
-        MARKERS["evidence"],
-        asked_by_file=False,
-    ),
-    "imported": StudyKind(
-        "pytest_xlatune.studies.imported:ImportedStudy",
-        f"{_DOCUMENTS}:imported",
-        "leaderboard",
-        asked_by_file=False,
-    ),
+    "evidence": ("evidence_run:EvidenceStudy", f"{_STUDIES}:evidence", "evidence", False),
+    "imported": ("imported:ImportedStudy", f"{_STUDIES}:imported", "leaderboard", False),
 }
-KINDS: dict[str, StudyKind] = _Kinds(_OURS)
+KINDS: dict[str, StudyKind] = _Kinds(
+    (
+        name,
+        StudyKind(
+            f"pytest_xlatune.studies.{study}",
+            f"pytest_xlatune.report.{document}",
+            file_name,
+            MARKERS.get(name, {}),
+            asked_by_file=is_asked,
+        ),
+    )
+    for name, (study, document, file_name, is_asked) in _OURS.items()
+)
 
 
 def kind_names() -> list[str]:

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_xlatune.model.text import whole
 
@@ -35,8 +35,7 @@ FILES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(NamedTuple):
     """One setting: its value ("" where it cannot be seen), whether it is as advised, the source."""
 
     name: str
@@ -77,64 +76,50 @@ def parse(text: str) -> dict[str, str]:
 
 def check(found: Mapping[str, str]) -> Iterator[Item]:
     """Yield an item for each setting."""
-    version = re.match(r"(\d{1,9})\.(\d{1,9})", found.get("jax", ""))
-    is_new = (int(version[1]), int(version[2])) >= (0, 6) if version else None
-    yield Item(
-        name="jax",
-        value=found.get("jax", ""),
-        is_good=is_new,
-        advice="0.6 or newer, and jax.distributed.initialize() in the program: the log then says "
-        "which host has the trouble",
-        source=_OPENXLA,
-    )
-    flags = found.get("XLA_FLAGS", "")
-    yield Item(
-        name="XLA_FLAGS",
-        value=flags,
-        is_good=True if "--xla_dump_to" in flags else None,
-        advice="--xla_dump_to=FOLDER, to compare programs after a mismatch (optional)",
-        source=_OPENXLA,
-    )
-    arguments = f"{flags} {found.get('LIBTPU_INIT_ARGS', '')}"
-    yield Item(
-        name="vmodule",
-        value=" ".join(re.findall(r"--vmodule=\S+", arguments)),
-        is_good=True if "real_program_continuator=1" in arguments else None,
-        advice="--vmodule=real_program_continuator=1, to log what programs do (optional)",
-        source=_OPENXLA,
-    )
-    yield _number(found, "tcp_slow_start_after_idle", lambda v: v == 0, "0")
-    qdisc = found.get("default_qdisc", "")
-    yield Item(
-        name="default_qdisc",
-        value=qdisc,
-        is_good=qdisc == "fq" if qdisc else None,
-        advice="fq",
-        source=_GOOGLE,
-    )
-    yield _number(found, "hystart_detect", lambda v: not v & 1, "without bit 1, e.g. 2")
-    yield _number(found, "tcp_rto_min_us", lambda v: v <= MOST_RTO_US, "5000 or less (Linux 6.11+)")
-    most = found.get("tcp_rmem", "").split()
-    yield Item(
-        name="tcp_rmem",
-        value=" ".join(most),
-        is_good=_judged(most[-1] if most else "", lambda v: v >= LEAST_RMEM),
-        advice="4096 41943040 314572800",
-        source=_BENCHMARKS,
-    )
-    for name, value in found.items():
-        if name.startswith("mtu.") and name != "mtu.lo":
-            is_good = _judged(value, lambda v: v >= LEAST_MTU)
-            advice = f"{LEAST_MTU} or more"
-            yield Item(name=name, value=value, is_good=is_good, advice=advice, source=_GOOGLE)
+    arguments = f"{found.get('XLA_FLAGS', '')} {found.get('LIBTPU_INIT_ARGS', '')}"
+    values = {**found, "vmodule": " ".join(re.findall(r"--vmodule=\S+", arguments))}
+    mtus = {name: _MTU for name in found if name.startswith("mtu.") and name != "mtu.lo"}
+    for name, (is_good, advice, source) in {**_SETTINGS, **mtus}.items():
+        value = " ".join(values.get(name, "").split())
+        yield Item(name, value, is_good(value), advice, source)
 
 
-def _judged(value: str, good: Callable[[int], bool]) -> bool | None:
-    number = whole(value)
-    return None if number is None else good(number)
+def _number(good: Callable[[int], bool]) -> Callable[[str], bool | None]:
+    """Return a check of the last number of a value; None where there is none."""
+
+    def check_number(value: str) -> bool | None:
+        number = whole(value.rpartition(" ")[2])
+        return None if number is None else good(number)
+
+    return check_number
 
 
-def _number(found: Mapping[str, str], name: str, good: Callable[[int], bool], advice: str) -> Item:
-    value = found.get(name, "")
-    is_good = _judged(value, good)
-    return Item(name=name, value=value, is_good=is_good, advice=advice, source=_GOOGLE)
+def _is_new_jax(version: str) -> bool | None:
+    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    return (int(numbers[1]), int(numbers[2])) >= (0, 6) if numbers else None
+
+
+# name -> whether a value is as advised (None: not seen, or a matter of choice), advice, source
+_SETTINGS: dict[str, tuple[Callable[[str], bool | None], str, str]] = {
+    "jax": (
+        _is_new_jax,
+        "0.6 or newer, and jax.distributed.initialize(): the log then says which host has trouble",
+        _OPENXLA,
+    ),
+    "XLA_FLAGS": (
+        lambda value: "--xla_dump_to" in value or None,
+        "--xla_dump_to=FOLDER, to compare programs after a mismatch (optional)",
+        _OPENXLA,
+    ),
+    "vmodule": (
+        lambda value: "real_program_continuator=1" in value or None,
+        "--vmodule=real_program_continuator=1, to log what programs do (optional)",
+        _OPENXLA,
+    ),
+    "tcp_slow_start_after_idle": (_number(lambda n: n == 0), "0", _GOOGLE),
+    "default_qdisc": (lambda value: value == "fq" if value else None, "fq", _GOOGLE),
+    "hystart_detect": (_number(lambda n: not n & 1), "without bit 1, e.g. 2", _GOOGLE),
+    "tcp_rto_min_us": (_number(lambda n: n <= MOST_RTO_US), "5000 or less (Linux 6.11+)", _GOOGLE),
+    "tcp_rmem": (_number(lambda n: n >= LEAST_RMEM), "4096 41943040 314572800", _BENCHMARKS),
+}
+_MTU = (_number(lambda n: n >= LEAST_MTU), f"{LEAST_MTU} or more", _GOOGLE)

@@ -334,7 +334,6 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
 
 
 def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the flags among words, and the variables."""
     flags: list[str] = []
     env: dict[str, str] = {}
     for word in words:

@@ -362,7 +362,6 @@ def _fits(value: str, bits: int) -> bool:
 
 
 def _wraps(case: Case) -> bool:
-    """Return whether the release takes the lowest bits of a number that is too large."""
     jaxlib = case.context.jaxlib
     return bool(jaxlib) and release(jaxlib) < _REFUSES_LARGE
 

@@ -320,7 +320,6 @@ class Decided(Event, frozen=True, kw_only=True):
         return None
 
     def _of_reference(self, found: Message) -> Message:
-        """Return that the reference cannot run, or cannot be scored, and why."""
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
         arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
         text = "{arm} cannot be scored: {why}" if is_scoring else "{arm} cannot run: {why}"

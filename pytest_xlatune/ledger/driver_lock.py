@@ -87,7 +87,6 @@ class DriverLock:
             lock.release()
 
     def _turn(self) -> FileLock:
-        """Return the lock of the turn, whose file is ours and open to whom its folder is."""
         path = secure_files.lock_path(self._folder / "turn.lock")
         if self._lock is None:
             mode = secure_files.mode_in(self._folder)

@@ -90,7 +90,6 @@ def names_of(cls: Any) -> tuple[str, ...]:
 
 @functools.cache
 def _required(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields without a default."""
     if issubclass(cls, msgspec.Struct):
         return tuple(field.name for field in msgspec.structs.fields(cls) if field.required)
     fields = (field for field in dataclasses.fields(cls) if field.init)

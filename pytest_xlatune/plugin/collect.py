@@ -24,12 +24,10 @@ from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     IS_USAGE,
-    LEFT_OUT,
     NO_TAG,
     OPENING_KEY,
     OPTIONS_KEY,
     SESSION_KEY,
-    of_sweeps,
     root_of,
     sweep_of,
 )
@@ -44,8 +42,6 @@ from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 from pytest_xlatune.tasks.plan import plan_of
-
-_LEFT_OUT_KEY = pytest.StashKey[list[str]]()  # the tests of sweeps that a worker deselects
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -204,7 +200,6 @@ def check_collected(
 
 
 def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
-    """Check that the sweep of a module can run, before any of its trials does."""
     if sweep is None:
         return
     _check_asked_waves(config)
@@ -305,16 +300,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Record that this process waits for no job, before the controller ends those that run."""
     if SESSION_KEY in session.config.stash:
         session.config.stash[SESSION_KEY].close()
-    if is_worker(session.config) and not session.items:
-        # pytest reports deselected tests only where it collects, in the workers
-        told: dict[str, object] = session.config.workeroutput  # type: ignore[attr-defined]
-        told[LEFT_OUT] = session.config.stash.get(_LEFT_OUT_KEY, [])
-
-
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Record which tests of sweeps an xdist worker deselects, for the controller's hint."""
-    if items and is_worker(items[0].config):
-        items[0].config.stash.setdefault(_LEFT_OUT_KEY, []).extend(of_sweeps(items))
 
 
 def _session_id(config: pytest.Config) -> str:

@@ -31,7 +31,6 @@ from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     EXIT,
     IS_USAGE,
-    LEFT_OUT,
     REFUSED,
     of_sweeps,
     root_of,
@@ -232,18 +231,8 @@ class Controller:
         self._status.clear()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note the tests of sweeps that are not run, for a hint where none is left."""
+        """Note the tests of sweeps that are not run, for a hint where none is left (without -n)."""
         self._left_out += of_sweeps(items)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Take the same from an xdist worker that has no test left: each collects the same."""
-        try:
-            told = node.workeroutput.get(LEFT_OUT)
-        except AttributeError:  # it ended before it said anything
-            return
-        if told and not self._left_out:
-            self._left_out = [str(each) for each in told]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""
@@ -528,7 +517,6 @@ class Controller:
                     yield f"xlatune: {error}{waits}"
 
     def _named_folders(self) -> list[Path]:
-        """Return the folders that the processes of this session use."""
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
             size = path.stat().st_size

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SWEEPS = "pytest_xlatune.sweep.declaration"  # a file that declares a sweep has imported it
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
-LEFT_OUT = "xlatune-left-out"  # the same: tests of sweeps that a worker deselected
 IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
 CLAIM = "xlatune_claim"  # set on the failure of a standard test: what it claims does not hold

@@ -74,7 +74,6 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
 
 
 def _further_options() -> Iterator[str]:
-    """Yield the options that help leaves out, as argparse would write them."""
     yield from ("", "further options (pytest-xlatune):")
     texts = {f"{option.flag}={option.metavar}": option.help for option in OPTIONS}
     texts |= {f"--{name}": text for name, (_, text) in SWITCHES.items()}

@@ -376,16 +376,11 @@ class Sweep(SettingsGroup):
         compared = declared.commits or own_commits or ""
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
         is_of_cells = self.traits.aim is Aim.RANKS
-        if is_of_cells and runs_by.names_nodes and not nodelist:
+        if (is_of_cells or others) and runs_by.names_nodes and not nodelist:
+            one = "" if is_of_cells else f", and {next(iter(others))!r} is one"
             raise ConfigError(
-                f"sweep {self.name!r} compares cells, and the scheduler might give each of them "
+                f"sweep {self.name!r} compares cells{one}: the scheduler might give each "
                 "other nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
-            )
-        if others and runs_by.names_nodes and not nodelist:
-            raise ConfigError(
-                f"sweep {self.name!r}: {next(iter(others))!r} is a cell of its own, and the "
-                "scheduler might give it other nodes than the others; name the nodes of all "
-                "(--xlatune-nodelist 'node[001-008]')"
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
@@ -419,7 +414,6 @@ class Sweep(SettingsGroup):
     def _node_slots(
         self, site: SiteSettings, nodelist: tuple[str, ...], said: UserOptions
     ) -> tuple[tuple[str, ...], ...]:
-        """Return the nodes of each slot; () where there is one."""
         if site.slots == 1:
             return ()
         where = f"sweep {self.name!r}, {site.slots} slots ({said.places.get('slots', 'its file')})"

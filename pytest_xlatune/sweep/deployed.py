@@ -222,7 +222,6 @@ def _meaning(text: str) -> list[str]:
 
 
 def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
-    """Return the deployed variables, those of the launcher's env files on top."""
     files = launcher.env_files_of(cell)
     base = {**cell.guard_variables, **cell.deployed}
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}

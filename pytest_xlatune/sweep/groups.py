@@ -82,7 +82,6 @@ def _lists(text: str) -> dict[str, list[str]]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Read `partition=long,qos=high`."""
     return {key: values[-1].strip() for key, values in _lists(text).items()}
 
 
@@ -119,7 +118,6 @@ def _step_pattern(text: str) -> str:
 
 
 def _model_tag(text: str) -> str:
-    """Read `deepseek3-671b`."""
     return Cell(model_tag=text, parallelism=Parallelism.parse("FSDP=1")).model_tag
 
 

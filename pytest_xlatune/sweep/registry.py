@@ -191,6 +191,5 @@ def _text_of(declared: Json) -> str:
 
 
 def _named(path: str) -> Any:
-    """Import what `module:name` names."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

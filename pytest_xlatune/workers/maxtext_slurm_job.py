@@ -288,7 +288,6 @@ def _open_log(job: str, workspace: Path) -> BinaryIO | None:
 
 
 def _copy(log: BinaryIO) -> bool:
-    """Copy the new part of a log; return whether there was any."""
     new = log.read()
     sys.stdout.buffer.write(new)
     sys.stdout.flush()

@@ -129,7 +129,6 @@ def devices() -> dict[str, str]:
 
 
 def _collectives() -> dict[str, str]:
-    """Return the version of NCCL or RCCL that this interpreter loads."""
     import ctypes
 
     wheels = (Path(each, "nvidia/nccl/lib/libnccl.so.2") for each in sys.path)
@@ -220,7 +219,6 @@ def _imported(script: Path) -> list[Path] | None:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Return the top-level names of all modules that are imported absolutely."""
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -339,7 +337,6 @@ def _git(top: Path, *words: str) -> str | None:
 
 
 def _head(top: Path) -> str:
-    """Read the commit of a repository where there is no git."""
     git = _folder(top)
     head = _read(git / "HEAD").strip()
     name = head.partition("ref:")[2].strip()

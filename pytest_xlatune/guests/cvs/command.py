@@ -120,7 +120,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    """Run the jobs of each cell, and write the thresholds that they show."""
     path, new = arguments.file, arguments.output
     if new.exists():
         raise ConfigError(f"{new} exists: name another file, or move it away")

@@ -226,7 +226,6 @@ _PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 def _open_items(
     leaves: tuple[Leaf, ...], source: Source, nodes: int | None, *, needs_digest: bool
 ) -> tuple[OpenItem, ...]:
-    """Return what must be filled in, of the leaves that reach a run."""
     found = []
     for leaf in leaves:
         is_nodes = leaf.path == ("config", "nnodes")
@@ -264,7 +263,6 @@ _FLAG = re.compile(r"\w+")
 
 
 def _flags_of(source: Source, *path: str) -> dict[str, str]:
-    """Return the flags of XLA of an object."""
     found = {}
     for name in source.table(*path):
         if not _FLAG.fullmatch(name):
@@ -277,7 +275,6 @@ def _flags_of(source: Source, *path: str) -> dict[str, str]:
 
 
 def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
-    """Return the keys of an object that reach MaxText, typed."""
     return {
         key: typed(source.filled(value))
         for key, value in source.table(*path).items()
@@ -351,7 +348,6 @@ def _cell(
     devices: int = _DEVICES,
     **own: Any,
 ) -> CvsCell:
-    """Return a cell, its figures checked, with its axes."""
     for key in ("per_device_batch_size", "max_target_length"):
         source.number((*at, key), maxtext.get(key))
     axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)

@@ -117,7 +117,6 @@ def _below(data: Data, *path: str) -> Data:
 
 
 def _model_of(data: Data, file: CvsFile, cell: CvsCell) -> Data:
-    """Return the keys of a model of generation 1."""
     mode = next(key for key, each in MODES.items() if each == file.mode)
     return _below(data, "model_params", mode, cell.model, cell.gpu)
 

@@ -82,8 +82,6 @@ _NO_MESSAGE = ("Please inspect the error log of these", "Full error digest:")  #
 
 @dataclass(slots=True)
 class _Launch:
-    """A launch as it is being read."""
-
     ident: int | None = None
     programs: list[LaunchedProgram] = field(default_factory=list)
     states: list[tuple[TpuState, WorkerList]] = field(default_factory=list)
@@ -384,7 +382,6 @@ class DigestBuilder:
         return kind, None if not time or time.startswith(_NEVER) else time
 
     def _old_states(self) -> Iterator[TpuState]:
-        """Yield the states of layout 0.0.11: the hosts of each pc and fingerprint."""
         groups: dict[tuple[str, str | None], list[str]] = {}
         for host, pc in self._of_host["states"].items():
             fingerprint = self._of_host["fingerprints"].get(host)

@@ -222,7 +222,6 @@ class _Reader:
     def _columns(
         self, data: bytes, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
     ) -> Iterator[tuple[Columns, Ints]]:
-        """Yield blocks of events and their starts after the base."""
         known = {value: key for key, value in strings.items()}
 
         def intern(string: str) -> int:
@@ -339,7 +338,6 @@ def _metadata(data: bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
 
 
 def _stat_text(data: bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
-    """Return the text of a stat of an event's metadata, if it is the wanted one."""
     ident, value = read_stat(data, *part)
     if wanted is None or ident != wanted or value is None:
         return ""

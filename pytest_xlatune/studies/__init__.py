@@ -365,7 +365,7 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
         kind: of its entry in the registry.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
 
     @abstractmethod
     def study(self, asked: Asked) -> Study:

@@ -14,6 +14,7 @@ answer too. This module must not know git, executors or logs.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -386,16 +387,19 @@ class _CommitWalk(CellWalk[CommitStudy]):
 # --- a search ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Sides:
-    """Two commits whose runs stood in pairs: their log scores, a loss being a rise."""
+    """Two commits whose runs stood in pairs: their log scores, a loss being a rise.
+
+    The runs of other commits may tell the noise as well.
+    """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
+    noise: tuple[tuple[float, ...], ...] = ()
 
     @property
     def is_enough(self) -> bool:
-        """Whether both have runs that can be compared."""
         return min(len(self.before), len(self.after)) >= _MIN_EACH
 
     @property
@@ -404,23 +408,19 @@ class _Sides:
 
     @property
     def spread(self) -> tuple[float, int]:
-        """Sum of squares within the sides, and its degrees of freedom."""
-        sides = (self.before, self.after)
-        squares = math.fsum((value - fmean(side)) ** 2 for side in sides for value in side)
-        return squares, len(self.before) + len(self.after) - 2
+        """Standard deviation of one run, and its degrees of freedom."""
+        groups = (self.before, self.after, *self.noise)
+        squares = math.fsum((value - fmean(runs)) ** 2 for runs in groups for value in runs)
+        df = sum(map(len, groups)) - len(groups)
+        return max(math.sqrt(squares / df), _LEAST_SIGMA), df
 
-    def error(self, beside: _Sides | None = None) -> tuple[float, int]:
-        """Return the error of the rise, its noise pooled with others', and degrees of freedom."""
-        squares, df = self.spread
-        if beside is not None:
-            squares, df = squares + beside.spread[0], df + beside.spread[1]
-        variance = max(squares / df, _LEAST_SIGMA**2)
-        return math.sqrt(variance * (1 / len(self.before) + 1 / len(self.after))), df
+    @property
+    def error(self) -> float:
+        return self.spread[0] * math.sqrt(1 / len(self.before) + 1 / len(self.after))
 
-    def reach(self, level: float, beside: _Sides | None = None) -> float:
+    def reach(self, level: float) -> float:
         """Return how far the rise may be off, one-sided."""
-        error, df = self.error(beside)
-        return t_quantile(level, df) * error
+        return t_quantile(level, self.spread[1]) * self.error
 
     @property
     def is_shown(self) -> bool:
@@ -435,7 +435,7 @@ class _Sides:
     @property
     def is_open(self) -> bool:
         """Whether more pairs may show a change: they lean that way, and 1 % is not excluded."""
-        leans = self.estimate > LEANS * self.error()[0]
+        leans = self.estimate > LEANS * self.error
         return not self.is_shown and leans and self.ceiling >= LEAST
 
 
@@ -490,8 +490,9 @@ class _Halving(_CommitWalk):
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
             self.run(self.fresh)
             pairs = self._sides(self.fresh, self.parent, self.suspect)
+            pairs = dataclasses.replace(pairs, noise=(self.ends.before, self.ends.after))
             if pairs.is_enough:
-                change, reach = pairs.estimate, pairs.reach(_CONFIRMED, self.ends)
+                change, reach = pairs.estimate, pairs.reach(_CONFIRMED)
                 self.confirmed = change, (change - reach, change + reach)
                 self.is_confirmed = change - reach > 0 and change >= LEAST
         is_one = self.suspect is not None and self.suspect - self.parent == 1
@@ -517,8 +518,7 @@ class _Halving(_CommitWalk):
     @property
     def sigma(self) -> float | None:
         """Standard deviation of one run within the ends; None of too few."""
-        squares, df = self.ends.spread
-        return max(math.sqrt(squares / df), _LEAST_SIGMA) if self.ends.is_enough else None
+        return self.ends.spread[0] if self.ends.is_enough else None
 
     def _before(self, at: int) -> int:
         """Return the nearest commit before one that can be measured."""
@@ -543,7 +543,7 @@ class _Halving(_CommitWalk):
         if self.confirmed is None:
             return 0.0
         rest = self.ends.estimate - self.confirmed[1][1]
-        return rest if rest > 2 * self.ends.error()[0] else 0.0
+        return rest if rest > 2 * self.ends.error else 0.0
 
     @property
     def range(self) -> tuple[int, int]:

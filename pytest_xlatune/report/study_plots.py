@@ -62,8 +62,8 @@ def pair_matrix(
 
 
 def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
-    found = change.get(frozenset((one, other))) if one != other else None
-    if found is None:
+    value = change.get(frozenset((one, other))) if one != other else None
+    if value is None:
         return Square(looks="empty", text="", said="")
-    looks = next((name for limit, name in _DEPTHS if found <= limit), "even")
-    return Square(looks=looks, text=points(found), said=plain(f"{one}-{other}: {percent(found)}"))
+    looks = next((name for limit, name in _DEPTHS if value <= limit), "even")
+    return Square(looks=looks, text=points(value), said=plain(f"{one}-{other}: {percent(value)}"))

@@ -324,15 +324,16 @@ class _Lane:
     def next_compiled(self) -> int | None:
         """The place to compile next; None once the ceiling is known, or cannot be."""
         low, high = self.compiled
-        if high - low <= 1 or any(each.fits is None for each in self.memory.values()):
+        if high - low <= 1 or any(memory.fits is None for memory in self.memory.values()):
             return None
         # what is known to fit already is followed by the next size, which proves the ceiling
         return min(max(self._expected_top(low, high), low + 1), high - 1)
 
     def _expected_top(self, low: int, high: int) -> int:
         """Return the place of the ceiling by a line through memory; the middle without one."""
-        needed = {at: each.needed_bytes for at, each in self.memory.items() if each.needed_bytes}
-        limit = next((each.limit_bytes for each in self.memory.values() if each.limit_bytes), None)
+        needed = {at: size.needed_bytes for at, size in self.memory.items() if size.needed_bytes}
+        limits = (memory.limit_bytes for memory in self.memory.values() if memory.limit_bytes)
+        limit = next(limits, None)
         if len(needed) < 2 or limit is None:  # noqa: PLR2004
             return (low + high) // 2
         first, last = sorted(sorted(needed, key=lambda at: abs(needed[at] - limit))[:2])
@@ -536,11 +537,11 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return tuple(
             _Lane(
                 sizes=study.numbers,
-                places=(own := range(first, first + count)),
+                places=(lane := range(first, first + count)),
                 tried=self.probes.keys(),
-                scores={at: self.scores[at] for at in own if at in self.scores},
-                unfit=unfit.intersection(own),
-                memory={at: self.memory[at] for at in own if at in self.memory},
+                scores={at: self.scores[at] for at in lane if at in self.scores},
+                unfit=unfit.intersection(lane),
+                memory={at: self.memory[at] for at in lane if at in self.memory},
             )
             for first in range(0, len(study.cells), count)
         )
@@ -939,8 +940,8 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     @cached_property
     def name(self) -> str:
         """The study's word, and which study it is: of another key, another name."""
-        said = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
-        return name_of(KIND, *(said if said != (PER_DEVICE, "") else ()))
+        parts = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
+        return name_of(KIND, *(parts if parts != (PER_DEVICE, "") else ()))
 
     @property
     def policy(self) -> Policy:
@@ -973,8 +974,8 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def ids(self) -> Sequence[str]:
         """An id for each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
         head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
-        own = [f"{head}-{_slug(text)}" for text in self.values]
-        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in own] or own
+        ids = [f"{head}-{_slug(text)}" for text in self.values]
+        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in ids] or ids
 
     @cached_property
     def labels(self) -> Sequence[str]:

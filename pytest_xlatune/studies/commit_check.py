@@ -211,7 +211,7 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
     def study(self, asked: Asked) -> CommitStudy:
         """Return the study of the commits of the sweep, each a cell of its own."""
         # whole-cluster loads come last: they wait for every other
-        loads = tuple(sorted(self.loads, key=lambda each: each.nodes or len(asked.cell.nodelist)))
+        loads = tuple(sorted(self.loads, key=lambda load: load.nodes or len(asked.cell.nodelist)))
         at_commits = tuple(asked.others.values())
         return CommitStudy(
             cells=tuple(load.cell(cell) for load in loads for cell in at_commits) or at_commits,
@@ -353,7 +353,7 @@ class _CommitWalk(CellWalk[CommitStudy]):
     def place_of(self, trial: Trial) -> int:
         return self.study.places[trial.cell_digest]
 
-    def told(
+    def with_losses(
         self, verdicts: Sequence[Verdict], record: CommitsRecord, pairs: Iterable[tuple[int, int]],
         *, alpha: float, notes: Iterable[Message], reference: Verdict | None = None,
     ) -> Conclusion:  # fmt: skip
@@ -442,7 +442,7 @@ class _Sides:
 class _Halving(_CommitWalk):
     """One search as far as it came, and what it shows of where the change lies."""
 
-    found = ""  # the word of the answer, once there is one
+    word = ""  # the word of the answer, once there is one
     looks: tuple[Trial, ...] = ()  # the pairs of the ends
     steps: tuple[TrialResult, ...] = ()  # the runs that halve the range
     skipped: frozenset[int] = frozenset()  # the commits that could not be measured
@@ -470,7 +470,7 @@ class _Halving(_CommitWalk):
                 self.looks += more
                 self.run(more)
         if not (self.ends.is_enough and self.ends.is_shown):
-            self.found = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
+            self.word = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
             return
         left = study.budget - len(self.looks) - 2 * PAIRS
         most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
@@ -496,7 +496,7 @@ class _Halving(_CommitWalk):
                 self.confirmed = change, (change - reach, change + reach)
                 self.is_confirmed = change - reach > 0 and change >= LEAST
         is_one = self.suspect is not None and self.suspect - self.parent == 1
-        self.found = FIRST if self.is_confirmed and is_one else RANGE
+        self.word = FIRST if self.is_confirmed and is_one else RANGE
 
     def _sides(self, trials: Sequence[Trial], before: int, after: int) -> _Sides:
         scores: dict[int, list[float]] = {before: [], after: []}
@@ -522,7 +522,7 @@ class _Halving(_CommitWalk):
 
     def _before(self, at: int) -> int:
         """Return the nearest commit before one that can be measured."""
-        return max((each for each in range(at) if each not in self.skipped), default=0)
+        return max((place for place in range(at) if place not in self.skipped), default=0)
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
         ends, sigma = self.ends, self.sigma or math.nan
@@ -557,7 +557,7 @@ class _Halving(_CommitWalk):
         return self._before(low), high
 
     def conclusion(self) -> Conclusion:
-        ids, ends, found = self.study.ids, self.ends, self.found
+        ids, ends, word = self.study.ids, self.ends, self.word
         reference = so_far(ids[0], self.by_place[0])
         if reference.n:
             reference = replace(changed(reference, 0.0), method=say(THE_REFERENCE))
@@ -566,30 +566,30 @@ class _Halving(_CommitWalk):
             reference = decided(reference, VerdictKind.INVALID, lost[0].reason or NO_SCORE)
         shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
         for at in sorted({*measured, self.last} - {0}):
-            level = self.parent if found == FIRST and at == self.suspect else 0
+            level = self.parent if word == FIRST and at == self.suspect else 0
             shown[at] = beside(self._verdict(at, reference), shown[level])
-        is_slower = found in (FIRST, RANGE)
+        is_slower = word in (FIRST, RANGE)
         first, last = (ids[at] for at in self.range) if is_slower else ("", "")
-        first = last if found == FIRST else first
+        first = last if word == FIRST else first
         change = -ends.estimate if ends.is_enough else None
-        if found == FIRST and self.confirmed is not None:
+        if word == FIRST and self.confirmed is not None:
             change = -self.confirmed[0]
         record = CommitsRecord(
             sigma=self.sigma,
-            found=found,
+            found=word,
             first=first,
             last=last,
             delta=None if change is None else relative(change),
-            excluded=-relative(-max(ends.ceiling, 0.0)) if found == NO_CHANGE else None,
+            excluded=-relative(-max(ends.ceiling, 0.0)) if word == NO_CHANGE else None,
             skipped=tuple(ids[at] for at in sorted(self.skipped)),
         )
         answer = self._answer(record)
         record = replace(record, summary=(answer,), objection=(answer,) if is_slower else ())
-        return self.told(
+        return self.with_losses(
             [verdict for at, verdict in shown.items() if at],
             record,
             ((0, at) for at in measured if at),
-            alpha=ENDS_ALPHA if found or self.belief else 0.0,
+            alpha=ENDS_ALPHA if word or self.belief else 0.0,
             notes=self._notes(),
             reference=reference,
         )
@@ -640,13 +640,13 @@ class _Halving(_CommitWalk):
         if reference.n:
             level = -fmean(ends.before) if ends.before else fmean(values)
             base = replace(changed(base, fmean(values) - level), against=say("the first commit"))
-        if at == self.suspect and self.found == FIRST and self.confirmed is not None:
+        if at == self.suspect and self.word == FIRST and self.confirmed is not None:
             change, (low, high) = self.confirmed
             text = "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
             base = changed(decided(base, VerdictKind.SLOWER), -change, (-high, -low))
             return replace(base, against=say("its parent"), method=method)
-        if at == self.last and (self.found or self.belief) and ends.is_enough:
+        if at == self.last and (self.word or self.belief) and ends.is_enough:
             middle, reach = -ends.estimate, ends.reach(_CONFIRMED)
             text = "beside the first commit in {pairs} alternating pairs"
             base = changed(base, middle, (middle - reach, middle + reach))
@@ -656,23 +656,23 @@ class _Halving(_CommitWalk):
 
     def _notes(self) -> Iterator[Message]:
         ids, ends = self.study.ids, self.ends
-        if self.found and ends.is_enough:
+        if self.word and ends.is_enough:
             text = (
                 "the ends differ by {change:percent} in {pairs} pairs; a run's noise is {sigma:.2%}"
             )
             pairs = len(ends.after)
             yield say(text, change=relative(-ends.estimate), pairs=pairs, sigma=self.sigma)
-        if self.found == RANGE and self.suspect is None:
+        if self.word == RANGE and self.suspect is None:
             text = "the budget of {budget} jobs leaves no more runs"
             yield say(text, budget=self.study.budget)
-        elif self.found == RANGE and self.suspect is not None and not self.is_confirmed:
+        elif self.word == RANGE and self.suspect is not None and not self.is_confirmed:
             text = (
                 "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not "
                 "show a loss of 1 % or more{change}"
             )
             seen = self.confirmed
-            told = say(": {change:percent}", change=relative(-seen[0])) if seen else None
-            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=told)
+            change = say(": {change:percent}", change=relative(-seen[0])) if seen else None
+            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=change)
         if self.unexplained:
             text = "about {rest:size} more than this commit explains: several commits changed it"
             yield say(text, rest=self.unexplained)
@@ -697,7 +697,8 @@ class _CommitTable(_CommitWalk):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
                 broken.setdefault(at % count, {})[models[at // count]] = None
         # commit -> the models that it broke, where they are so many that it is given up
-        self.newly_broken = {at: [*own] for at, own in broken.items() if len(own) >= BROKEN_MODELS}
+        broken_by = {at: [*names] for at, names in broken.items() if len(names) >= BROKEN_MODELS}
+        self.newly_broken = broken_by
         self.screen: list[Trial] = []
         self.before = dict[int, int]()  # place -> that of the load on the nearest commit that ran
         self.differences = dict[int, float]()  # place -> its first run against that there
@@ -742,7 +743,7 @@ class _CommitTable(_CommitWalk):
             values = {(self.place_of(e), e.block): self.value(e) for e in self._pairs(at)}
             both = [(values[at, n], values[self.before[at], n]) for n in range(1, PAIRS + 1)]
             fresh[at] = [
-                own - other for own, other in both if own is not None and other is not None
+                value - other for value, other in both if value is not None and other is not None
             ]
         return fresh
 
@@ -759,15 +760,14 @@ class _CommitTable(_CommitWalk):
         for at in range(len(self.firsts)):
             level = verdicts[self.before[at]] if at in self.before else None
             verdicts.append(beside(self._verdict(at), level))
-        told = say(
-            "{commits:+commit}: {told}", commits=self.study.commits, told=in_a_sentence(verdicts)
-        )
+        text, commits = "{commits:+commit}: {answer}", self.study.commits
+        answer = say(text, commits=commits, answer=in_a_sentence(verdicts))
         one = self.pooled[0] if self.pooled[1] else self.sigma
         sigma = None if one is None else one / math.sqrt(2)
-        record = CommitsRecord(sigma=sigma, summary=(told, *self._left_out()))
+        record = CommitsRecord(sigma=sigma, summary=(answer, *self._left_out()))
         pairs = ((before, at) for at, before in self.before.items())
         alpha = ALPHA if self.suspects else 0.0
-        return self.told(verdicts, record, pairs, alpha=alpha, notes=self._notes())
+        return self.with_losses(verdicts, record, pairs, alpha=alpha, notes=self._notes())
 
     def _left_out(self) -> Iterator[Message]:
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"

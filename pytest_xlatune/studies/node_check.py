@@ -238,8 +238,8 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         if hard := hard_errors(*runs):
             verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
         if lines := _lines(runs, FailureClass.NODE_SAID):
-            said = say("its own log says: {lines: | }", lines=at_most(3, lines))
-            verdict = replace(verdict, reasons=(*verdict.reasons, said))
+            more = say("its own log says: {lines: | }", lines=at_most(3, lines))
+            verdict = replace(verdict, reasons=(*verdict.reasons, more))
         return verdict
 
     def _of_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
@@ -307,24 +307,24 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         if self.fit is None:
             why = say("no control beside it has a score: more nodes are low than are not")
             return undecided(base, why)
-        found = compare(self.fit, base.arm, family=len(self.suspects), alpha=ALPHA)
-        if isinstance(found, NoComparison):
-            return undecided(base, found.reason)
+        pair = compare(self.fit, base.arm, family=len(self.suspects), alpha=ALPHA)
+        if isinstance(pair, NoComparison):
+            return undecided(base, pair.reason)
         method = say(
             "{rounds} rounds beside {controls:+control}, {rule}",
             rounds=self.fit.n_blocks,
             controls=len(self.controls),
-            rule=say("Dunnett" if found.method.code is MessageCode.DUNNETT else "Bonferroni"),
+            rule=say("Dunnett" if pair.method.code is MessageCode.DUNNETT else "Bonferroni"),
         )
-        base = with_comparison(base, found, kind=base.kind, reasons=())
+        base = with_comparison(base, pair, kind=base.kind, reasons=())
         base = replace(base, n=n, method=method)
         # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
-        upper = 2 * found.estimate - found.lower
-        low, high = found.ci95
+        upper = 2 * pair.estimate - pair.lower
+        low, high = pair.ci95
         if upper < LOSS_AT:
             text = "a loss of {loss:size} or more, 95 % over all suspects"
             return decided(base, VerdictKind.SLOWER, say(text, loss=-relative(upper)))
-        if found.estimate < LOSS_AT or (low < LARGE_LOSS_AT and high > LOSS_AT):
+        if pair.estimate < LOSS_AT or (low < LARGE_LOSS_AT and high > LOSS_AT):
             text = "a loss of {loss:size} is neither shown nor excluded"
             return undecided(base, say(text, loss=-relative(LOSS_AT)))
         return not_accused(base, say("low in its first run, not when run again beside controls"))

@@ -88,10 +88,10 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
         if not near and _git(repository, "rev-parse", "--is-shallow-repository") == "true\n":
             what = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
         raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {what}")
-    found = done.stdout.strip()
-    if found == _git(repository, "rev-parse", "HEAD").strip():
+    code = done.stdout.strip()
+    if code == _git(repository, "rev-parse", "HEAD").strip():
         _refuse_others(launcher, _changed(repository), where=where)
-    return found
+    return code
 
 
 def commits_of(
@@ -158,16 +158,16 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
 # --- what would run beside the files of a commit ---
 
 
-def _refuse_others(own: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
+def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
     """Refuse to start commits where other files than theirs would run, and say what to do.
 
     Raises:
         ConfigError: there is such a file.
     """
-    if found := [*files]:
-        top, named = own.repository, sentence(say("{files}", files=at_most(3, found)))
+    if named := [*files]:
+        top, listed = starter.repository, sentence(say("{files}", files=at_most(3, named)))
         raise ConfigError(
-            f"{where}: these are no commit's, and would run: {named}. Commit or stash what is "
+            f"{where}: these are no commit's, and would run: {listed}. Commit or stash what is "
             f"changed in {top}; remove a checkout that was changed (git -C {top} worktree remove "
             f"--force --force PATH), and it is made again; name files by their paths in {top}; put "
             "the folder of an installed package first (CellSettings(deployed={'PYTHONPATH': "
@@ -185,32 +185,32 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
     Raises:
         ConfigError: naming the paths or packages, and what to do.
     """
-    own = of_commits(launcher)
-    if own is None:
+    starter = of_commits(launcher)
+    if starter is None:
         return
     trial = Trial(
         cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
     )
-    spec = own.inner.launch(trial, cell)
+    spec = starter.inner.launch(trial, cell)
     texts = (*spec.argv, *spec.paths, *spec.env.values())
     others = [
         f"{led} by the name {word}"
         for word in (word for text in texts for word in re.split(r"[\s:='\"]+", text))
-        if (led := _led_by(own, word, cwd=spec.cwd)) is not None
+        if (led := _led_by(starter, word, cwd=spec.cwd)) is not None
     ]
     before = cell.deployed.get("PYTHONPATH", "").split(":")
-    if not any(Path(path).is_relative_to(own.repository) for path in before if path):
-        others += _installed(own.repository, launcher.interpreter)
-    _refuse_others(own, others, where="checkout launcher")
+    if not any(Path(path).is_relative_to(starter.repository) for path in before if path):
+        others += _installed(starter.repository, launcher.interpreter)
+    _refuse_others(starter, others, where="checkout launcher")
 
 
-def _led_by(own: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
+def _led_by(starter: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
     """Return where in the repository a word leads that does not name it; None of another word."""
-    path, top = Path(cwd or "/", word), Path(own.repository).resolve()
-    is_named = path.is_relative_to(own.repository) and ".." not in path.parts
+    path, top = Path(cwd or "/", word), Path(starter.repository).resolve()
+    is_named = path.is_relative_to(starter.repository) and ".." not in path.parts
     if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
         return None
-    led, kept = path.resolve(), {".git", *(name.strip("/") for name in own.keep)}
+    led, kept = path.resolve(), {".git", *(name.strip("/") for name in starter.keep)}
     is_inside = led.is_relative_to(top) and not kept & {*led.relative_to(top).parts[:1]}
     return led if is_inside else None
 
@@ -220,9 +220,9 @@ _PACKAGES = """\
 import importlib.metadata, json, sys
 from urllib.parse import unquote, urlparse
 for package in importlib.metadata.distributions():
-    told = json.loads(package.read_text("direct_url.json") or "{}")
-    path = unquote(urlparse(told.get("url", "")).path) + "/"
-    if "dir_info" in told and path.startswith(sys.argv[1] + "/"):
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
+    path = unquote(urlparse(origin.get("url", "")).path) + "/"
+    if "dir_info" in origin and path.startswith(sys.argv[1] + "/"):
         print("the installed package", package.metadata["Name"])
 """
 
@@ -279,17 +279,17 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         CheckoutError: one cannot be made, for a reason of its commit.
         ConfigError: for another reason, or a file of one was changed.
     """
-    own = of_commits(launcher)
-    if own is None:
+    starter = of_commits(launcher)
+    if starter is None:
         return
-    paths = {Path(own.checkout_of(cell)) for cell in cells}
+    paths = {Path(starter.checkout_of(cell)) for cell in cells}
     folder = next(iter(paths)).parent
     try:
         secure_files.make_folder(folder)
         with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
             for path in sorted(paths):
-                _make(own, path)
-            _remove_old(own.repository, folder, used=paths)
+                _make(starter, path)
+            _remove_old(starter.repository, folder, used=paths)
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
@@ -301,12 +301,12 @@ _OF_THE_MACHINE = re.compile(
 )
 
 
-def _make(own: CheckoutLauncher, path: Path) -> None:
+def _make(starter: CheckoutLauncher, path: Path) -> None:
     """Make one checkout, or find it as it was made; the lock is held."""
-    ready, repository = _mark(path), own.repository
+    ready, repository = _mark(path), starter.repository
     is_made = ready.exists() and (path / ".git").exists()
     if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
-        _refuse_others(own, _changed(str(path), new="all"), where=f"the checkout {path}")
+        _refuse_others(starter, _changed(str(path), new="all"), where=f"the checkout {path}")
         ready.touch()
         return
     _forget(repository, path)
@@ -352,9 +352,9 @@ def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
 def _git(repository: str, *words: str) -> str:
     done = _run(repository, *words)
     if done.returncode:
-        said = done.stderr.strip() or f"exit code {done.returncode}"
+        errors = done.stderr.strip() or f"exit code {done.returncode}"
         # fatal: repository '/shared/lib' does not exist
-        fatal = next((line for line in said.splitlines() if line.startswith("fatal: ")), said)
+        fatal = next((line for line in errors.splitlines() if line.startswith("fatal: ")), errors)
         raise ConfigError(f"git {words[0]} in {repository}: {fatal[-500:]}")
     return done.stdout
 

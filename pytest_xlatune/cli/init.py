@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, tried
+from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, try_command
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
@@ -78,7 +78,7 @@ def _init(arguments: argparse.Namespace) -> Output:
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
-        seen = tried(found)
+        seen = try_command(found)
         found, printed = {**seen.told, **found}, seen.said
         problems = (
             (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()

@@ -74,7 +74,7 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 
 
 def _steps(arguments: argparse.Namespace) -> Output:
-    read, problems = _read_all(arguments, has_ranks=True)
+    read, problems = _read_all(arguments)
     documents = (
         steps_of_log(
             str(each.path),
@@ -121,13 +121,9 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
     return {"schema": SCHEMA, "logs": logs}
 
 
-def _read_all(
-    arguments: argparse.Namespace, *, has_ranks: bool = False
-) -> tuple[list[Read], tuple[str, ...]]:
+def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
     """Return the logs that can be read, and why each of the others cannot."""
-    read_log = partial(
-        read_one, pattern=pattern_of(arguments), tokens=arguments.tokens, has_ranks=has_ranks
-    )
+    read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
     for path in arguments.logs:
         try:

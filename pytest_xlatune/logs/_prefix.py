@@ -18,13 +18,10 @@ class PrefixLearner:
 
     A text that is in front of three lines of MaxText, but for its digits, is a prefix. None of its
     numbers is taken for a rank.
-
-    Attributes:
-        hidden: lines that it may have hidden a setting in before it was learnt.
     """
 
     def __init__(self) -> None:
-        self.hidden: list[str] = []
+        self.hidden: list[str] = []  # lines in which it may have hidden a setting before
         self._prefix: re.Pattern[str] | None = None
         self._shapes: Counter[str] = Counter()
         self._lines = 0

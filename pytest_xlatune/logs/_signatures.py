@@ -55,7 +55,6 @@ class Signature(
     """One way in which a failure shows in a line; the fields are those of `signatures.toml`."""
 
     cls: FailureClass
-    phase: str
     action: Action
     words: tuple[str, ...]
     regex: tuple[str, ...]
@@ -169,12 +168,11 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
     # lines of MSCCL++ and of LL cutoffs in good runs say NCCL WARN
     if is_harmless(text) or _SOURCE.match(text):
         return None
-    low = text.lower()
-    known = table()
-    places = {at: low.find(word) for word, at in known.places if word in low}
-    is_last_word = _severity(evidence) == "F"
+    low, signatures = text.lower(), table().signatures
+    places = {at: low.find(word) for word, at in table().places if word in low}
+    shown = begun(evidence.strip(), EVIDENCE_CHARS)
     for at in sorted(places):
-        signature = known.signatures[at]
+        signature = signatures[at]
         # what a pattern costs can grow faster than the line: it is held to the words' surroundings
         begin = max(0, places[at] - _BEFORE_WORD)
         match = signature.pattern.search(text, begin, places[at] + _AFTER_WORD)
@@ -183,23 +181,19 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 cls=signature.cls,
                 action=signature.action,
                 line=line,
-                text=begun(evidence.strip(), EVIDENCE_CHARS),
+                text=shown,
                 detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
                 code=signature.code_of(match),
             )
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
+    if _severity(evidence) != "F":
+        return None
     # an F line without a row was no finding, although its program ends there
-    if is_last_word:
-        cls = FailureClass.FATAL_LINE
-        finding = Finding(
-            cls=cls,
-            action=cls.action or Action.RETRY,
-            line=line,
-            text=begun(evidence.strip(), EVIDENCE_CHARS),
-            detail=begun(text.strip(), EVIDENCE_CHARS),
-        )
-        return Sighting(finding, is_fatal=True)
-    return None
+    detail = begun(text.strip(), EVIDENCE_CHARS)
+    cls = FailureClass.FATAL_LINE
+    action = cls.action or Action.RETRY
+    finding = Finding(cls=cls, action=action, line=line, text=shown, detail=detail)
+    return Sighting(finding, is_fatal=True)
 
 
 def _severity(evidence: str) -> str:

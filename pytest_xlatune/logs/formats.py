@@ -28,19 +28,12 @@ _MOST_PLACES = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFinding:
-    """What a block tells.
-
-    Attributes:
-        cls: the class of the failure.
-        line: number of its first line, which the finding shows.
-        detail: the figure or name that it holds.
-        action: what it asks for; None is what its class asks for, or to be tried again.
-    """
+    """What a block tells."""
 
     cls: FailureClass
-    line: int
-    detail: str = ""
-    action: Action | None = None
+    line: int  # the number of its first line, which the finding shows
+    detail: str = ""  # the figure or name that it holds
+    action: Action | None = None  # None is what its class asks for, or to be tried again
 
 
 class BlockReader:

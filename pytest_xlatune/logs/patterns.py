@@ -28,7 +28,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.formats import LEAST_LETTERS
@@ -54,114 +54,119 @@ _BAR_TERMS = (
 # , loss=2.31      train_loss=2.3      train_loss: 2.3
 _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
-# What each trainer prints, as its own logs show it: the line, and fields that stand anywhere in it.
+
+class _Preset(NamedTuple):
+    """What a trainer prints, as its own logs show it."""
+
+    words: tuple[str, ...]  # in lower case, one of them in each line
+    pattern: str  # of a step's line
+    fields: tuple[str, ...] = ()  # which stand anywhere in it
+    total: str = ""  # of a line of no step that tells the last one's id
+
+
 PRESETS = {
     # [titan] 2026-05-18 16:04:46,338 - root - INFO - step: 14  loss:  3.24405  grad_norm:  0.83
     #   memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%       of 2024:  wps: 7,282
-    "torchtitan": (
+    # Training starts at step 1, with local batch size 8, ..., total steps 40 (warmup 8)
+    "torchtitan": _Preset(
+        ("step:", "total steps"),
         r"\bstep: *(?P<step>\d+) +loss: *(?P<loss>N)",
-        *(r"\b[tw]ps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
+        (r"\b[tw]ps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
+        r"\btotal steps (?P<total>\d+)",
     ),
     #  [2025-08-01 07:19:37] iteration        1/    5000 | consumed samples:          128 | elapsed
     #   time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | ... | lm loss:
     #   1.043863E+01 | ... | number of nan iterations:   0 |        DeepSpeed:  | elapsed time per
     #   iteration (s): 8.65 | lm loss: 2.5E+00 | tokens per gpu per second (tgs): 990.5 | TFLOPs: 8
-    "megatron-lm": (
+    # [exiting program at iteration 12] datetime: ...      an end that was asked for
+    "megatron-lm": _Preset(
+        ("elapsed time per iteration", "exiting program at iteration"),
         (
             r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
             r".*?elapsed time per iteration \((?:ms\): *(?P<ms>N)|s\): *(?P<seconds>N))"
         ),
-        *(
+        (
             r"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
             r"lm loss:? *(?P<loss>N)",
+            # of Primus since 26.5:  tokens/s/GPU inst/harmonic mean: 9641.0/9241.0
+            r"(?:\((?i:tokens/s/gpu|tgs)\)|tokens/s/GPU inst/harmonic mean): *(?P<tgs>N)",
+            r"number of nan iterations: +(?P<nans>\d+)",
         ),
-        # of Primus since 26.5:  tokens/s/GPU inst/harmonic mean: 9641.0/9241.0
-        r"(?:\((?i:tokens/s/gpu|tgs)\)|tokens/s/GPU inst/harmonic mean): *(?P<tgs>N)",
-        r"number of nan iterations: +(?P<nans>\d+)",
+        r"\[exiting program at iteration (?P<total>\d+)\]",
     ),
     # Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 |
     #   reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928
     # 1.x, a progress bar:  Epoch 0: : 100%|#| 100/100 [10:48<00:00, reduced_train_loss=0.0172,
     #   global_step=99.00, consumed_samples=25600.0, train_step_timing in s=3.130]
-    "nemo": (
+    "nemo": _Preset(
+        ("global_step",),
         (
             r"\b(?:global_step=|iteration )(?P<step>\d+)(?:\.0*, |/(?P<total>\d+) \|)"
             r"(?:.*?train_step_timing in s[:=] *(?P<seconds>N))?"
         ),
-        *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
-        r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
-        r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
+        (
+            *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
+            r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
+            r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
+        ),
     ),
     # SpmdTrainer process   0 step      200] Average step time: 1.25 seconds
-    "axlearn": (r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",),
+    # (max_step=1200)      max_step: 1200
+    "axlearn": _Preset(
+        ("average step time", "max_step"),
+        r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",
+        total=r"\bmax_step[=:] ?(?P<total>\d+)",
+    ),
     # Progress on:train 19.0it/70.0it rate:76.8s/it remaining:1:05:15 elapsed:31:40 postfix:loss=7.2
     #   of thousands:  7.08kit/10.0kit
-    "levanter": (
+    "levanter": _Preset(
+        ("progress on:",),
         (
             r"Progress on: ?train\w* (?P<step>[\d.]+)(?P<kilo>k?)it/"
             r"(?P<total>[\d.]+)(?P<kilos>k?)it rate:(?:(?P<rate>N)it/s|(?P<seconds>N)s/it|\?)"
         ),
-        r"\bloss=(?P<loss>N)",
+        (r"\bloss=(?P<loss>N)",),
     ),
     # Epoch 0:  12%|#2        | 12/100 [00:24<02:58,  0.49it/s, v_num=0, train_loss=2.30]
     # Epoch 0/9 ------ 12/100 0:00:24 • 0:02:58 0.49it/s v_num: 0 train_loss: 2.3
-    "lightning": (rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", _BAR_LOSS),
+    "lightning": _Preset(_BAR_TERMS, rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", (_BAR_LOSS,)),
     #  12%|#2        | 12/100 [00:24<02:58,  2.01s/it]
-    "hf-trainer": (rf"^ *\d+%\|[^|]*\| *{_BAR}", _BAR_LOSS),
-    # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
-    "tqdm": (rf"(?<![\d/]){_BAR}", _BAR_LOSS),
-    # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
-    "json": (r"^\W*\{(?P<step>.*)\}\W*$",),
-}
-_TERMS: Mapping[str, tuple[str, ...]] = {
-    "torchtitan": ("step:",),
-    "megatron-lm": ("elapsed time per iteration",),
-    "nemo": ("global_step",),
-    "axlearn": ("average step time",),
-    "levanter": ("progress on:",),
-    **dict.fromkeys(("lightning", "hf-trainer", "tqdm"), _BAR_TERMS),
-    "json": ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
-}
-# lines of no step that tell the last one's id, each with a word of it
-_TOTALS: Mapping[str, tuple[str, str]] = {
-    # Training starts at step 1, with local batch size 8, ..., total steps 40 (warmup 8)
-    "torchtitan": ("total steps", r"\btotal steps (?P<total>\d+)"),
     #   Total optimization steps = 1,000
-    "hf-trainer": ("total optimization steps", r"Total optimization steps = (?P<total>[\d,]+)"),
-    # [exiting program at iteration 12] datetime: ...      an end that was asked for
-    "megatron-lm": (
-        "exiting program at iteration",
-        r"\[exiting program at iteration (?P<total>\d+)\]",
+    "hf-trainer": _Preset(
+        (*_BAR_TERMS, "total optimization steps"),
+        rf"^ *\d+%\|[^|]*\| *{_BAR}",
+        (_BAR_LOSS,),
+        r"Total optimization steps = (?P<total>[\d,]+)",
     ),
-    # (max_step=1200)      max_step: 1200
-    "axlearn": ("max_step", r"\bmax_step[=:] ?(?P<total>\d+)"),
+    # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
+    "tqdm": _Preset(_BAR_TERMS, rf"(?<![\d/]){_BAR}", (_BAR_LOSS,)),
+    # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
+    "json": _Preset(
+        ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
+        r"^\W*\{(?P<step>.*)\}\W*$",
+    ),
 }
 # the last part of a name, behind `train/` or `perf/`, in lower case
-_JSON_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("step", "global_step", "_step", "iteration", "iter", "train_step"), "step"),
-    **dict.fromkeys(("seconds", "step_time", "step_time_s", "step_time_seconds"), "seconds"),
-    **dict.fromkeys(("step_seconds", "step_s", "seconds_per_step", "time_per_step"), "seconds"),
-    **dict.fromkeys(("iter_time", "iteration_time", "train_step_timing in s"), "seconds"),
-    **dict.fromkeys(("sec_per_step", "secs_per_step", "step_time_sec", "step_duration"), "seconds"),
-    **dict.fromkeys(("iter_time_s", "time_per_iteration", "end_to_end(s)"), "seconds"),
-    **dict.fromkeys(("iteration_time_ms", "iter_time_ms", "time_per_iteration_ms"), "ms"),
-    **dict.fromkeys(("iterations_per_second", "it_per_sec", "train_steps_per_second"), "rate"),
-    **dict.fromkeys(("tokens/s/device", "tokens/s/gpu", "tokens_per_second_per_chip"), "tgs"),
-    **dict.fromkeys(("tokens_per_sec_per_chip", "throughput(tps)"), "tgs"),
-    **dict.fromkeys(("tflop/s/device", "tflops_per_sec_per_gpu", "tflops_per_chip"), "tflops"),
-    **dict.fromkeys(("global_avg_loss", "loss/train"), "loss"),
-    **dict.fromkeys(("step_time_ms", "ms", "ms_per_step", "time_per_step_ms"), "ms"),
-    **dict.fromkeys(("steps_per_second", "steps_per_sec", "it_per_s", "it/s"), "rate"),
-    **dict.fromkeys(("tokens_per_second_per_device", "tokens_per_sec_per_device"), "tgs"),
-    **dict.fromkeys(("tokens_per_sec_per_gpu", "per_device_tokens_per_sec", "tgs"), "tgs"),
-    **dict.fromkeys(("tokens_per_second_per_gpu", "tps"), "tgs"),
-    **dict.fromkeys(("tflops", "per_device_tflops_per_sec", "tflops_per_device"), "tflops"),
-    **dict.fromkeys(("tflops_per_gpu", "tflops_per_sec_per_device"), "tflops"),
-    **dict.fromkeys(("mfu",), "mfu"),
-    **dict.fromkeys(("loss", "train_loss", "lm_loss", "training_loss"), "loss"),
-    **dict.fromkeys(("reduced_train_loss",), "loss"),
-    **dict.fromkeys(("total_steps", "max_steps", "num_steps", "train_iters"), "total"),
+_JSON_GROUPS: Mapping[str, str] = {
+    "step": "step global_step _step iteration iter train_step",
+    "seconds": "seconds step_time step_time_s step_time_seconds step_seconds step_s "
+    "seconds_per_step time_per_step iter_time iteration_time sec_per_step secs_per_step "
+    "step_time_sec step_duration iter_time_s time_per_iteration end_to_end(s)",
+    "ms": "iteration_time_ms iter_time_ms time_per_iteration_ms step_time_ms ms ms_per_step "
+    "time_per_step_ms",
+    "rate": "iterations_per_second it_per_sec train_steps_per_second steps_per_second "
+    "steps_per_sec it_per_s it/s",
+    "tgs": "tokens/s/device tokens/s/gpu tokens_per_second_per_chip tokens_per_sec_per_chip "
+    "throughput(tps) tokens_per_second_per_device tokens_per_sec_per_device "
+    "tokens_per_sec_per_gpu per_device_tokens_per_sec tgs tokens_per_second_per_gpu tps",
+    "tflops": "tflop/s/device tflops_per_sec_per_gpu tflops_per_chip tflops "
+    "per_device_tflops_per_sec tflops_per_device tflops_per_gpu tflops_per_sec_per_device",
+    "mfu": "mfu",
+    "loss": "global_avg_loss loss/train loss train_loss lm_loss training_loss reduced_train_loss",
+    "total": "total_steps max_steps num_steps train_iters",
 }
+_JSON_NAMES = {name: group for group, names in _JSON_GROUPS.items() for name in names.split()}
+_JSON_NAMES["train_step_timing in s"] = "seconds"
 _PER = {"ms": ("step_s", 1000), "seconds": ("step_s", 1)}
 _MOST_DIGITS = 15
 _MOST_CHARS = 4096
@@ -171,21 +176,14 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPattern:
-    """How another trainer prints a step.
+    """How another trainer prints a step."""
 
-    Attributes:
-        name: of a preset, or "own".
-        pattern: of the line.
-        words: in lower case; each such line holds one.
-        fields: patterns of figures that stand anywhere in a line that `pattern` finds.
-        total: a line of no step that tells the last one.
-    """
-
-    name: str
-    pattern: re.Pattern[str]
-    words: tuple[str, ...]
+    name: str  # of a preset, or "own"
+    pattern: re.Pattern[str]  # of the line
+    words: tuple[str, ...]  # in lower case; each such line holds one
+    # of figures that stand anywhere in a line that `pattern` finds
     fields: tuple[re.Pattern[str], ...] = ()
-    total: re.Pattern[str] | None = None
+    total: re.Pattern[str] | None = None  # of a line of no step that tells the last one
 
     @property
     def is_json(self) -> bool:
@@ -340,16 +338,16 @@ def step_pattern(said: str) -> StepPattern:
 
 
 def _preset(name: str) -> StepPattern:
+    preset = PRESETS[name]
     pattern, *fields = (
-        re.compile(re.sub(r">N\)", lambda _: f">{_NUMBER})", each)) for each in PRESETS[name]
+        re.compile(text.replace(">N)", f">{_NUMBER})")) for text in (preset.pattern, *preset.fields)
     )
-    word, total = _TOTALS.get(name, ("", ""))
     return StepPattern(
         name=name,
         pattern=pattern,
-        words=(*_TERMS[name], *([word] if word else [])),
+        words=preset.words,
         fields=tuple(fields),
-        total=re.compile(total) if total else None,
+        total=re.compile(preset.total) if preset.total else None,
     )
 
 

@@ -201,29 +201,17 @@ class Action(StrEnum):
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """One diagnosed thing about an attempt.
+    """One diagnosed thing about an attempt."""
 
-    Attributes:
-        cls: the failure class, e.g. "oom-gpu", "unknown-flag", "numerical-failure".
-        action: what it asks for.
-        line: 1-based number of the evidence line in the log; 0 where there is no line.
-        text: the evidence, at most 500 characters; "" where `why` says it.
-        detail: the figure or name in it, e.g. "171.96 GiB" or the flag's name.
-        source: which log, when an attempt has several.
-        count: how often the log says it.
-        why: what was found where no line says it; None where `text` is the evidence.
-        code: of XLA's published list of errors, e.g. "E0200"; "" without one.
-    """
-
-    cls: str
-    action: Action
-    line: int = 0
-    text: str = ""
-    detail: str = ""
-    source: str = ""
-    count: int = 1
-    why: Message | None = None
-    code: str = ""
+    cls: str  # the failure class
+    action: Action  # what it asks for
+    line: int = 0  # 1-based number of the evidence line in the log; 0 where there is no line
+    text: str = ""  # the evidence, at most 500 characters; "" where `why` says it
+    detail: str = ""  # the figure or name in it, e.g. "171.96 GiB" or the flag's name
+    source: str = ""  # which log, when an attempt has several
+    count: int = 1  # how often the log says it
+    why: Message | None = None  # what was found where no line says it
+    code: str = ""  # of XLA's published list of errors, e.g. "E0200"
 
     @property
     def said(self) -> Message | None:
@@ -265,38 +253,21 @@ CLASS_OF_STATE = {
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How one attempt ended.
+    """How one attempt ended."""
 
-    Attributes:
-        state: where the attempt stands; final in the ledger.
-        exit_code, signal: of the trainer's end; None where it never ran, or ended of the other.
-        nodes: where it ran.
-        start_s, end_s: seconds since the epoch, by the node's clock; None where unknown.
-        reason: the executor's own words.
-        lacks_nodes: whether it waits because nodes that it needs are drained, down or reserved.
-        is_started: whether the trainer's process began; False only where it could not.
-        is_suspended: whether the scheduler stopped its processes for a while.
-        is_held: whether a person holds it in the queue.
-        allocation: of the scheduler, in which it was a step; "" where it was a job of its own.
-        is_requeued: whether it was put back into the queue after it had begun.
-        never_starts: what to change where the scheduler will not start it as asked; "" it may.
-        is_unreadable: whether its payload's word of its end cannot be read; it has failed then.
-        job: the scheduler's id of the job that it made and followed; "" where it was the job.
-    """
-
-    state: State
-    exit_code: int | None = None
-    signal: int | None = None
-    nodes: tuple[str, ...] = ()
-    start_s: Time | None = None
-    end_s: Time | None = None
-    reason: str = ""
-    lacks_nodes: bool = False
-    is_started: bool = True
-    is_suspended: bool = False
-    is_held: bool = False
-    allocation: str = ""
-    is_requeued: bool = False
-    never_starts: str = ""
-    is_unreadable: bool = False
-    job: str = ""
+    state: State  # where the attempt stands; final in the ledger
+    exit_code: int | None = None  # the trainer's; None where it never ran, or a signal ended it
+    signal: int | None = None  # that ended the trainer
+    nodes: tuple[str, ...] = ()  # where it ran
+    start_s: Time | None = None  # seconds since the epoch, by the node's clock; None: unknown
+    end_s: Time | None = None  # likewise
+    reason: str = ""  # the executor's own words
+    lacks_nodes: bool = False  # it waits for nodes that are drained, down or reserved
+    is_started: bool = True  # False only where the trainer's process could not begin
+    is_suspended: bool = False  # the scheduler stopped its processes for a while
+    is_held: bool = False  # a person holds it in the queue
+    allocation: str = ""  # in which it was a step; "" where it was a job of its own
+    is_requeued: bool = False  # it was put back into the queue after it had begun
+    never_starts: str = ""  # what to change where the scheduler will not start it as asked
+    is_unreadable: bool = False  # its payload's word of its end cannot be read; it has failed then
+    job: str = ""  # the scheduler's id of the job that it made and followed; "" where it was it

@@ -7,10 +7,9 @@ log; where it prints none, from its steps.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +20,7 @@ from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport
 from pytest_xlatune.logs.grammar import figures_in, plain_segments
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
-from pytest_xlatune.logs.ranks import RankLog, RankReader, seconds_of
+from pytest_xlatune.logs.ranks import RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
@@ -43,6 +42,7 @@ _SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
 _END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _QUIET = (Action.NONE, Action.SUCCESS)
+_NO_SPEED = say("it found no GPU and ran on the CPU, so its steps have no speed")
 
 
 class Health(StrEnum):
@@ -66,38 +66,26 @@ class UnreadableLogError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A log, its report and its score.
+    """A log, its report and its score."""
 
-    Attributes:
-        path: the path as the user named it.
-        report: its steps, configuration and findings.
-        protocol: as its configuration lines or its steps tell.
-        score: the score of its steady state, or why there is none.
-        outcome: how the job ended: as its payload wrote it, or as the log tells; running where
-            neither does.
-        findings: what the log and the end together show.
-        goal_step: the id of the last step that it was to take.
-        pattern: how its trainer prints a step; None is as MaxText does.
-        ranks: what all ranks print in it, where that was asked for.
-    """
-
-    path: Path
+    path: Path  # as the user named it
     report: LogReport
-    protocol: Protocol
-    score: Score | NoScore
+    protocol: Protocol  # as its configuration lines or its steps tell
+    score: Score | NoScore  # of its steady state
+    # as its payload wrote it, or as the log tells; running where neither does
     outcome: Outcome
-    findings: tuple[Finding, ...]
-    goal_step: int
-    pattern: StepPattern | None = None
-    ranks: RankReader | None = None
+    findings: tuple[Finding, ...]  # what the log and the end together show
+    goal_step: int  # the id of the last step that it was to take
+    ranks: RankReader  # what all ranks print in it
 
     @property
     def health(self) -> Health:
         """Whether the job did what it was to do."""
-        cause = self._cause
+        cause = primary(self.findings)
         if cause is not None and cause.action not in _QUIET:
             return Health.FAILED
-        if self._is_complete:
+        last = self.report.last_step
+        if last is not None and last >= self.goal_step:
             return Health.HEALTHY
         if not self.outcome.state.is_final:
             return Health.UNFINISHED
@@ -106,7 +94,7 @@ class Read:
     @property
     def status(self) -> str:
         """The root cause's class; without one "unfinished", "ok" or "no-score"."""
-        cause, health = self._cause, self.health
+        cause, health = primary(self.findings), self.health
         if cause is not None and (health is Health.FAILED or cause.action is Action.SUCCESS):
             return cause.cls
         if health is Health.UNFINISHED:
@@ -136,15 +124,6 @@ class Read:
         end = f"ended by {by}" if by else "no word of an end"
         cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
         return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{of}; {end}{cut}"
-
-    @property
-    def _cause(self) -> Finding | None:
-        return primary(self.findings)
-
-    @property
-    def _is_complete(self) -> bool:
-        last = self.report.last_step
-        return last is not None and last >= self.goal_step
 
     def to_json(self) -> Json:
         """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
@@ -287,28 +266,25 @@ def read_one(
     *,
     pattern: StepPattern | None = None,
     tokens: float | None = None,
-    has_ranks: bool = False,
 ) -> Read:
     """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
 
     `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
-    where the log does not tell them; `has_ranks` reads what all ranks print in the same pass.
+    where the log does not tell them.
 
     Raises:
         UnreadableLogError: it cannot be opened, or it is not the log of a training job.
     """
     path = path if path == STDIN else log_of(path)
-    rank = _rank_of(path)
-    ranks = RankReader(pattern) if has_ranks else None
-    reader = LogReader(pattern) if ranks is None else ranks.log(rank)
-    feed = reader.feed if ranks is None else functools.partial(ranks.feed, rank=rank)
+    rank = next((rank for rank, log in _logs_by_rank(path) if log == path), None)
+    ranks = RankReader(pattern)
     notes: list[str] = []
     end = b""
     for chunk in _chunks_of(path, notes):
-        feed(chunk)
+        ranks.feed(chunk, rank)
         end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
-    reader.close()
-    report = reader.report()
+    ranks.log(rank).close()
+    report = ranks.log(rank).report()
     fit = report.fits if pattern is None else ""
     if fit and report.findings:
         notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
@@ -323,14 +299,15 @@ def read_one(
         path=path,
         report=report,
         protocol=protocol,
-        score=_scored(report, protocol, findings, tokens=tokens),
+        score=NoScore(reason=_NO_SPEED)
+        if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings)
+        else score_with(report, protocol, tokens=tokens),
         outcome=outcome,
         findings=tuple(
             replace(finding, text=hide_quoted(finding.text), detail=hide_quoted(finding.detail))
             for finding in findings
         ),
         goal_step=goal,
-        pattern=pattern,
         ranks=ranks,
     )
 
@@ -374,19 +351,6 @@ def _is_torn(end: bytes, report: LogReport, pattern: StepPattern | None) -> bool
     return len(alone) != 1 or figures_in(alone[0]) < max(map(figures_in, report.steps), default=0)
 
 
-def _scored(
-    report: LogReport,
-    protocol: Protocol,
-    findings: Iterable[Finding],
-    *,
-    tokens: float | None,
-) -> Score | NoScore:
-    """Return the score; none of a program that ran on the CPU for want of a GPU."""
-    if any(e.cls == FailureClass.NO_GPU and e.action is not Action.NONE for e in findings):
-        return NoScore(reason=say("it found no GPU and ran on the CPU, so its steps have no speed"))
-    return score_with(report, protocol, tokens=tokens)
-
-
 def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     """Say why a file without a step, a setting or a failure is no log of a training job."""
     if not report.size_bytes and DAMAGED in report.notes:
@@ -409,25 +373,17 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
     )
 
 
-def ranks_of(read: Read) -> RankReader:
+def _all_ranks(read: Read) -> RankReader:
     """Return what all ranks of a log's job print: in this log, or each in one of its own beside it.
-
-    A log that was read without its ranks is read again; the standard input cannot be.
 
     Raises:
         UnreadableLogError: one cannot be read.
     """
-    reader = read.ranks or RankReader(read.pattern)
     for rank, log in _logs_by_rank(read.path):
-        if read.path != STDIN and not reader.is_known(rank):
+        if not read.ranks.is_known(rank):
             for chunk in _chunks_of(log):
-                reader.feed(chunk, rank)
-    return reader
-
-
-def _rank_of(path: Path) -> int | None:
-    """Return the rank that a log is of; None where its lines name theirs."""
-    return next((rank for rank, log in _logs_by_rank(path) if log == path), None)
+                read.ranks.feed(chunk, rank)
+    return read.ranks
 
 
 def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
@@ -440,30 +396,26 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
 
 
 def slower_of(read: Read) -> tuple[Message, ...]:
-    """Say which ranks take longer for their steps; () where the lines of too few are in hand.
+    """Say which ranks take longer for their steps, or that none does; () of too few ranks or steps.
 
     Raises:
         UnreadableLogError: a log cannot be read.
     """
     if max(read.report.origins, len(_logs_by_rank(read.path))) < LEAST_RANKS:
         return ()
-    return slower(ranks_of(read).ranks, first_step=read.protocol.first_step)
-
-
-def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, ...]:
-    """Say which ranks take longer, or that none does; () of too few ranks or steps."""
-    found = watched(seconds_of(ranks), first_step=first_step)
-    if found is None:
+    times = watched(seconds_of(_all_ranks(read).ranks), first_step=read.protocol.first_step)
+    if times is None:
         return ()
-    of = {"ranks": found.ranks, "first": found.first, "last": found.last}
-    if not found.stragglers:
+    if not times.stragglers:
         return (
             say(
                 "steps {first}-{last} of {ranks} ranks: none takes clearly longer for a step "
                 "than the others, which differ by {spread:.1%}. Where each step waits for all "
                 "ranks, the lines of a slow one look like those of the others",
-                spread=found.spread,
-                **of,
+                spread=times.spread,
+                ranks=times.ranks,
+                first=times.first,
+                last=times.last,
             ),
         )
     return tuple(
@@ -471,9 +423,9 @@ def slower(ranks: Mapping[int, RankLog], *, first_step: int) -> tuple[Message, .
             "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
             rank=straggler.rank,
             slower=straggler.slower,
-            **of,
+            ranks=times.ranks,
         )
-        for straggler in found.stragglers
+        for straggler in times.stragglers
     )
 
 
@@ -489,14 +441,22 @@ def behind_of(read: Read) -> Standstill | None:
     is_seen = read.path.name == RANK_0 and any(read.path.parent.glob("hang*.json"))
     if read.health is Health.HEALTHY and not is_seen:
         return None
-    reader = ranks_of(read)
-    told = reader.standstill()
-    if not is_seen:
-        return _hidden(told)
-    last = {rank: log.last_step for rank, log in reader.ranks.items()}
-    steps = {rank: step for rank, step in last.items() if step is not None}
-    seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
-    return _hidden(seen if seen is not None and (seen.behind or told is None) else told)
+    reader = _all_ranks(read)
+    standstill = reader.standstill()
+    if is_seen:
+        last = {rank: log.last_step for rank, log in reader.ranks.items()}
+        steps = {rank: step for rank, step in last.items() if step is not None}
+        seen = read_standstill(read.path.parent, steps=steps, is_sure=True)
+        if seen is not None and (seen.behind or standstill is None):
+            standstill = seen
+    if standstill is None:
+        return None
+    stands = (  # a log quotes whatever it likes
+        dataclasses.replace(state, last_line=hide_quoted(state.last_line))
+        for state in standstill.stands
+    )
+    why = standstill.why.changed(hide_quoted)
+    return dataclasses.replace(standstill, why=why, stands=tuple(stands))
 
 
 def standstill_json(found: Standstill | None) -> Json:
@@ -522,34 +482,16 @@ def standstill_json(found: Standstill | None) -> Json:
     }
 
 
-def _hidden(found: Standstill | None) -> Standstill | None:
-    """Return it as it may be shown: a log quotes whatever it likes."""
-    if found is None:
-        return None
-    stands = (
-        dataclasses.replace(state, last_line=hide_quoted(state.last_line)) for state in found.stands
-    )
-    return dataclasses.replace(found, why=found.why.changed(hide_quoted), stands=tuple(stands))
-
-
 def _outcome_of(path: Path, report: LogReport) -> Outcome:
     """Return how the job ended: as the payload wrote it beside an attempt's log, or as told."""
-    told = end_of(report)
-    if path.name != RANK_0:
-        return told
+    by_log = end_of(report)
+    # the payload sees a signal alone; what Slurm printed says whose it was
+    if path.name != RANK_0 or by_log.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL):
+        return by_log
     ranks = read_outcomes(path.parent)
     failed = [outcome for outcome in ranks.values() if outcome.state is not State.COMPLETED]
-    first = min(failed, key=lambda each: each.end_s or math.inf) if failed else ranks.get(0)
-    # the payload sees a signal alone; what Slurm printed says whose it was
-    is_more_telling = told.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL)
-    return told if first is None or is_more_telling else first
-
-
-def _last_lines(end: bytes, *, is_cut: bool) -> str:
-    """Return the last lines of a log, steps too: they say where it stands."""
-    lines = end.split(b"\n")[1 if is_cut else 0 :]
-    texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
-    return "\n".join(texts[-_END_LINES:])
+    first = min(failed, key=lambda outcome: outcome.end_s or math.inf) if failed else ranks.get(0)
+    return first or by_log
 
 
 def _findings(
@@ -569,7 +511,10 @@ def _findings(
     is_told = steps_wanted(report) is not None
     where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"
     detail = f"the log ends {at} {where} without an end: killed, or still running"
-    text = _last_lines(end, is_cut=report.size_bytes > len(end)) or detail
+    # the last lines of the log, steps too: they say where it stands
+    lines = end.split(b"\n")[report.size_bytes > len(end) :]
+    texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
+    text = "\n".join(texts[-_END_LINES:]) or detail
     # such a log came out as "nothing that is known to matter", with exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *found)

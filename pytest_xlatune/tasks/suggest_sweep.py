@@ -57,7 +57,7 @@ def suggest_sweep(path: Path) -> dict[str, str]:
     read, fit = _read(path)
     report = read.report
     config = {**report.asked, **report.config}
-    found = {
+    answers = {
         "kind": "maxtext-slurm" if report.asked else "maxtext" if report.config else "trainer",
         "model": config.get("model_name", ""),
         "parallelism": _parallelism(config),
@@ -66,7 +66,7 @@ def suggest_sweep(path: Path) -> dict[str, str]:
         "max_target_length": _figure(config.get("max_target_length", "")),
         "xla_flags": report.xla_flags or "",
     }
-    return {name: said for name, said in found.items() if said}
+    return {name: answer for name, answer in answers.items() if answer}
 
 
 def _read(path: Path) -> tuple[Read, str]:
@@ -86,35 +86,29 @@ def _read(path: Path) -> tuple[Read, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutput:
-    """What one trial of a command printed, as far as it was read.
+    """What one trial of a command printed, as far as it was read."""
 
-    Attributes:
-        told: what a sweep file says of its step lines.
-        said: lines for a person.
-        problem: why a trial of a sweep would have no score; "" is none.
-    """
-
-    told: Mapping[str, str] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
-    problem: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)  # what a sweep file says of its steps
+    said: tuple[str, ...] = ()  # lines for a person
+    problem: str = ""  # why a trial of a sweep would have no score
 
 
-def tried(found: Mapping[str, str]) -> TrialOutput:
+def try_command(answers: Mapping[str, str]) -> TrialOutput:
     """Run the trainer of these answers of `xlatune init` once, as a trial of the baseline.
 
     Raises:
         ConfigError: its program does not run here, or a trial could not be started with it.
     """
-    if found["kind"] != "trainer" or found["nodelist"]:
+    if answers["kind"] != "trainer" or answers["nodelist"]:
         raise ConfigError(
             "--try runs the --command of --kind trainer on this machine; leave it out with other "
             "kinds"
         )
-    command = read_command(found["command"])
+    command = read_command(answers["command"])
     launcher = CommandLauncher(argv=command.words, cwd=command.cwd)
     cell = Cell(
-        model_tag=found["model"],
-        parallelism=Parallelism.parse(found["parallelism"]),
+        model_tag=answers["model"],
+        parallelism=Parallelism.parse(answers["parallelism"]),
         deployed=dict(command.deployed),
         protocol=Protocol(steps=STEPS),
     )
@@ -129,7 +123,7 @@ def tried(found: Mapping[str, str]) -> TrialOutput:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / "trial"
         outcome = run_in(folder, spec)
-        has_tokens = all(found.get(name) for name in _TOKENS)
+        has_tokens = all(answers.get(name) for name in _TOKENS)
         return _of_trial(folder / log_name(), outcome, has_tokens=has_tokens)
 
 

@@ -18,6 +18,8 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+import msgspec
+
 from pytest_xlatune.model.rotation import RotationSpec
 
 SPEC_FILE = "rotation.json"
@@ -64,7 +66,8 @@ def in_front(
 
 def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:
     """Return the files of an attempt: the spec, and the worker's place for its text."""
-    return {SPEC_FILE: json.dumps(spec.to_json(), indent=1) + "\n", worker: ""}
+    text = msgspec.json.format(json.dumps(spec.to_json()), indent=1)
+    return {SPEC_FILE: f"{text}\n", worker: ""}
 
 
 def variables(env: Mapping[str, str], *, folder: str) -> dict[str, str]:

@@ -233,9 +233,13 @@ def _refuse(constant: str) -> Json:
     raise ValueError(f"{constant}, which is no JSON")
 
 
+# made once: a sweep of 2,000 profiles has 16,000 digests in its plan
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(value: Json) -> str:
     """Return the one JSON text of a value: sorted keys, no white space, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:

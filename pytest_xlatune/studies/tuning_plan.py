@@ -270,6 +270,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """Whether a profile can take turns."""
         return not isinstance(self.way_of(profile), Message)
 
+    @cached_property
+    def _turning(self) -> frozenset[str]:
+        """The ids of the declared profiles that can take turns."""
+        return frozenset(profile.id for profile in self.profiles if self.can_turn(profile))
+
     def rankings(self, profile: Profile) -> int:
         """Return how many rotations rank a profile at most: what follows from results has one."""
         return RANKINGS if profile.id in self._named else 1
@@ -282,7 +287,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _turning_rules(self) -> tuple[Rule, ...]:
         """The rules whose profiles take turns: a combination does where all its parts do."""
-        are_all = all(map(self.can_turn, self.profiles))
+        are_all = len(self._turning) == len(self.profiles)
         return tuple(
             rule
             for rule in self.rules
@@ -293,8 +298,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def turned(self) -> int:
         """How many profiles take turns, slots of derived waves included."""
-        declared = sum(map(self.can_turn, self.profiles))
-        return declared + sum(rule.slots for rule in self._turning_rules)
+        return len(self._turning) + sum(rule.slots for rule in self._turning_rules)
 
     @cached_property
     def rotations(self) -> int:
@@ -515,7 +519,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The waves that have jobs of their own -> profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
-        own = [(profile.wave, 1) for profile in self.profiles if not self.can_turn(profile)]
+        own = [(profile.wave, 1) for profile in self.profiles if profile.id not in self._turning]
         own += [(rule.wave, rule.slots) for rule in self.rules if rule not in self._turning_rules]
         found = {wave: sum(count for other, count in own if other == wave) for wave in self.counts}
         return {wave: count for wave, count in found.items() if count}
@@ -552,7 +556,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             # one line goes through the baselines of all waves: they lie far apart
             lone = at / max(len(waves) - 1, 1)
             turned = [profile for profile in own if self.rotates and self.can_turn(profile)]
-            jobs = [profile for profile in own if profile not in turned]
+            turned_ids = {profile.id for profile in turned}
+            jobs = [profile for profile in own if profile.id not in turned_ids]
             if jobs or not self.rotates:
                 beside = self.baselines.get(wave, 1)
                 segment = self.orders.segment(wave, jobs, baselines=beside, lone=lone)

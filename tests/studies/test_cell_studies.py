@@ -117,9 +117,6 @@ def test_the_answer_names_the_worst_first() -> None:
     [
         ("nodes", (36,)),
         ("network", (72,)),
-        ("sizes", (2, 3, 5, 8, 10, 12, 15, 20)),
-        ("pairs of a size and a policy", (2, 5, 9, 14, 20)),
-        ("a search of commits", range(17, 30, 4)),
         ("a table of commits", (8, 12, 16)),
     ],
 )

@@ -74,6 +74,10 @@ def test_state_words(text: str, state: State) -> None:
         pytest.param(Reply(code=1, err="sbatch: error: Munge encode failed: Failed to access "
                            '"/run/munge/munge.socket.2": No such file or directory'),
                      Trouble.AWAY, id="munge"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Invalid "
+                           "authentication credential"), Trouble.AWAY, id="a credential"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Protocol "
+                           "authentication error"), Trouble.AWAY, id="authentication"),
         pytest.param(Reply(code=1, err="sbatch ended with 0 and named no job", is_unclear=True),
                      Trouble.UNCLEAR, id="it says nothing that tells"),
         pytest.param(UNKNOWN, Trouble.UNKNOWN_JOB, id="a job that is over"),

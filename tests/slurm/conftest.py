@@ -314,17 +314,6 @@ def project(
 
 
 @pytest.fixture
-def beside(project: Project, wait_until: Callable[..., None]) -> Iterator[Any]:
-    """Another sweep like that of `faults`, in a folder of its own."""
-    folder = project.path / "beside"
-    folder.mkdir()
-    made = load("pretend").Faults(Project(folder), wait_until)
-    yield made
-    made.go.touch()
-    made.project.end()
-
-
-@pytest.fixture
 def faults(project: Project, wait_until: Callable[..., None]) -> Iterator[Any]:
     """A sweep with a pretending trainer on two nodes; `pretend.py` says what it can be told."""
     made = load("pretend").Faults(project, wait_until)

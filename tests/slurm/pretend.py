@@ -31,13 +31,13 @@ nodes._RESUME_WAITS_S = nodes._SILENT_WAITS_S = (0.5, 0.5)
 
 # Rank 0 prints MaxText's lines. HOLD: every rank waits for that file first. SAY: a line printed
 # after so many steps as UNTIL says, and the job fails with it; with STAYS it stands still instead.
-# ONCE: a file that is made then, and after which all is well. TORN: lines cut short or doubled.
+# ONCE: a file that is made then, and after which all is well.
 TRAINER = f"""\
 import os, pathlib, sys, time
 {TELL_OPTIONS}"""
 TRAINER += """\
 get = os.environ.get
-hold, say, stays, torn = get("HOLD"), get("SAY"), get("STAYS"), get("TORN")
+hold, say, stays = get("HOLD"), get("SAY"), get("STAYS")
 once = pathlib.Path(os.environ["ONCE"]) if "ONCE" in os.environ else None
 is_well = (say is None and stays is None) or (once is not None and once.exists())
 print("Show all environment variables:")
@@ -53,12 +53,7 @@ if "MEMSTATS" in os.environ:
 for step in range(12 if is_well else int(get("UNTIL", "0"))):
     line = (f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
             f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: {get('LOSS', '7.1')}")
-    if torn:
-        print(line[: 30 + 2 * step])
-        print(line)
     print(line, flush=True)
-if torn:
-    print(line[:40], end="", flush=True)
 if not is_well:
     if once:
         once.touch()
@@ -100,7 +95,7 @@ SWEEP = Sweep(
     site=SiteSettings(
         resources=Resources(time_limit_s=300, patience=Patience(PATIENCE)),
         # the trainer's own; no program would print them
-        unseen=("HOLD", "SAY", "STAYS", "ONCE", "UNTIL", "TORN", "MEMSTATS", "LOSS"),
+        unseen=("HOLD", "SAY", "STAYS", "ONCE", "UNTIL", "MEMSTATS", "LOSS"),
     ),
     design=DesignSettings(
         screen_baselines=1,

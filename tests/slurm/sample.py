@@ -16,7 +16,7 @@ SAMPLE = {
         "a refused submission",
     "test_slurm_trials.py::test_our_own_cancel_ends_a_running_and_a_waiting_job":
         "a cancel",
-    "test_slurm_trials.py::test_a_node_that_goes_down_is_a_node_failure":
+    "test_slurm_faults.py::test_a_dead_node_stops_the_sweep_with_a_message":
         "a dead node",
     "test_slurm_trials.py::test_kill_9_of_one_rank_ends_all_of_them[the trainer]":
         "a killed job leaves no process",

@@ -51,17 +51,6 @@ def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
     assert trials.executor.find(Request(**trials.arguments("good"))) == good.job_id
 
 
-def test_slurmdbd_that_goes_away_in_the_middle_is_not_missed(
-    trials: Trials, lab: ModuleType
-) -> None:
-    running = trials.submit("middle", "sleep 2; exit 6")
-    trials.running(running)
-    os.kill(lab.pid_of("slurmdbd"), signal.SIGKILL)
-    assert run_command(["sacct"]).code != 0
-    outcome = trials.end(running)
-    assert (outcome.state, outcome.exit_code) == (State.FAILED, 6)
-
-
 @pytest.mark.parametrize("at_most", [1, 2])
 def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
     faults: Faults, slurm: Callable[..., str], at_most: int

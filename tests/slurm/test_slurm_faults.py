@@ -303,3 +303,41 @@ def test_the_nodes_of_the_first_trial_are_those_of_all(
     again = ("--xlatune-nodelist", "node[003-004]")
     assert "2 passed" in faults.run("--xlatune-fresh", slot=again)
     assert len(faults.project.submitted) == 2 * TRIALS
+
+
+# fails at every second call, as long as an error is left; then it is Slurm's own
+HITCH = """\
+#!/bin/sh
+error=$(head -n 1 {errors})
+if [ -n "$error" ] && [ ! -e {errors}.said ]; then
+  sed -i 1d {errors}
+  touch {errors}.said
+  echo "sbatch: error: $error" >&2
+  exit 1
+fi
+rm -f {errors}.said
+exec {real} "$@"
+"""
+ERRORS = (
+    "Batch job submission failed: I/O error writing script/environment to file",
+    "Batch job submission failed: Socket timed out on send/recv operation",
+    "Munge encode failed: Failed to connect to /run/munge/munge.socket.2: Connection refused",
+)
+
+
+def test_a_hitch_at_every_submission_is_waited_out(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, script = faults.path / "errors", faults.path / "bin" / "sbatch"
+    left.write_text("".join(f"{each}\n" for each in ERRORS))
+    script.parent.mkdir()
+    script.write_text(HITCH.format(errors=left, real=shutil.which("sbatch")))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    faults.write(faults.profiles())
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert left.read_text() == ""
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS

@@ -7,7 +7,6 @@ JAX takes turns in step over two nodes is the last test.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -28,10 +27,8 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
-from tests.helpers import waiting
 from tests.helpers.resolved import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 
@@ -150,26 +147,6 @@ def test_a_death_in_a_turn_is_blamed_whichever_process_died(rotating: Rotating, 
     assert len(rotating.attempts()) == 2
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_hang_in_a_turn_is_blamed_once_it_comes_again(rotating: Rotating, times: int) -> None:
-    rotating.ask("stand-still slow", times=times)
-    result = rotating.run(rotating.session())
-    assert result.status is TrialStatus.MEASURED
-    blamed = [(each.program, each.cls) for each in of(result).blamed]
-    assert blamed == [("slow", "hang-mid-training")] * (times - 1)
-    assert ("slow" in changes(result)) is (times == 1)
-    assert len(rotating.attempts()) == 1 + times
-
-
-def test_a_hang_in_a_compilation_is_ended_and_blamed(rotating: Rotating) -> None:
-    for rank in (0, 1):
-        rotating.ask("compile-slowly slow", rank=rank)
-    result = rotating.run(rotating.session())
-    assert result.status is TrialStatus.MEASURED
-    (blamed,) = of(result).blamed
-    assert (blamed.program, blamed.at) == ("slow", BlamedAt.COMPILING)
-
-
 @pytest.mark.parametrize(
     "stage",
     ['"compile", "pid"', '"turn", "pid"'],
@@ -221,21 +198,6 @@ def test_one_kill_from_outside_blames_no_program(
     assert of(result).blamed == ()
     assert len(rotating.attempts()) == 2
     assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
-
-
-def test_a_person_who_cancels_blames_no_program(
-    rotating: Rotating, slurm: Callable[..., str]
-) -> None:
-    campaign = rotating.session()
-    rotating.until(campaign, lambda: rotating.says('"turn", "pid"'))
-    (submission,) = campaign.view().state.in_flight()
-    slurm("scancel", submission.job_id)
-    result = rotating.run(campaign)
-    assert result.status is TrialStatus.UNMEASURED
-    assert of(result).blamed == ()
-    assert campaign.view().stopped is not None
-    result = rotating.run(rotating.session("two"))
-    assert result.status is TrialStatus.MEASURED, "the next session tries it again"
 
 
 def real_jax() -> tuple[MaxTextLauncher, Cell]:
@@ -295,24 +257,3 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
     assert set(one.refused) == set(two.refused) == {"warp"}
     assert {each.program for each in one.turns} >= {"fusion-off", COPY}
     assert "completed step: 34" in logs[0]
-
-
-@pytest.mark.jax
-@pytest.mark.parametrize("rank", [0, 1], ids=["the first process", "the second one"])
-def test_a_kill_of_real_jax_in_a_turn_blames_no_program(rotating: Rotating, rank: int) -> None:
-    rotating.launcher, rotating.cell = real_jax()
-    rotating.spec = spec_of(*REAL, rounds=16, turn_steps=4)
-    rotating.patience = Patience(before_memstats_s=120, compiling_s=120, training_s=60)
-    campaign = rotating.session()
-    rotating.until(campaign, lambda: rotating.says('"compile", "pid"', rank=rank))
-    waiting.until(lambda: rotating.says('"turn", "pid"', rank=rank))
-    (path,) = rotating.folder.glob(f"*/*/rotation.{rank}.jsonl")
-    os.kill(json.loads(path.read_text(encoding="utf-8").splitlines()[0])["pid"], signal.SIGKILL)
-    result = rotating.run(campaign)
-    assert (result.status, of(result).blamed) == (TrialStatus.MEASURED, ())
-    # a busy machine scores no step of a tenth of a second, and such a rotation is tried once more
-    again = rotating.attempts()[1]
-    assert json.loads((again / "outcome.json").read_text(encoding="utf-8"))["exit_code"] == 0
-    read = read_journals((journals(again)[rank],))
-    assert read is not None
-    assert {each.program for each in read.turns} == {BASELINE_ID, COPY, "fusion-off"}

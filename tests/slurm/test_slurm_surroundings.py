@@ -162,15 +162,3 @@ def wait_for_turns(faults: Faults) -> None:
     (beat,) = faults.path.glob("work/*/*/turn.beat")
     before_ns = beat.stat().st_mtime_ns
     faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)
-
-
-def test_lines_cut_short_or_doubled_change_no_score(faults: Faults) -> None:
-    faults.write(faults.profiles(TORN="1"))
-    said = faults.run()
-    assert "2 passed" in said, said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    scores = [line["result"]["score"] for line in faults.project.events("trial-ended")]
-    assert {(each["n_steps"], each["tgs"], each["step_s"]) for each in scores} == {
-        (scores[0]["n_steps"], scores[0]["tgs"], scores[0]["step_s"])
-    }

@@ -62,13 +62,6 @@ def test_a_trial_runs_once_on_each_pinned_node(
     assert facts["Comment"] == trials.arguments("pin")["comment"]
 
 
-def test_without_a_node_list_the_outcome_tells_which_nodes_it_got(trials: Trials) -> None:
-    done = trials.submit("any", "true", (), nodes=2, options={"partition": "half"})
-    outcome = trials.end(done)
-    assert outcome.state is State.COMPLETED, outcome
-    assert sorted(outcome.nodes) == ["node001", "node002"]
-
-
 def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
     arguments = trials.arguments("dry", options={"partition": "half", "nice": "7"})
     shown = trials.executor.preview("", Request(**arguments))[1]
@@ -154,12 +147,6 @@ def test_flags_arrive_byte_for_byte_on_every_rank(trials: Trials) -> None:
         assert {name: seen.get(name) for name in exact} == exact
 
 
-def test_the_exit_code_of_the_trainer_is_told(trials: Trials) -> None:
-    done = trials.submit("exit", "exit 41", ("node001",))
-    outcome = trials.end(done)
-    assert (outcome.state, outcome.exit_code, outcome.signal) == (State.FAILED, 41, None)
-
-
 def test_a_payload_that_cannot_run_says_why(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,18 +164,6 @@ def test_a_bad_node_name_is_refused_at_once(trials: Trials, slurm: Callable[...,
         trials.submit("bad", "true", ("node099",))
     assert not isinstance(caught.value, SchedulerDown)
     assert not jobs_named(slurm, "xl-bad")
-
-
-def test_scancel_from_outside_is_known_at_the_next_poll(
-    trials: Trials, slurm: Callable[..., str], lab: ModuleType
-) -> None:
-    done = trials.submit("cancel", "sleep 300")
-    trials.running(done)
-    slurm("scancel", done.job_id)
-    outcome = trials.end(done)
-    assert outcome.state is State.CANCELLED
-    assert outcome.reason.startswith("CANCELLED")
-    assert not any("sleep" in command(pid) for pid in lab.processes())
 
 
 def test_our_own_cancel_ends_a_running_and_a_waiting_job(
@@ -230,38 +205,6 @@ def test_a_job_is_not_over_while_its_processes_hold_the_nodes(
     assert {*states} <= {"idle", "completing"}
 
 
-def test_a_node_that_goes_down_is_a_node_failure(trials: Trials, slurm: Callable[..., str]) -> None:
-    done = trials.submit("down", "sleep 300")
-    trials.running(done)
-    slurm("scontrol", "update", "nodename=node002", "state=down", "reason=lab")
-    outcome = trials.end(done)
-    assert outcome.state is State.NODE_FAIL
-    assert "NODE_FAIL" in outcome.reason
-    assert job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))["Restarts"] == "0"
-
-
-def test_a_killed_slurmd_is_a_node_failure(trials: Trials, lab: ModuleType) -> None:
-    lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
-    done = trials.submit("slurmd", "sleep 300")
-    trials.running(done)
-    lab.kill_node("node002")
-    assert trials.end(done).state is State.NODE_FAIL
-
-
-def test_nodes_drained_before_the_start_are_told_and_the_job_waits(
-    trials: Trials, slurm: Callable[..., str]
-) -> None:
-    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad nic")
-    assert trials.new_executor(round_s=0).node_faults(("node001", "node002", "node9")) == (
-        "node9 does not exist in this cluster; did you mean node004?",
-        "node002 is drained, expected idle: bad nic",
-    )
-    done = trials.submit("drained", "true")
-    assert trials.poll(done).state is State.PENDING
-    slurm("scontrol", "update", "nodename=node002", "state=resume")
-    assert trials.end(done).state is State.COMPLETED
-
-
 @pytest.mark.parametrize(
     "victim", ["started.1.json", "claimed.1.json"], ids=["the trainer", "the payload itself"]
 )
@@ -272,31 +215,6 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
     outcome = trials.end(done)
     assert (outcome.state, outcome.exit_code, outcome.signal) == (State.FAILED, None, 9)
     assert not any("sleep" in command(pid) for pid in lab.processes())
-
-
-def test_kill_9_of_slurmctld_loses_nothing(
-    trials: Trials, lab: ModuleType, slurm: Callable[..., str], wait_until: Callable[..., None]
-) -> None:
-    lab.change(MessageTimeout=3)  # for which each command tries to reach it
-    running = trials.submit("survives", "until [ -e go ]; do sleep 0.1; done; exit 5")
-    trials.running(running)
-    # what the controller has not saved yet (5 s at most) it does not know after a kill -9
-    since_s = time.time()
-    slurm("scontrol", "update", f"jobid={running.job_id}", "TimeLimit=500")
-    wait_until(lambda: lab.state_saved_at() > since_s)
-    lab.kill_controller()
-    with pytest.raises(SchedulerDown, match="has not answered"):
-        trials.end(running)
-    # its back-off is half a minute
-    trials.executor = trials.new_executor(sleep=lambda seconds: time.sleep(seconds / 15))
-    with pytest.raises(SchedulerDown):
-        trials.submit("meanwhile", "true")
-    lab.start_controller()
-    (trials.folder(running) / "go").touch()
-    outcome = trials.end(running)
-    assert (outcome.state, outcome.exit_code) == (State.FAILED, 5)
-    assert trials.end(trials.submit("meanwhile", "true")).state is State.COMPLETED
-    assert len(jobs_named(slurm, "xl-meanwhile")) == 1
 
 
 def test_jobs_that_slurm_has_forgotten_are_still_over(

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.plugin import fixtures
-from pytest_xlatune.sweep.registry import markers
-
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
 LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
 TRAINER = """\
@@ -34,26 +31,3 @@ def test_the_example_runs(folder: Any, line: str) -> None:
     report = (folder.path / "reports" / "mine" / "leaderboard.md").read_text(encoding="utf-8")
     assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
     assert "not checked" not in report
-
-
-def test_every_fixture_is_on_the_page_and_none_besides() -> None:
-    (table,) = re.findall(r"\| fixture \| is \|\n(.*?)\n\n", PAGE, re.DOTALL)
-    named = {
-        name.partition("(")[0]
-        for row in table.splitlines()[1:]
-        for name in re.findall(r"`([a-z_()]+)`", row.split("|")[1])
-    }
-    ours = {
-        name
-        for name, value in vars(fixtures).items()
-        if type(value).__name__ == "FixtureFunctionDefinition"
-    }
-    assert ours
-    assert named - {"profile", "arm"} == ours  # those two are parameters
-
-
-def test_markers_that_pages_name_exist() -> None:
-    for page in sorted((Path(__file__).parents[2] / "docs").rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        builtin = {"parametrize", "skip", "skipif", "xfail"}
-        assert set(re.findall(r"pytest\.mark\.(\w+)", text)) <= {*markers(), *builtin}, page

@@ -150,26 +150,6 @@ def test_a_flagship_sweep_runs_to_its_report(
     assert all("jax_distributed_heartbeat" not in " ".join(argv) for argv in sent)
 
 
-@pytest.mark.parametrize("name", FLAGSHIPS)
-def test_a_flagship_sweep_collects_every_wave_and_plans(
-    name: str, pytester: pytest.Pytester, site: Path
-) -> None:
-    lines = run(pytester, name, "--collect-only", "-q").outlines
-    items = [line.partition("::")[2] for line in lines if "::" in line]
-    tests = {each.partition("[")[0] for each in items}
-    waves = {f"test_wave{number}" for number in (2, 4, 5)}
-    derived = {f"test_wave{each}_derived" for each in ("2", "3", "4", "5", "5_5")}
-    begins = {"test_baseline", "test_without_env", "test_evidence"}
-    ends = {"test_finalist", "test_why_the_winner_wins", "test_elsewhere"}
-    assert tests == begins | waves | derived | ends
-    done = run(pytester, name, "--xlatune-plan")
-    assert done.ret == 0
-    said = " ".join(" ".join(done.outlines).split())
-    assert "wave3: 4 slots for stacks of 2 or 3" in said
-    assert ("Pipeline bubble" in said) == (name in PIPELINES)
-    assert not list(site.glob(".xlatune/*/*/ledger.jsonl"))
-
-
 def test_the_env_file_of_the_flagships_sets_nothing_where_there_is_no_other_process() -> None:
     """A local run has none of Slurm's variables, and a shell may stop at an unset one."""
     file = SWEEPS / "maxtext" / "coordinator.env.sh"
@@ -191,9 +171,3 @@ def test_the_profiles_of_the_flagships_have_no_fault_and_the_shared_ones_are_in_
         found = [each for each in check(sweep.profiles, Context()) if each.level is Level.FAULT]
         assert found == []
         assert sum(each.is_control for each in sweep.profiles) == 1
-
-
-def test_every_sweep_file_loads_and_no_two_share_a_name() -> None:
-    found = {each: load_sweep(each) for each in sorted(SWEEPS.rglob("test_*.py"))}
-    assert len(found) > 10
-    assert len({each.name for each in found.values()}) == len(found)

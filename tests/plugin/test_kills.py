@@ -26,11 +26,6 @@ SCREEN, SCREENED = ("-m", "wave1 or wave2"), 2 + 2
 LEFT = pytest.mark.part("sweeps")
 
 
-def children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(each) for each in path.read_text(encoding="ascii").split()]
-
-
 def held(folder: Any) -> list[int]:
     """Return the trainers of this folder that run and go on only when they are told to."""
     found = []
@@ -103,23 +98,6 @@ def go_on(folder: Any, *args: str) -> None:
     run = folder.run_apart if args else folder.run
     run(*SCREEN, *args).assert_outcomes(passed=3)
     assert_each_trial_once(folder)
-
-
-@pytest.mark.part("sweeps")
-def test_a_killed_worker_is_replaced_and_the_rest_goes_on(folder: Any, start: Any) -> None:
-    hold(folder)
-    session = start("-n2", *SCREEN)
-    until(lambda: held(folder))
-    workers = [
-        pid
-        for pid in children(session.pid)
-        if any("exec(eval" in word for word in command_of(Path(f"/proc/{pid}")))
-    ]
-    os.kill(workers[0], signal.SIGKILL)
-    let_go(folder)
-    session.wait(LIMIT_S)
-    go_on(folder)
-    assert len(folder.submitted) == SCREENED
 
 
 @pytest.mark.parametrize(

@@ -124,20 +124,3 @@ def test_one_version_stands_everywhere() -> None:
     if first == "Unreleased" and earlier:
         assert earlier[0] == VERSION, "the version is that of the last release until the next one"
     assert first == "Unreleased" or VERSION not in earlier
-
-
-def test_a_tag_on_this_commit_is_the_version_and_stands_in_the_changelog() -> None:
-    tags = [each for each in lines_of("git", "tag", "--points-at", "HEAD") if each[:1] == "v"]
-    assert set(tags) <= {f"v{VERSION}"}
-    if tags:
-        assert VERSION in released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-
-
-def test_the_guide_names_files_that_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:pytest_xlatune|tests|docs)/[\w./]+)`", text))
-    assert len(named) > 8
-    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
-    environments = set(re.findall(r"(?m)^\[testenv:(\S+)\]", (ROOT / "tox.ini").read_text("utf-8")))
-    for listed in re.findall(r"tox run -e (\S+?)[`\s]", text):
-        assert set(listed.split(",")) <= environments

@@ -1,4 +1,4 @@
-"""xlatune.toml: what it may say, which place wins, and messages that name the place."""
+"""Options and xlatune.toml: what they may say, which place wins, messages that name the place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune import DesignSettings, Limits
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher, configured
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -85,7 +86,8 @@ def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> Non
     assert resolve(root, line=line, environ=environ, ini=ini).said.values["budget"] == 3
     assert resolve(root, environ=environ, ini=ini).said.values["budget"] == 2
     assert resolve(root, ini=ini).said.values["budget"] == 1
-    assert resolve(root).said.values["budget"] == 40
+    assert resolve(root, environ={"budget": ""}, ini=ini).said.values["budget"] == 1
+    assert resolve(root, ini={"budget": ""}).said.values["budget"] == 40
     (root / "xlatune.toml").unlink()
     assert "budget" not in resolve(root).said.values, "the sweep file decides"
 
@@ -188,6 +190,71 @@ def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: st
     (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         resolve(root)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("budget", "many", r"--xlatune-budget: found 'many', expected a whole number above 0$"),
+        ("nodes", "0", r"--xlatune-nodes: found '0'.*a whole number above 0"),
+        ("slots", "1.5", r"--xlatune-slots: found '1.5'.*a whole number above 0"),
+        ("pdbs", "x", r"--xlatune-pdbs: found 'x'"),
+        ("pdbs", "0", r"--xlatune-pdbs: found '0'.*a number above 0"),
+        ("pdbs", "nan", r"--xlatune-pdbs: found 'nan'.*a number above 0"),
+        ("slurm", "account", r"--xlatune-slurm: found 'account'.*key=value,key=value"),
+        ("executor", "slrum", r"unknown value 'slrum' in --xlatune-executor; did you mean 'slurm'"),
+        ("negative", "pass", r"unknown value 'pass' in --xlatune-negative"),
+    ],
+)
+def test_a_wrong_value_names_its_place(key: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(Path("/project"), line={key: text})
+    with pytest.raises(ConfigError, match=f"XLATUNE_{key.upper()}"):
+        resolve(Path("/project"), environ={key: text})
+    with pytest.raises(ConfigError, match=f"ini key xlatune_{key}"):
+        resolve(Path("/project"), ini={key: text})
+
+
+def test_a_misspelt_variable_is_not_passed_over() -> None:
+    others = {"XLATUNE_MACHINE_LOCK": "x", "XLATUNE_NOTIFY_URL": "x", "XLATUNE_OWN": "x"}
+    resolve_options({}, others, {}, root=Path("/project"))
+    with pytest.raises(ConfigError, match=r"variable 'XLATUNE_MODLE'.*mean 'XLATUNE_MODEL'"):
+        resolve_options({}, {**others, "XLATUNE_MODLE": "x"}, {}, root=Path("/project"))
+
+
+def test_a_switch_is_off_unless_it_is_given() -> None:
+    given = {"no_xlatune": True, "xlatune_fresh": False}
+    options = resolve_options(given, {}, {}, root=Path("/project"))
+    assert (options.is_off, options.fresh, options.keep_jobs) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("group", "said", "message"),
+    [
+        (
+            Sweep,
+            {"buget": 30},
+            r"keyword 'buget' in Sweep\(...\); did you mean 'budget'",
+        ),
+        (
+            Sweep,
+            {"budget": 30},
+            r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)",
+        ),
+        (DesignSettings, {"buget": 30}, r"'buget' in DesignSettings.*did you mean 'budget'"),
+        (
+            CellSettings,
+            {"nodelist": ("n1",)},
+            r"write Sweep\(site=SiteSettings\(nodelist=...\)\)",
+        ),
+        (Limits, {"node_hour": 1}, r"'node_hour' in Limits.*did you mean 'node_hours'"),
+    ],
+)
+def test_an_unknown_keyword_is_told_where_it_belongs(
+    group: Any, said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        group(**said)
 
 
 def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None:
@@ -295,11 +362,17 @@ def test_a_node_slot_said_twice_in_one_place_names_the_place(root: Path) -> None
 def test_a_table_adds_up_over_all_places(root: Path) -> None:
     said = resolve(
         root,
-        line={"slurm": "qos=a"},
+        line={"slurm": "qos=a=b, x=y"},
         environ={"slurm": "qos=b,reservation=r"},
         ini={"slurm": "qos=c,mem=1"},
     ).said
-    assert said.values["slurm"] == {"account": "me", "qos": "a", "reservation": "r", "mem": "1"}
+    assert said.values["slurm"] == {
+        "account": "me",
+        "qos": "a=b",
+        "x": "y",
+        "reservation": "r",
+        "mem": "1",
+    }
     names = "--xlatune-slurm, XLATUNE_SLURM, ini key xlatune_slurm, xlatune.toml"
     assert said.places["slurm"] == names
 

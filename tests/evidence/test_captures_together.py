@@ -282,19 +282,14 @@ def _many(folder: Path) -> list[Path]:
     return found
 
 
-@pytest.fixture
-def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have small captures read in processes, whatever machine and threads there are."""
+@pytest.mark.parametrize("is_killed", [False, True], ids=["all end", "one is killed"])
+def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    paths, here = _many(tmp_path), os.getpid()
     monkeypatch.setattr(captures, "_SIDE_BY_SIDE_BYTES", 0)
     monkeypatch.setattr(captures, "_cores", lambda: 2)
     monkeypatch.setattr("threading.active_count", lambda: 1)
-
-
-@pytest.mark.parametrize("is_killed", [False, True], ids=["all end", "one is killed"])
-def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side_by_side: None, *, is_killed: bool
-) -> None:
-    paths, here = _many(tmp_path), os.getpid()
 
     def noted(path: str) -> Any:
         (tmp_path / f"{os.getpid()}.pid").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 
 import msgspec
@@ -77,14 +76,6 @@ def test_rendered_evidence_equals_its_golden_file(name: str) -> None:
     expected = path.read_text()
     changed = difflib.unified_diff(expected.splitlines(), found.splitlines(), lineterm="")
     assert found == expected, "\n".join([*changed, "XLATUNE_UPDATE_GOLDEN=1 records the new text"])
-
-
-def test_json_of_both_commands_holds_builtins_only() -> None:
-    one, two = program("0.12.0", "fsdp-ov"), program("0.12.0", "fsdp")
-    for value in (programs_json(one), programs_json(one, two), drill_json(drilled()),
-                  drill_json(drilled(), drilled(1))):  # fmt: skip
-        assert json.loads(json.dumps(value)) == value
-        assert value["schema"] == 1
 
 
 def test_flags_are_judged_where_both_option_files_are_known() -> None:

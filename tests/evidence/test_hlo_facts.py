@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.hlo import read_hlo
-from pytest_xlatune.evidence.hlo.difference import Change, difference, size
+from pytest_xlatune.evidence.hlo.difference import Change, difference
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.programs import program_document, programs_json
@@ -130,14 +130,6 @@ def test_asynchronous_copies_are_no_collectives() -> None:
     )
     assert not found.collectives
     assert found.in_flight == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(4, "4 B"), (32 << 20, "32 MiB"), (3 << 29, "1.5 GiB"), (1 << 50, "1024 TiB")],
-)
-def test_sizes_read_as_people_write_them(value: int, shown: str) -> None:
-    assert size(value) == shown
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,8 @@ class Controller:
         """
         known = self._known(folder)
         document = known.document
+        if (test := self._told_at(known.stop_reason)) is not None:
+            document = known.document_of(stopped=f"it stands at {test.nodeid}")
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
         is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
         is_short = is_left or not known.has_figure
@@ -422,9 +424,13 @@ class Controller:
         head, why = f"{known.cell.label}: no trial has a figure", known.stop_reason
         if not why:
             return f"{head}: the session ended before"
-        if (test := next((t for said, t in self._told.items() if why in said), None)) is not None:
+        if (test := self._told_at(why)) is not None:
             return f"{head}; the reason stands at {test.nodeid}"
         return f"{head}: {why}"
+
+    def _told_at(self, why: str) -> pytest.TestReport | None:
+        """Return the test that has told a reason; None where none has."""
+        return next((test for said, test in self._told.items() if why and why in said), None)
 
     def _hint(self) -> str:
         """Return what could have been meant where the command line selects no test of a sweep."""

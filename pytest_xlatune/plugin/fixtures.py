@@ -351,17 +351,17 @@ def pytest_runtest_makereport(
         return report
     error = call.excinfo.value
     given = item.stash.get(MEASURED_KEY, [])
-    if (refused := vars(error).get(REFUSED)) is not None:
+    refused, is_ours = vars(error).get(REFUSED), CLAIM in vars(error)
+    if refused is not None or (given and is_ours):
+        # the log lies beside the ledger; below a verdict, or a reason, it hid that
+        report.sections = [
+            section for section in report.sections if "Captured log" not in section[0]
+        ]
+    if refused is not None:
         report.user_properties.append((REFUSED, refused))
         vars(report)[EXIT] = vars(error)[EXIT]
     elif given:
-        is_ours = CLAIM in vars(error)
         is_claim = (is_ours or isinstance(error, AssertionError)) and call.when == "call"
-        if is_ours:
-            # the log lies beside the ledger; below a verdict it hid the verdict
-            report.sections = [
-                section for section in report.sections if "Captured log" not in section[0]
-            ]
         ends = [measured.exit for measured in given if not all(measured.claims)] if is_claim else []
         vars(report)[EXIT] = int(worst(ends) or Exit.NEGATIVE)
     return report

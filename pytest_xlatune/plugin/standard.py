@@ -107,7 +107,8 @@ def baseline(
     """The site is ready and the cell as deployed trains."""
     found = baseline_deployed.verdict
     why = "; ".join(map(sentence, found.reasons)) or "it has no score"
-    _hold(found.n >= 1, f"{found.arm}: {why} (site: {preflight.notes}, {pinned_nodes})")
+    site = ", ".join((*preflight.notes, *pinned_nodes))
+    _hold(found.n >= 1, f"{found.arm}: {why}{f' (site: {site})' if site else ''}")
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:

@@ -268,7 +268,12 @@ class CellReport:
     @property
     def document(self) -> Document:
         """The document of the cell; the ledger dates it, so it is always the same."""
-        facts = replace(self.facts, known=(*self.facts.known, *_checked_alone(self)))
+        return self.document_of()
+
+    def document_of(self, *, stopped: str = "") -> Document:
+        """Return the document of the cell, with another reason of its stop where one is given."""
+        alone, why = _checked_alone(self), stopped or self.facts.stopped
+        facts = replace(self.facts, known=(*self.facts.known, *alone), stopped=why)
         return self.kind.document_of(facts)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -279,6 +280,7 @@ class RunningJobs:
         return reader
 
 
+_STOP_CHARS = 120
 _TOLD = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
 
 
@@ -289,7 +291,10 @@ def event_lines(event: Event) -> tuple[str, ...]:
             return tuple(f"{trial_id}: {said}" for said in (*facts, *problems))
         # where the reference cannot run, the line of its trial, which follows, says the same
         case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _TOLD:
-            return (f"{trial_id}: {sentence(why)}",)
+            told = sentence(why)
+            if follows is Next.STOP:  # a test and the report have all of it
+                told = textwrap.shorten(told, _STOP_CHARS, placeholder=" ...")
+            return (f"{trial_id}: {told}",)
         case NodesPinned(nodes=nodes):
             return (f"pinned to {', '.join(nodes)}",)
         case EpochBegan(why=why):

@@ -150,6 +150,8 @@ class Spending:
         node_s: seconds of its trials times their nodes.
         ended: attempts behind it.
         ended_nodes: the nodes of all of them together.
+        took_s: seconds of its trials; those side by side count each.
+        busy_s: seconds of the clock in which any of them was with the scheduler.
     """
 
     nodes: int = 1
@@ -157,6 +159,9 @@ class Spending:
     node_s: float = 0.0
     ended: int = 0
     ended_nodes: int = 0
+    took_s: float = 0.0
+    busy_s: float = 0.0
+    _at_s: float = 0.0  # of the last event
     _cells: dict[str, str] = field(default_factory=dict)  # of the trials that were planned
     _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -164,6 +169,9 @@ class Spending:
         """Count the events; each is fed once."""
         for entry in entries:
             event = entry.event
+            if self._began_s:
+                self.busy_s += max(entry.at_s - self._at_s, 0.0)
+            self._at_s = entry.at_s
             if isinstance(event, TrialPlanned):
                 self._cells[event.trial.id] = event.trial.cell_digest
             elif isinstance(event, AttemptIntended):
@@ -179,6 +187,7 @@ class Spending:
                 # clocks jump; time that runs backwards costs nothing
                 nodes = len(outcome.nodes) or self.nodes_for(self._cells.get(event.trial_id, ""))
                 self.node_s += max(took_s, 0.0) * nodes
+                self.took_s += max(took_s, 0.0)
                 self.ended_nodes += nodes
                 self.ended += 1
 
@@ -188,7 +197,7 @@ class Spending:
 
     def is_unknown(self, limits: Limits) -> bool:
         """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
-        return not self.ended and limits.node_hours is not None
+        return not self.ended and limits != Limits()
 
     def exhausted(self, limits: Limits, *, cell_digest: str = "") -> Message | None:
         """Return which limit another trial of this cell would break, None where it may run.
@@ -196,8 +205,13 @@ class Spending:
         It costs what trials cost on average, its own nodes considered, and so does each that has
         begun and not ended; before the first has ended, nothing is known and it may.
         """
+        if not self.ended:
+            return None
+        busy, one = self.busy_s / _HOUR_S, self.took_s / self.ended / _HOUR_S
+        if limits.hours is not None and busy + one > limits.hours:
+            return _spent("hours", used=busy, of=limits.hours, each=one)
         limit = limits.node_hours
-        if not self.ended or limit is None:
+        if limit is None:
             return None
         used = self.node_s / _HOUR_S
         of_one_node = used / self.ended_nodes
@@ -205,10 +219,14 @@ class Spending:
         begun = [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
         if used + of_one_node * sum(map(self.nodes_for, begun)) + of_trial <= limit:
             return None
-        return say(
-            "{used:.3g} of {of:g} node-hours are spent and a trial takes about {each:.2g}, so "
-            "no further one is submitted; --xlatune-node-hours raises it",
-            used=used,
-            of=limit,
-            each=of_trial,
-        )
+        return _spent("node-hours", used=used, of=limit, each=of_trial)
+
+
+def _spent(limit: str, **hours: float) -> Message:
+    """Say which limit, by its option's word, and what is spent and allowed."""
+    return say(
+        "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so "
+        "no further one is submitted; --xlatune-{limit} raises it",
+        limit=limit,
+        **hours,
+    )

@@ -495,6 +495,11 @@ class Limits(SettingsGroup):
         Hours | None,
         "Node-hours (hours of trials times nodes) that a sweep may cost in all its runs",
     ] = None
+    hours: Annotated[
+        Hours | None,
+        "Hours of the clock that a sweep's trials may be with the scheduler in all its runs, time "
+        "in the queue included",
+    ] = None
 
 
 # two ways to name one node slot, and what they are where the slot is said anew

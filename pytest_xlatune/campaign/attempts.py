@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -79,7 +80,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, several
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.redact import HIDDEN
-from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.resources import Next, Patience
 from pytest_xlatune.model.result import (
     Action,
     Finding,
@@ -90,6 +91,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import OnNodeFailure, Policy
+from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.sweep import checkouts
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
@@ -110,6 +112,25 @@ _TELL_S = 90.0  # a node sees a file of another one late, and looks for some sec
 
 
 _LONGER = 2.0  # the patience with an arm that stood still while it compiled
+
+
+def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> float:
+    """Return times how much of the patience a program may take to its first step.
+
+    The first of a cell may take as long as its job may: a large model compiles for 40 minutes. A
+    later one may take twice as long as those before. What the site says of it stands.
+    """
+    times = _LONGER if _hung_before(state, trial) else 1.0
+    if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
+        return times
+    pace = pace_of(
+        each.ended
+        for each in state.trials.values()
+        if each.ended is not None and each.trial.cell_digest == trial.cell_digest
+    )
+    if pace is None:
+        return math.inf
+    return times * max(1.0, _LONGER * pace.start_s / patience.compiling_s)
 
 
 def _hung_before(state: LedgerState, trial: Trial) -> bool:
@@ -362,7 +383,7 @@ class Attempts:
             read_by,
             ticks_s=ticks_s,
             is_suspended=is_suspended,
-            compiling=_LONGER if _hung_before(state, progress.trial) else 1.0,
+            compiling=compile_patience(state, progress.trial, self._run.resources.patience),
             rotates=progress.trial.rotation is not None,
         )
         if why is None:

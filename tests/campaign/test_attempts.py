@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.attempts import Attempts
+from pytest_xlatune.campaign.attempts import Attempts, compile_patience
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -31,12 +32,14 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.tasks.cell_report import read_known
+from tests.helpers.scripted import FakeExecutor, campaign, run
 
 NODES = ("node001", "node002")
 FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
@@ -356,3 +359,15 @@ def test_a_node_that_does_not_answer_keeps_no_job_from_its_end(tmp_path: Path) -
     decided = case.look(CUT)[0]
     assert isinstance(decided, Decided)
     assert "rank 1 is behind: its node did not answer" in sentence(decided.proof)
+
+
+def test_the_first_program_of_a_cell_may_compile_as_long_as_its_job_may(tmp_path: Path) -> None:
+    each = campaign(tmp_path, FakeExecutor())
+    run(each)
+    known = read_known(each.folder)
+    trial, ours = known.history[0].trial, Patience()
+    assert compile_patience(LedgerState(), trial, ours) == math.inf
+    # a later one of the cell twice as long as those before, and the usual patience at least
+    assert compile_patience(known.state, trial, ours) == 1.0
+    quick = Patience(compiling_s=3)
+    assert compile_patience(LedgerState(), trial, quick) == 1.0, "the site's own word stands"

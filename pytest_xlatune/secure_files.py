@@ -447,20 +447,17 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
 # -- the way to a folder --------------------------------------------------------------------------
 
 
-def check_way(folder: Path, *, option: str) -> None:
+def check_way(folder: Path, *, option: str, shared: Path | None = None) -> None:
     """Refuse a way to a folder on which another user could put a folder in the place of ours.
 
     Every folder from the root down is looked at, and where a link leads, which must exist. It must
     be of a trusted user, and writable by others only with the sticky bit, which lets them move
-    nothing of ours.
+    nothing of ours. `shared` is the work directory whose group may; None asks the user's word.
 
     Raises:
         NotOursError: names the folder, and what to do.
     """
-    _check_way(folder, option=option, shared=_shared_at(folder))
-
-
-def _check_way(folder: Path, *, option: str, shared: Path | None) -> None:
+    shared = shared or _shared_at(folder)
     for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
             status = place.lstat()
@@ -469,7 +466,7 @@ def _check_way(folder: Path, *, option: str, shared: Path | None) -> None:
         if stat.S_ISLNK(status.st_mode):
             if not is_trusted(status.st_uid, shared):
                 raise _no_way(place, f"is a link of user {_name_of(status.st_uid)}", option, [])
-            _check_way(place.parent / place.readlink(), option=option, shared=shared)
+            check_way(place.parent / place.readlink(), option=option, shared=shared)
             continue
         what, ways_out = _danger(place, shared)
         if what:

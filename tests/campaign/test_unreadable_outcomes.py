@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.ledger import Decided
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, Submission, TrialStatus
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
@@ -32,23 +28,6 @@ class Damaging(FakeExecutor):
                     path.write_text(self._content, encoding="utf-8")
                 found[each.job_id] = read_outcomes(root / each.folder)[0]
         return found
-
-
-@pytest.mark.parametrize("content", ["", "[" * 100_000, '{"state": "completed", "end_s": NaN}'],
-                         ids=["empty", "brackets", "NaN"])  # fmt: skip
-def test_it_is_told_and_retried_and_the_file_is_kept(tmp_path: Path, content: str) -> None:
-    made = campaign(tmp_path, Damaging(content, times=1))
-    run(made)
-    state = made.view().state
-    (told,) = [each for each in state.decisions if each.cls]
-    assert (told.cls, told.next) == (FailureClass.OUTCOME_UNREADABLE, Next.RETRY)
-    assert sentence(told.why).startswith("what it wrote of its end cannot be read: ")
-    assert "outcome.json" in sentence(told.why)
-    assert sentence(told.why).endswith(": retried on the same nodes")
-    assert all(each.result.status is TrialStatus.MEASURED for each in state.trials.values())
-    (aside,) = made.folder.rglob("outcome.json.unreadable")
-    assert aside.read_text(encoding="utf-8") == content
-    assert made.conclude().complete
 
 
 def test_where_it_comes_again_the_others_are_measured(tmp_path: Path) -> None:

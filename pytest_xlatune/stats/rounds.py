@@ -152,10 +152,9 @@ def turns_of(
 
     The level of a turn is the median of its steps, without those more than a fifth off the level of
     their program: on a GPU 16 of 420 turns had a stall of the host in one of theirs. A turn that is
-    cut short, or loses steps to other things, counts with the others, two or more. A program's
-    first turn does not count where it is unlike all others: there a GPU records the program's
-    graphs, and the lines of these steps come in a bunch (a step of 27 ms on an H200 as 3, 2, 27 and
-    90 ms).
+    cut short, or loses steps to other things, counts with the others, two or more. So do the first
+    turns of programs, in which a GPU records their graphs and the lines of steps come in a bunch (a
+    step of 27 ms on an H200 as 3, 2, 27 and 90 ms).
 
     Args:
         whose: (program, id of the first step, steps) of each turn, in order.
@@ -195,31 +194,11 @@ def turns_of(
         return NoTurns(reason=say("no turn began"))
     if not any(is_baseline(turn.program) for turn in found):
         return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
-    return _warm(found)
-
-
-def _warm(turns: Sequence[MeasuredTurn]) -> tuple[MeasuredTurn, ...]:
-    """Return the turns without those in which a program was still warming up."""
-    first: dict[str, MeasuredTurn] = {}
-    later: defaultdict[str, list[float]] = defaultdict(list)
-    for turn in turns:
-        if first.setdefault(turn.program, turn) is not turn:
-            later[turn.program].append(turn.log_step_s)
-    level = {name: median(own) for name, own in later.items() if len(own) >= _LATER_TURNS}
-    off = [abs(each - level[name]) for name in level for each in later[name]]
-    most = max(_UNLIKE, _UNLIKE_TIMES * 1.4826 * median(off)) if off else math.inf
-    cold = {
-        turn.first_step
-        for name, turn in first.items()
-        if name in level and abs(turn.log_step_s - level[name]) > most
-    }
-    return tuple(turn for turn in turns if turn.first_step not in cold)
+    return tuple(found)
 
 
 _LEAST_STEPS = 2  # of a turn
 _STALLED = 0.2  # of a step's time
-_LATER_TURNS = 2  # of a program, which say what its turns are like
-_UNLIKE, _UNLIKE_TIMES = 0.1, 8.0  # of a first turn: as a log, and as standard deviations of a turn
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
 _HUBER = 1.345  # as in `stats/blocks.py`
 _WEIGHED = 4  # times

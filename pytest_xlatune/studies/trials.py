@@ -380,22 +380,15 @@ class Past:
         undeclared: ids of profiles in the history that are no longer declared.
         changed: ids whose settings differ from what was measured under that id.
         foreign: trials of another cell, protocol or study.
-        screened, confirmed: the same trials by arm, in the order of their places.
         reference: the arm that the others are compared with; "" where there is none.
-        reference_loss: median loss of its scored trials; None where none was printed.
         windows: by cell, in which all trials of that cell are scored.
-        epochs: in how many their scores lie.
         slots: whether they lie on several node slots, each a cell of its own.
     """
 
     screen: Mapping[Place, TrialResult]
     confirm: Mapping[Place, TrialResult]
-    screened: Mapping[str, Sequence[TrialResult]]
-    confirmed: Mapping[str, Sequence[TrialResult]]
     reference: str
-    reference_loss: float | None
     windows: Mapping[str, Window]
-    epochs: int
     undeclared: frozenset[str]
     changed: frozenset[str]
     foreign: int
@@ -459,19 +452,38 @@ class Past:
         result = self.of(trial)
         return result is not None and result.status.is_final
 
+    @property
+    def epochs(self) -> int:
+        """In how many epochs the scores lie."""
+        every = (*self.screen.values(), *self.confirm.values())
+        return len({result.epoch for result in every if usable(result)})
+
+    @property
+    def reference_loss(self) -> float | None:
+        """The median loss of the reference's scored trials; None where none was printed."""
+        return median(self.reference_losses[0]) if self.reference_losses[0] else None
+
     @cached_property
     def reference_losses(self) -> tuple[list[float], float | None]:
         """The losses that the scored trials of the reference printed, and the median first one."""
         own = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
         return losses_of(own), first_loss(own)
 
+    @cached_property
+    def _screened(self) -> Mapping[str, Sequence[TrialResult]]:
+        return _by_arm(self.screen)
+
+    @cached_property
+    def _confirmed(self) -> Mapping[str, Sequence[TrialResult]]:
+        return _by_arm(self.confirm)
+
     def screens_of(self, arm: str) -> Sequence[TrialResult]:
         """Return the trials of an arm outside blocks, in the order of their places."""
-        return self.screened.get(arm, ())
+        return self._screened.get(arm, ())
 
     def confirms_of(self, arm: str) -> Sequence[TrialResult]:
         """Return the trials of an arm in blocks, in the order of their places."""
-        return self.confirmed.get(arm, ())
+        return self._confirmed.get(arm, ())
 
 
 def read(
@@ -535,17 +547,11 @@ def read(
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
         confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}
-    screened, confirmed = _by_arm(screen), _by_arm(confirm)
-    references = [*screened.get(reference, ()), *confirmed.get(reference, ())]
     return Past(
         screen=screen,
         confirm=confirm,
-        screened=screened,
-        confirmed=confirmed,
         reference=reference,
-        reference_loss=median_loss(references),
         windows=windows,
-        epochs=len({each.epoch for each in (*screen.values(), *confirm.values()) if usable(each)}),
         undeclared=frozenset(undeclared),
         changed=frozenset(changed),
         foreign=foreign,

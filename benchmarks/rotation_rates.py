@@ -342,7 +342,7 @@ def study_of(world: World, seed: int) -> TuningStudy:
             profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2")
             for at in range(world.profiles)
         ),
-        searches=(SPACE,) if world.points else (),
+        derived=(SPACE,) if world.points else (),
         budget=world.budget or 50,
         seed=seed,
         rotation=RotationRule(is_usual=not world.budget),

@@ -318,8 +318,7 @@ def study_of(world: World, seed: int) -> TuningStudy:
     return TuningStudy(
         cell=world.cell(),
         profiles=() if world.slots else world.declared(),
-        singles=world.singles(),
-        stacks=(Stacks(slots=world.stacks),) if world.stacks else (),
+        derived=(*world.singles(), *([Stacks(slots=world.stacks)] if world.stacks else [])),
         budget=world.budget,
         seed=seed,
         slots=tuple((f"s{at}",) for at in range(world.node_slots)) if world.node_slots > 1 else (),

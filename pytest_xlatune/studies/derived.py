@@ -40,7 +40,7 @@ from pytest_xlatune.model.profile import (
     merge_flags,
     settings_of,
 )
-from pytest_xlatune.model.record import digest
+from pytest_xlatune.model.record import Json, digest
 from pytest_xlatune.model.result import EvidenceResult, Shares, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
@@ -53,7 +53,7 @@ COMPUTE_COUNTS = 0.1
 NO_AIM = say("an evidence run does not show what it acts on")
 
 
-class Rule(Written, frozen=True, kw_only=True):
+class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
     """A rule that adds profiles to a wave, from what was seen before it.
 
     Attributes:
@@ -74,13 +74,17 @@ class Rule(Written, frozen=True, kw_only=True):
     def __hash__(self) -> int:
         return hash((self.kind, self.wave, self.slots))
 
+    def to_json(self) -> dict[str, Json]:
+        """Return this rule as builtins only, with its kind."""
+        return {"kind": self.kind, **super().to_json()}
+
     @property
     @abstractmethod
     def fills(self) -> Message:
         """What fills the slots."""
 
 
-class Singles(Rule, frozen=True, kw_only=True):
+class Singles(Rule, frozen=True, kw_only=True, tag="single"):
     """A wave of single settings: as many of the candidates as there are slots.
 
     Attributes:
@@ -396,7 +400,7 @@ class LeaderRule(Rule, frozen=True, kw_only=True):
         return tuple(planned[name] for name in sorted(found))[: self.slots]
 
 
-class Stacks(LeaderRule, frozen=True, kw_only=True):
+class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
     """A wave of stacks: two or three profiles that led, applied together.
 
     Attributes:
@@ -462,7 +466,7 @@ class Stacks(LeaderRule, frozen=True, kw_only=True):
                 )
 
 
-class Around(LeaderRule, frozen=True, kw_only=True):
+class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
     """A wave of the leaders with another value: the next one up and down a ladder.
 
     Attributes:
@@ -525,7 +529,7 @@ class Around(LeaderRule, frozen=True, kw_only=True):
                 yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
 
 
-class Crossed(LeaderRule, frozen=True, kw_only=True):
+class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
     """A last wave: the best settings of the program with the best shape of the pipeline.
 
     What leads and sets keys of the trainer is a shape; what leads and sets only flags and variables
@@ -571,7 +575,7 @@ class Crossed(LeaderRule, frozen=True, kw_only=True):
                 )
 
 
-class Search(Rule, frozen=True, kw_only=True):
+class Search(Rule, frozen=True, kw_only=True, tag="search"):
     """A wave of values that are searched in rotations, beyond those of the catalog.
 
     A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the

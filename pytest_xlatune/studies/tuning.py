@@ -33,6 +33,7 @@ from pytest_xlatune.studies import (
     whole,
 )
 from pytest_xlatune.studies.conclude import conclusion
+from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.engine import SweepDecision, decide
 from pytest_xlatune.studies.slots import Slots, derived_runs, rounds_of_blocks, rounds_of_screen
 from pytest_xlatune.studies.trials import AGAIN, wave_order
@@ -116,11 +117,15 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return what this study becomes where an evidence run that it awaits says nothing."""
         if self.swept(history).arms.evidence is None:
             return self
-        rules = [each for each in self.singles if each.candidates]  # what needs no trace
-        if not (rules or self.profiles or self.searches) and self.policy.derives:
+        needs_none = any(rule.candidates for rule in self.singles)  # what needs no trace
+        if not (needs_none or self.profiles or self.searches) and self.policy.derives:
             return self  # a derived wave would have none to read
-        singles = tuple(replace(rule, evidence=False, pgle=False) for rule in rules)
-        found = replace(self, singles=singles, selected=None)
+        rules = tuple(
+            replace(rule, evidence=False, pgle=False) if isinstance(rule, Singles) else rule
+            for rule in self.derived
+            if not isinstance(rule, Singles) or rule.candidates
+        )
+        found = replace(self, derived=rules, selected=None)
         if self.selected is None:
             return found
         slots = {slot.name for every in found.places.values() for slot in every}

@@ -139,9 +139,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     Attributes:
         cell: held fixed.
         profiles: all declared profiles of the sweep in declared order, the baseline left out.
-        stacks, around, crossed: rules of the waves that are filled from what earlier ones found.
-        singles: rules of the waves that are filled by what an evidence run of the baseline shows.
-        searches: rules of the waves whose values are searched in rotations.
+        derived: rules of the waves whose profiles follow from what was seen before them.
         context: what profiles are applied to, for the rules of the catalog; None asks none of them.
         selected: ids explored in this run, and names of slots of derived waves; None is all.
             Filters, never reorders. A slot brings the waves along that its own reads.
@@ -166,11 +164,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     )
     cell: Cell
     profiles: tuple[Profile, ...]
-    stacks: tuple[Stacks, ...] = ()
-    around: tuple[Around, ...] = ()
-    crossed: tuple[Crossed, ...] = ()
-    singles: tuple[Singles, ...] = ()
-    searches: tuple[Search, ...] = ()
+    derived: tuple[Singles | Stacks | Around | Crossed | Search, ...] = ()
     context: Context | None = None
     selected: frozenset[str] | None = None
     confirm: bool = True
@@ -219,8 +213,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the derived waves, in the order the waves run."""
-        rules = (*self.singles, *self.stacks, *self.around, *self.crossed, *self.searches)
-        return tuple(sorted(rules, key=lambda rule: wave_order(rule.wave)))
+        return tuple(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
+
+    @property
+    def singles(self) -> tuple[Singles, ...]:
+        """The rules that an evidence run of the baseline, or the declared order, fills."""
+        return of_kind(Singles, self.derived)
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        """The rules whose values are searched in rotations."""
+        return of_kind(Search, self.derived)
 
     @cached_property
     def layout(self) -> Plan | Refusal:
@@ -352,22 +355,21 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         begun = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
         first = min(map(wave_order, begun), default=None)
         # nor has it what reads a search alone
-        kept = [
+        kept = tuple(
             rule
-            for rule in self.rules
-            if isinstance(rule, Singles) or (first is not None and first < wave_order(rule.wave))
-        ]
+            for rule in self.derived
+            if isinstance(rule, Singles)
+            or (
+                not isinstance(rule, Search) and first is not None and first < wave_order(rule.wave)
+            )
+        )
         slots = {slot.name for rule in self.rules for slot in self.places[rule]}
         slots -= {slot.name for rule in kept for slot in self.places[rule]}
-        slots |= {slot.name for search in self.searches for slot in self.places[search]}
         return replace(
             self,
             rotation=None,
             budget=max(self.budget, self.least),
-            searches=(),
-            stacks=of_kind(Stacks, kept),
-            around=of_kind(Around, kept),
-            crossed=of_kind(Crossed, kept),
+            derived=kept,
             selected=None if self.selected is None else self.selected - slots,
         )
 

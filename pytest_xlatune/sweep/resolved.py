@@ -31,7 +31,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.derived import Around, Crossed, Search, Singles, Stacks, of_kind
+from pytest_xlatune.studies.derived import Search, Singles, of_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
@@ -284,8 +284,7 @@ class ResolvedSweep:
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
-        searches = of_kind(Search, sweep.derived)
-        if searches and not self.rotates:
+        if of_kind(Search, sweep.derived) and not self.rotates:
             place = self.settings.get("rotate", "the sweep file")
             off = f"rotate is {design.rotate} ({place})"
             raise self._not_searched(self.why_not_rotated or off)
@@ -293,12 +292,10 @@ class ResolvedSweep:
         made = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
-            stacks=of_kind(Stacks, sweep.derived),
-            singles=tuple(map(_aimed, of_kind(Singles, sweep.derived))),
+            derived=tuple(
+                _aimed(rule) if isinstance(rule, Singles) else rule for rule in sweep.derived
+            ),
             context=self.context,
-            around=of_kind(Around, sweep.derived),
-            crossed=of_kind(Crossed, sweep.derived),
-            searches=searches,
             selected=selected,
             confirm=confirm,
             slots=self.slots,

@@ -14,7 +14,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.derived import Singles
+from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import measured, noise, one_by_one
@@ -50,11 +50,11 @@ def rule(**changes: Any) -> Singles:
     return Singles(**values)
 
 
-def study(*rules: Singles, **changes: Any) -> TuningStudy:
+def study(*rules: Singles | Stacks, **changes: Any) -> TuningStudy:
     values: dict[str, Any] = {
         "cell": CELL,
         "profiles": (),
-        "singles": rules or (rule(),),
+        "derived": rules or (rule(),),
         "budget": 60,
     } | changes
     return TuningStudy(**values)

@@ -33,8 +33,7 @@ def study(**changes: Any) -> TuningStudy:
     values: dict[str, Any] = {
         "cell": CELL,
         "profiles": SINGLES,
-        "stacks": (Stacks(slots=4),),
-        "around": (Around(slots=3, ladders=LADDER),),
+        "derived": (Stacks(slots=4), Around(slots=3, ladders=LADDER)),
         "budget": 60,
     } | changes
     return TuningStudy(**values)
@@ -276,8 +275,8 @@ def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({"stacks": (Stacks(wave="wave1"),)}, "derived from the waves before", id="1"),
-        pytest.param({"stacks": (Stacks(), Stacks(slots=2))}, "two rules of the kind", id="twice"),
+        pytest.param({"derived": (Stacks(wave="wave1"),)}, "derived from the waves before", id="1"),
+        pytest.param({"derived": (Stacks(), Stacks(slots=2))}, "two rules of the kind", id="twice"),
         pytest.param(
             {"profiles": (*SINGLES, profile("stack-1", "--xla_a=1"))}, "name of a slot", id="name"
         ),
@@ -345,7 +344,7 @@ def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of
             assert of_report is not None
             differ += answer.verdict.delta != of_report.delta
     assert differ, "else nothing was to be said"
-    alone = replace(study(stacks=(), around=()), confirm=False)
+    alone = replace(study(derived=()), confirm=False)
     question = Question(about=Ask.SCREENED, name="tree", wave="wave2")
     first = alone.answer(run(alone, cluster()), question)
     assert first.verdict is not None
@@ -366,7 +365,7 @@ def working_against(trial: Trial) -> TrialResult:
 
 
 def test_a_stack_that_works_against_itself_does_not_win() -> None:
-    sweep = study(stacks=(Stacks(slots=4),), around=())
+    sweep = study(derived=(Stacks(slots=4),))
     done = run(sweep, working_against)
     assert {"ag-1g+double", "ag-1g+tree", "double+tree"} <= of_wave(done, "wave3")
     conclusion = sweep.decide(done).conclusion

@@ -201,7 +201,7 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     """Live: flags +9 %, shape +25 %, and the two together never offered."""
     shape = profile("m-16", "", overrides={"shape": "1"}, wave="wave5")
     gains = {"a": 0.03, "shape": 0.05}
-    study, done, conclusion = run((A, *SPARE, shape), gains, crossed=(Crossed(slots=2),), budget=70)
+    study, done, conclusion = run((A, *SPARE, shape), gains, derived=(Crossed(slots=2),), budget=70)
     assert study.swept(done).arms.slots["crossed-1"].id == "a+m-16"
     assert recipe_of(conclusion).arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
@@ -212,7 +212,7 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
 def test_a_lucky_baseline_hides_no_leader() -> None:
     """Few baselines err together: all profiles then look slow, and most of them do nothing."""
     idle = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(12))
-    study = TuningStudy(cell=CELL, profiles=(A, B, *idle), stacks=(Stacks(slots=2),), budget=60)
+    study = TuningStudy(cell=CELL, profiles=(A, B, *idle), derived=(Stacks(slots=2),), budget=60)
 
     def lucky(trial: Trial) -> TrialResult:
         gain = 0.012 * trial.is_baseline + gain_of(trial.profile, {"a": 0.016, "b": 0.015})

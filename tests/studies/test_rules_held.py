@@ -30,9 +30,7 @@ def test_a_stack_of_flags_that_exclude_each_other_is_passed_over() -> None:
     newer = profile("client-mem", env={"XLA_CLIENT_MEM_FRACTION": ".95"})
     plain = profile("plain", "--xla_gpu_enable_triton_gemm=false")
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
-    sweep = study(
-        singles=(), profiles=(memory, newer, plain, *others), stacks=(Stacks(slots=3, of=2),)
-    )
+    sweep = study(profiles=(memory, newer, plain, *others), derived=(Stacks(slots=3, of=2),))
     done = led(sweep, ["mem", "client-mem", "plain"])
     assert "mem+client-mem" in of_wave(done, "wave3")  # without a context no rule is held
     held = replace(sweep, context=Context())
@@ -75,9 +73,8 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
     channels = profile("channels", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
     sweep = study(
-        singles=(),
         profiles=(flag, channels, *others),
-        stacks=(Stacks(slots=1, of=2),),
+        derived=(Stacks(slots=1, of=2),),
         context=Context(),
     )
     done = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage == "wave2"]
@@ -97,9 +94,8 @@ def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
     buffer = profile("buffer", env={"NCCL_BUFFSIZE": "8388608"})
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
     sweep = study(
-        singles=(),
         profiles=(buffer, *others),
-        around=(Around(slots=2, ladders=LADDER),),
+        derived=(Around(slots=2, ladders=LADDER),),
         context=Context(),
     )
     done = led(sweep, ["buffer", "buffer.16m", "buffer.33554432"])

@@ -59,7 +59,7 @@ class Hidden(Machine):
 
 
 def searching(count: int = 6, **changes: Any) -> TuningStudy:
-    return turning(count, **({"searches": (RULES,)} | changes))
+    return turning(count, **({"derived": (RULES,)} | changes))
 
 
 def asked(done: Sequence[TrialResult]) -> list[list[str]]:
@@ -192,7 +192,7 @@ def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     small = Search(space={AR: ("16777216", "33554432"), SWITCH: ("true",)})
     assert (small.points, small.slots, small.rounds, small.at_once) == (5, 5, 3, 2)
     known = profile("mine", f"--{AR}=16777216", wave="wave2")
-    sweep = searching(profiles=(known,), searches=(small,))
+    sweep = searching(profiles=(known,), derived=(small,))
     done = drive(sweep, Machine())
     names = [each.id for each in sweep.swept(done).arms.slots.values()]
     assert len(names) == 4, "the declared profile has the fifth point"
@@ -231,7 +231,7 @@ def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
 
 
 def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> None:
-    sweep = searching(0, stacks=(Stacks(wave="wave5", slots=2),))
+    sweep = searching(0, derived=(RULES, Stacks(wave="wave5", slots=2)))
     done = drive(sweep, Hidden())
     # a stack of two that were found may lie in the space, and takes turns after the rounds
     assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
@@ -241,7 +241,7 @@ def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> No
 
 
 def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
-    sweep = searching(stacks=(Stacks(wave="wave5", slots=2),))
+    sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
     done = drive(sweep, Hidden({"p3": 0.03}))
     stacks = [
         name for slot, name in sweep.swept(done).arms.slots.items() if slot.startswith("stack")
@@ -305,7 +305,7 @@ def test_too_few_jobs_behind_its_rounds_only_rank() -> None:
 
 def test_candidates_of_a_search_need_no_jobs_of_the_budget() -> None:
     wide = replace(RULES, slots=90)
-    sweep = searching(6, searches=(wide,))
+    sweep = searching(6, derived=(wide,))
     assert sweep.budget == 50
     assert isinstance(sweep.layout, Plan)
     made = Sweep(

@@ -216,16 +216,15 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
 
 def test_stacks_are_of_the_singles_that_led() -> None:
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
-    sweep = study(rule(), profiles=others, stacks=(Stacks(slots=1),))
+    sweep = study(rule(), Stacks(slots=1), profiles=others)
     done = led(sweep, ["overlap-2", "permute-8g"])
     assert sweep.swept(done).arms.slots["stack-1"].id == "overlap-2+permute-8g"
     assert of_wave(done, "wave3") == {"overlap-2+permute-8g"}
 
 
 def test_nothing_is_stacked_while_the_singles_are_unknown() -> None:
-    sweep = study(
-        profiles=(profile("old", "--xla_old=1", wave="wave1"),), stacks=(Stacks(slots=1),)
-    )
+    old = profile("old", "--xla_old=1", wave="wave1")
+    sweep = study(rule(), Stacks(slots=1), profiles=(old,))
     first = sweep.decide(()).due
     assert {each.stage for each in first if each.is_screened} == {"wave1"}
     answer = cluster({})
@@ -290,7 +289,5 @@ def test_a_sweep_whose_only_candidate_waits_for_a_trace_begins_with_that_run(
     stacks: tuple[Stacks, ...], selected: frozenset[str] | None
 ) -> None:
     by_trace = rule(candidates=(), aims={}, slots=1, pgle=True)
-    sweep = TuningStudy(
-        cell=CELL, profiles=(), singles=(by_trace,), stacks=stacks, selected=selected
-    )
+    sweep = TuningStudy(cell=CELL, profiles=(), derived=(by_trace, *stacks), selected=selected)
     assert sweep.decide(()).due == sweep.outlook(()).ahead[:1] == (sweep.evidence_trial,)

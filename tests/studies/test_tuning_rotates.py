@@ -414,7 +414,7 @@ def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
 
 def test_profiles_that_waves_derive_rotate_too() -> None:
     own = tuple(profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2") for at in range(8))
-    sweep = turning(profiles=own, stacks=(Stacks(wave="wave3", slots=3),), budget=50)
+    sweep = turning(profiles=own, derived=(Stacks(wave="wave3", slots=3),), budget=50)
     done = drive(sweep, Machine({"p1": 0.03, "p2": 0.03}))
     found = sweep.decide(done).conclusion
     assert any("+" in each.arm for each in found.verdicts)

@@ -41,6 +41,7 @@ from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
 from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
+from pytest_xlatune.model import failure  # noqa: E402
 from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
@@ -241,6 +242,20 @@ def failures() -> Lines:
         done = [_follows(cls, action) for action in actions]
         whose = " (trouble of the site)" if cls.is_blamed_on(Blame.SITE) else ""
         yield _row(f"`{cls}`", cls.meaning + whose, "; or ".join(dict.fromkeys(done)), cls.advice)
+
+
+def lines_of_logs() -> Lines:
+    """Yield a sample line of each signature, and the classes that log and outcome tell together."""
+    yield from _head("class", "action", "the line")
+    for each in signatures.table().signatures:
+        fatal = ", fatal" if each.is_fatal else ""
+        sample = each.sample.replace("|", "\\|")
+        yield f"| {each.cls} | {each.action}{fatal} | `{sample}` |"
+    for cls in map(FailureClass, signatures.table().told):
+        is_digest = "digest" in failure.signatures()["class"][cls]
+        fatal = ", fatal" if is_digest else ""
+        shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
+        yield f"| {cls} | {cls.action}{fatal} | {shown} |"
 
 
 def _follows(cls: FailureClass, action: Action) -> str:
@@ -514,7 +529,7 @@ PARTS: Mapping[str, tuple[str, Callable[[], Lines]]] = {
     "commands": ("reference/commands.md", commands),
     "exit statuses": ("reference/commands.md", exits),
     "failure classes": ("reference/failures.md", failures),
-    "lines of logs": ("reference/failures.md", signatures.markdown),
+    "lines of logs": ("reference/failures.md", lines_of_logs),
     "rules": ("reference/flags.md", rules),
     "causes of a hang": ("how-to/megascale.md", hangs),
     "a plan for a TPU": ("how-to/tpu.md", tpu_plan),

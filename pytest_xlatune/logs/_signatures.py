@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -215,18 +215,3 @@ def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
     if severity in ("I", "W"):
         return False
     return severity == "F" or signature.is_fatal or _RAISED.match(text) is not None
-
-
-def markdown() -> Iterator[str]:
-    """Yield the lines of the table of `docs/reference/failures.md`."""
-    yield "| class | action | the line |"
-    yield "|---|---|---|"
-    for signature in table().signatures:
-        seen = signature.sample.replace("|", "\\|")
-        fatal = ", fatal" if signature.is_fatal else ""
-        yield f"| {signature.cls} | {signature.action}{fatal} | `{seen}` |"
-    for cls in map(FailureClass, table().told):
-        is_digest = cls.is_of_digests
-        fatal = ", fatal" if is_digest else ""
-        shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
-        yield f"| {cls} | {cls.action}{fatal} | {shown} |"

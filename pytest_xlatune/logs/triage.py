@@ -96,7 +96,8 @@ def diagnose(
     is_ours = is_ended_by_us or stalled_s is not None
     # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel
     # Slurm's word for a preempted job is a cancelled one, too
-    is_others = outcome.state in _ENDED_BY_OTHERS and not any(map(_is_preempted, told))
+    is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in told)
+    is_others = outcome.state in _ENDED_BY_OTHERS and not is_preempted
     if is_others and not measured and not is_ours:
         told = _that_asks_still(told, outcome.state)
     if measured:
@@ -306,10 +307,6 @@ def _how(outcome: Outcome) -> str:
     if not outcome.is_started or outcome.is_unreadable or outcome.state is State.LOST:
         return outcome.reason
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.state.value
-
-
-def _is_preempted(finding: Finding) -> bool:
-    return finding.cls == FailureClass.PREEMPTED
 
 
 def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) -> Finding:

@@ -158,11 +158,6 @@ class FailureClass(StrEnum):
         """What the class asks for; None where the campaign says that itself."""
         return Action(self._row["action"]) if "action" in self._row else None
 
-    @property
-    def is_of_digests(self) -> bool:
-        """Whether a hang digest of libtpu has it."""
-        return bool(self._row.get("digest"))
-
     def is_blamed_on(self, *whose: Blame) -> bool:
         """Whether the class is the trouble of one of these."""
         return not {*whose}.isdisjoint(self._row.get("blame", ()))

@@ -70,6 +70,9 @@ def test_a_users_own_pattern() -> None:
     assert [(each.step, each.step_s, each.tgs) for each in report.steps] == [
         (each, 0.5005, 1024.5) for each in range(8)
     ]
+    said = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
+    report = read(text_of(["iter 3 of 40, 4.0 steps a second"]), said)
+    assert (rates(report), report.goal_step) == ([(3, 0.25)], 40)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +179,6 @@ def test_a_bar_of_something_else_is_not_the_format_that_fits() -> None:
     assert fitting([each.encode() for each in lines]) == "json"
 
 
-def test_a_pattern_of_ones_own_may_tell_a_rate_and_the_last_step() -> None:
-    said = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
-    report = read(text_of(["iter 3 of 40, 4.0 steps a second"]), said)
-    assert (rates(report), report.goal_step) == ([(3, 0.25)], 40)
-
-
 # preset -> the lines that tell the last step, and the end of a run that came to it
 GOALS: dict[str, tuple[str, int, str]] = {
     "megatron-lm": (
@@ -272,17 +269,6 @@ def test_an_unknown_log_is_tried_against_all_formats(
     (found,) = json.loads(capsys.readouterr().out)["logs"]
     assert found["status"] == "oom-gpu"
     assert f"--step-pattern {name}" in found["notes"][-1]
-
-
-def test_of_a_log_of_no_format_the_message_says_how_to_write_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.log"
-    path.write_bytes(text_of(f"epoch {n} took a while" for n in range(9)))
-    assert main(["steps", str(path)]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "levanter, lightning, hf-trainer, tqdm, json" in said
-    assert r"put (?P<step>\d+) in the place of its number" in said
 
 
 def test_a_bar_without_an_end_of_line_is_read_where_it_is_closed() -> None:

@@ -53,6 +53,7 @@ def test_the_window_follows_the_real_profiler_setting(
     assert found.protocol.profiler == profiler
     assert isinstance(found.score, Score)
     assert found.score.window == ((9, 14) if profiler else (5, 14))
+    assert read(tmp_path, "skip_first_n_steps_for_profiler: 0").protocol.skip_first_steps == 0
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,6 @@ def test_steps_are_those_that_the_configuration_asks_for(
     tmp_path: Path, config: list[str], steps: int
 ) -> None:
     assert read(tmp_path, *config).protocol.steps == steps
-
-
-def test_a_profiler_that_skips_no_step_skips_none(tmp_path: Path) -> None:
-    config = ["profiler: xplane", "skip_first_n_steps_for_profiler: 0", "profiler_steps: 5"]
-    assert read(tmp_path, *config).protocol.skip_first_steps == 0
 
 
 ALL = [step(each) for each in range(15)]
@@ -341,7 +337,13 @@ def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:
     ("text", "pattern", "said"),
     [
         pytest.param("", None, "is empty; name the log", id="nothing in it"),
-        pytest.param("hello\n", None, "1 line, none .*: --step-pattern", id="no step of ours"),
+        pytest.param(
+            "hello\n",
+            None,
+            r"1 line, none .*: --step-pattern .*levanter, lightning, hf-trainer, tqdm, json; "
+            r".*put \(\?P<step>\\d\+\) in the place of its number",
+            id="no step of ours: the message says how to write a pattern",
+        ),
         pytest.param("hello\n", "nemo", "the step pattern .* fits none", id="nor of the pattern"),
     ],
 )

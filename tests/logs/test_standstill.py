@@ -280,28 +280,11 @@ def test_a_program_that_started_again_left_its_word_behind(words: list[str]) -> 
     assert told(*steps, *words, *steps) is None
 
 
-def test_a_log_cut_anywhere_tells_the_same() -> None:
-    text = "".join(
-        f"{rank}: {STEP.format(step)}\n" for step in range(5) for rank in (0, 1)
-    ).encode()
-    whole, parts = RankReader(), RankReader()
-    whole.feed(text)
-    for at in range(0, len(text), 7):
-        parts.feed(text[at : at + 7])
-    assert whole.ranks == parts.ranks
-    assert [each.last_step for each in whole.ranks.values()] == [4, 4]
-
-
-def test_a_program_that_started_again_is_as_far_as_its_last_start() -> None:
-    reader = RankReader()
-    for step in (0, 1, 2, 0, 1):
-        reader.feed(f"{STEP.format(step)}\n".encode(), rank=3)
-    assert reader.ranks[3].last_step == 1
-
-
 @pytest.mark.parametrize("cut", [1 << 20, 1 << 12, 333])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_steps_in_columns_are_those_of_lines_read_one_by_one(cut: int, end: str) -> None:
+def test_the_last_steps_of_the_last_start_are_kept_of_each_rank_however_a_log_is_cut(
+    cut: int, end: str
+) -> None:
     def text(step: int, rank: int) -> str:
         return (
             f"{rank}: completed step: {step}, seconds: {1 + rank}.{step % 7}00, "

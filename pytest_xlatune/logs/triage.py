@@ -206,23 +206,20 @@ def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
 
 
 def advice(finding: Finding) -> str:
-    """Return what a person can do about a finding, as XLA's page or its class says; "" is nothing.
-
-    Of a page also its address.
-    """
-    said = table().published.get(finding.code)
-    if said is not None:
-        return f"{said} ({_PAGES}{finding.code[1:]})"
-    return FailureClass(finding.cls).advice if finding.cls in {*FailureClass} else ""
+    """Return what a person can do about a finding, as its class or XLA's own page says."""
+    page = table().published.get(finding.code)
+    if page is not None:
+        return f"{page} ({_PAGES}{finding.code[1:]})"
+    return FailureClass(finding.cls).advice
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:
     """Choose the root cause.
 
     Findings that ask for something come before those that ask for nothing, of which a time limit or
-    a cancel comes first; a cause comes before
-    what follows from it, before generic words; then the earliest line counts. Of several logs, one
-    with an exception of its own comes before those whose programs only lost it.
+    a cancel comes first; a cause comes before what follows from it, before generic words; then the
+    earliest line counts. Of several logs, one with an exception of its own comes before those whose
+    programs only lost it.
     """
     found = tuple(findings)
     bereft = {finding.source for finding in found if _tier(finding) is Tier.CONSEQUENCE}

@@ -228,6 +228,9 @@ class CellReport:
             if not folders or not is_row or literal(trial.arm) in commands:
                 continue
             if (spec := read_spec(self.folder / folders[-1])) is not None:
+                # the payload's own programs are no part of what a person types
+                files = {k: text for k, text in spec.files.items() if "xlatune" not in k}
+                spec = replace(spec, files=files)
                 text = command_of(trial.profile, spec, cell=self.cell)
                 commands[literal(trial.arm)] = text
         return MeasuredCell(

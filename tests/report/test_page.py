@@ -383,7 +383,8 @@ def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None
     for log in known.facts.logs.values():
         folder = (made.folder.parents[1] / log).parent
         folder.mkdir(parents=True, exist_ok=True)
-        spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"})
+        files = {"xlatune_environment.py": "import sys"}  # the payload adds it
+        spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"}, files=files)
         (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
     known = read_known(made.folder)
     assert set(known.facts.commands) == {literal(result.trial.arm) for result in known.history}

@@ -21,9 +21,10 @@ from cellworlds import CELL, Noise, drive
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Parallelism
+from pytest_xlatune.model.hosts import waves_in
 from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.cell_arms import ACCUSED, waves_in
+from pytest_xlatune.studies.cell_arms import ACCUSED
 from pytest_xlatune.studies.network_check import Network, NetworkStudy
 
 MANY = 16  # nodes, above which a row may have fewer checks

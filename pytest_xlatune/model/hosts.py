@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
@@ -162,3 +162,15 @@ def _malformed(text: str, at: int, why: str) -> ConfigError:
         f"node list {text!r:.200}: {why} at character {at + 1}; expected a list such as "
         "node[001-004,007],gpu-a[1-2]"
     )
+
+
+def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
+    """Return how many trials of equal length follow one another, where node lists are disjoint.
+
+    The node lists stand in the order of the trials; one without names is this machine.
+    """
+    free: dict[str, int] = {}  # node -> trials before it can take another
+    for names in nodelists:
+        nodes = tuple(names) or ("",)
+        free.update(dict.fromkeys(nodes, 1 + max(free.get(node, 0) for node in nodes)))
+    return max(free.values(), default=0)

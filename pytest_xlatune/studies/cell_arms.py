@@ -418,18 +418,6 @@ def _with_change(verdict: Verdict) -> Message:
     return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
 
 
-def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
-    """Return how many trials of equal length follow one another, where node lists are disjoint.
-
-    The node lists stand in the order of the trials; one without names is this machine.
-    """
-    free: dict[str, int] = {}  # node -> trials before it can take another
-    for names in nodelists:
-        nodes = tuple(names) or ("",)
-        free.update(dict.fromkeys(nodes, 1 + max(free.get(node, 0) for node in nodes)))
-    return max(free.values(), default=0)
-
-
 # what ends a trial and says nothing of its cell, whatever its arms are
 _OF_THE_SITE = frozenset(
     {

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.hosts import waves_in
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
@@ -60,7 +61,6 @@ from pytest_xlatune.studies.cell_arms import (
     is_excused,
     not_accused,
     undecided,
-    waves_in,
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
@@ -321,8 +321,8 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
             "jobs": 2 * PAIRS,
             "commits": self.commits,
             "runs": len(self.cells),
-            "loads": self.loads,
             "waves": waves_in(cell.nodelist for cell in self.cells),
+            "loads": self.loads,
             "most": min(self.most_jobs, self.budget),
         }
         return tuple(say(text, **counts) for text in texts)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, MessageCode, at_most, say, verbatim
+from pytest_xlatune.model.message import Message, at_most, say, verbatim
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.result import (
@@ -310,12 +310,8 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         pair = compare(self.fit, base.arm, family=len(self.suspects), alpha=ALPHA)
         if isinstance(pair, NoComparison):
             return undecided(base, pair.reason)
-        method = say(
-            "{rounds} rounds beside {controls:+control}, {rule}",
-            rounds=self.fit.n_blocks,
-            controls=len(self.controls),
-            rule=say("Dunnett" if pair.method.code is MessageCode.DUNNETT else "Bonferroni"),
-        )
+        text = "{rounds} rounds beside {controls:+control}"
+        method = say(text, rounds=self.fit.n_blocks, controls=len(self.controls))
         base = with_comparison(base, pair, kind=base.kind, reasons=())
         base = replace(base, n=n, method=method)
         # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault

@@ -20,12 +20,12 @@ from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.hosts import waves_in
 from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace, JobWork
 from pytest_xlatune.studies import Outlook, Study
-from pytest_xlatune.studies.cell_arms import waves_in
 from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 

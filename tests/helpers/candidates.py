@@ -83,14 +83,12 @@ def run(
     pgle: str = "",
 ) -> list[TrialResult]:
     """Drive a study one trial at a time."""
-    answer, done = cluster(gains or {}), list[TrialResult]()
-    while trials := of.decide(done).due:
-        trial = trials[0]
-        if not trial.protocol.is_scored:
-            done.append(evidence(shares, pgle=pgle))
-        else:
-            done.append(answer(trial))
-    return done
+    measure = cluster(gains or {})
+
+    def answer(trial: Trial) -> TrialResult:
+        return measure(trial) if trial.protocol.is_scored else evidence(shares, pgle=pgle)
+
+    return one_by_one(of, answer)
 
 
 def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:

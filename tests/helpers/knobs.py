@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from pytest_xlatune.model.cell import Cell, Parallelism
+from msgspec.structs import replace
+
+from pytest_xlatune.model.cell import Parallelism
 from pytest_xlatune.model.profile import Profile, profile, settings_of
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.trial import Trial
-from tests.helpers.answers import measured, noise
+from tests.helpers import answers
+from tests.helpers.answers import Answer, measured, noise
 
-CELL = Cell(
-    model_tag="m",
-    parallelism=Parallelism.parse("PP=8"),
-    per_device_batch_size=7,
-    max_target_length=4096,
-    deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
-)
+CELL = replace(answers.CELL, parallelism=Parallelism.parse("PP=8"))
 GIB = 1 << 30
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
@@ -31,7 +27,6 @@ SINGLES = (
     *(profile(f"hurts-{at}", f"--xla_gpu_knob={at}") for at in range(4)),
 )
 GAINS = {"overlap-2": 0.03, "overlap-4": 0.022, "ag-1g": 0.025, "double": 0.015, "tree": 0.01}
-Answer = Callable[[Trial], TrialResult]
 
 
 def effect(settings: Profile, gains: Mapping[str, float]) -> float:

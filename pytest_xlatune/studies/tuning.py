@@ -222,7 +222,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return NOT_YET
         decision = self.decide(history)
         match question.about:
-            case Ask.REFERENCE if self.rotated(history).look is not None:
+            case Ask.REFERENCE if self._is_told_by_the_look(history):
                 found = told(decision.conclusion.reference)
             case Ask.REFERENCE:
                 wave = self._reference_wave(history)
@@ -247,7 +247,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Whether trials are still to come that the answer rests on."""
         pending = self.swept(history).due
         if question.about is Ask.REFERENCE:
-            if self.rotated(history).look is not None:
+            if self._is_told_by_the_look(history):
                 return False
             if any(is_turned(self, each) for each in pending):
                 return True
@@ -256,6 +256,11 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if question.about in (Ask.SCREENED, Ask.SLOT):
             return any(belongs_to_wave(question.wave, trial) for trial in pending)
         return bool(pending)
+
+    def _is_told_by_the_look(self, history: History) -> bool:
+        """Whether the look measured the baseline; one that cannot rotate leaves that to jobs."""
+        rotations = self.rotated(history)
+        return rotations.look is not None and not rotations.is_look_in_vain
 
     def _reference_wave(self, history: History) -> str:
         """Return the wave of this run up to which two baselines are planned, or its last one.

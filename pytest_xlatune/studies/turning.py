@@ -56,6 +56,13 @@ class Rotations:
         return next((result for result in self.looks if result.status.is_final), None)
 
     @property
+    def is_look_in_vain(self) -> bool:
+        """Whether the look tells that the trainer cannot rotate."""
+        look = self.look
+        is_found = look is not None and look.rotation is not None and look.rotation.is_found
+        return look is not None and _tells(look) and not is_found
+
+    @property
     def why_not(self) -> Message | None:
         """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far.
 
@@ -63,7 +70,7 @@ class Rotations:
         """
         look = self.look
         turned = next((result for result in self.found if result.status.is_final), None)
-        if look is not None and _tells(look) and not (look.rotation and look.rotation.is_found):
+        if look is not None and self.is_look_in_vain:
             text = "all profiles are jobs, because programs cannot take turns: {said}"
             return say(text, said=_why_no_turns(look))
         if turned is not None and _tells(turned) and _score_of(turned) is None:

@@ -314,6 +314,14 @@ def test_the_baseline_is_told_once_the_look_is_over() -> None:
     assert told.verdict.n == 1
 
 
+def test_a_look_that_cannot_rotate_leaves_the_baseline_to_its_jobs() -> None:
+    """A trainer without XLA failed the baseline's test as "not measured yet"."""
+    sweep, run = turning(12), Machine(finds=False)
+    question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
+    look = run(sweep.decide(()).due[0])
+    assert sweep.answer([look], question).state is Answered.NOT_YET
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

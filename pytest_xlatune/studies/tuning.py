@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
+from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.studies import (
@@ -277,8 +277,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict from what was measured once, up to the end of a wave or of all."""
-        own = [result for result in history if belongs_to_wave(wave, result.trial)]
-        until = self.decide(own).conclusion.verdict(arm)
+        until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
         # the line of the screen goes through all waves: a later one moves what a report says, and
         # so do second runs
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
@@ -286,6 +285,18 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if until is None or is_last or not until.n:
             return until
         return replace(until, up_to=wave)
+
+    def _until(self, history: History, wave: str) -> tuple[TrialResult, ...]:
+        """Return what was measured once, up to the end of a wave; "" is the last."""
+        parts = self._parts(history)
+        if wave not in parts:
+            parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
+        return parts[wave]
+
+    @remembered
+    def _parts(self, history: History) -> dict[str, tuple[TrialResult, ...]]:
+        del history
+        return {}
 
     @cached_property
     def _whole(self) -> TuningStudy:

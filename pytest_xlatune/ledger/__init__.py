@@ -514,10 +514,6 @@ _EVENT = msgspec.json.Decoder[Event](
 _TIME = msgspec.json.Decoder(Time)
 
 
-class LedgerSchemaError(UnreadableLedgerError):
-    """The ledger is of another schema: it is whole, but not for this version to read."""
-
-
 class Ledger:
     """The journal in one file; any number of processes may hold it open.
 
@@ -726,7 +722,7 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     try:
         at_s, event = _said(line)
     except UnreadableLedgerError as error:
-        raise type(error)(f"{path}:{number}: {error}") from None
+        raise UnreadableLedgerError(f"{path}:{number}: {error}") from None
     return LedgerEntry(number=number, at_s=at_s, event=event)
 
 
@@ -761,7 +757,7 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
         versions = data.get("versions")  # of the line that a session begins with
         by = versions.get("pytest-xlatune") if isinstance(versions, dict) else None
         wrote = "another version of pytest-xlatune" if by is None else f"pytest-xlatune {by!r:.40}"
-        return LedgerSchemaError(
+        return UnreadableLedgerError(
             f"found schema {schema!r:.40}, written by {wrote}; this version reads {SCHEMA}. Start "
             "over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
             "of its jobs, or read it with the version that wrote it"

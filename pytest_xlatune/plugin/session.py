@@ -56,29 +56,26 @@ class Selection:
     confirm: bool = False
     looked: preflight.Preflight | None = None
 
-    def study(self, workdir: Path, *, session: str, fresh: bool = False) -> Study:
-        """Return the study that answers this selection; `workdir` holds the cells' folders.
+    def study(self, options: RunSettings, *, session: str) -> Study:
+        """Return the study that answers this selection.
 
-        What `session` measures itself changes no plan of its own. With `fresh` nothing holds that
-        was measured before.
+        What `session` measures itself changes no plan of its own. After `--xlatune-fresh` nothing
+        holds that was measured before.
 
         Raises:
             ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
         """
-        folder, cell = workdir / self.sweep.folder, self.sweep.cell
-        calibration = read_calibration(folder, cell)
-        declared = self.declared
+        folder, declared = options.workdir / self.sweep.folder, self.declared
+        calibration = read_calibration(folder, self.sweep.cell)
         every = {profile.id for profile in declared.profiles}
         every |= {slot.name for slot in declared.slots()}
         # the confirmation alone takes its finalists from all profiles, and screens the missing ones
         is_all = (self.confirm and not self.profiles) or every <= self.profiles
-        selected = None if is_all else frozenset(self.profiles)
-        sigma = calibration.noise.sigma_job if calibration else None
         return self.sweep.study(
-            selected=selected,
+            selected=None if is_all else frozenset(self.profiles),
             confirm=self.confirm,
-            sigma=sigma,
-            earlier=() if fresh else recorded_trials(folder, session=session),
+            sigma=calibration.noise.sigma_job if calibration else None,
+            earlier=() if options.fresh else recorded_trials(folder, session=session),
         )
 
 
@@ -182,12 +179,9 @@ class Session:
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
         return [
-            (selection.sweep, self._study(selection)) for selection in self._selections.values()
+            (selection.sweep, selection.study(self.options, session=self.id))
+            for selection in self._selections.values()
         ]
-
-    def _study(self, selection: Selection) -> Study:
-        options = self.options
-        return selection.study(options.workdir, session=self.id, fresh=options.fresh)
 
     def campaign(self, sweep: Sweep) -> Campaign:
         """Return the campaign of a sweep, opened.
@@ -199,7 +193,8 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            self._campaigns[sweep.name] = self.run(selection.sweep, self._study(selection))
+            study = selection.study(self.options, session=self.id)
+            self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
 
     def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:

@@ -94,8 +94,8 @@ class _Launch:
     @property
     def is_whole(self) -> bool:
         """Whether its states are all there: those of each sample worker, as far as lists go."""
-        listed = {worker for _, each in self.states for worker in each.workers}
-        has_all = any(each.is_cut for _, each in self.states) or all(
+        listed = {str(worker) for _, workers in self.states for worker in workers.workers}
+        has_all = any(workers.is_cut for _, workers in self.states) or all(
             program.sample is None or program.sample in listed for program in self.programs
         )
         return bool(self.states) and has_all and bool(self.programs or self.ident is None)
@@ -267,7 +267,7 @@ class DigestBuilder:
         elif key == "Fingerprint":
             last.programs[-1] = dataclasses.replace(last.programs[-1], fingerprint=value or None)
         elif workers := self._list(value).workers:
-            last.programs[-1] = dataclasses.replace(last.programs[-1], sample=workers[0])
+            last.programs[-1] = dataclasses.replace(last.programs[-1], sample=str(workers[0]))
         return True
 
     def _module(self, value: str, last: _Launch | None) -> None:

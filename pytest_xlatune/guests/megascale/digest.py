@@ -98,7 +98,7 @@ class LaunchedProgram:
 
     module: str | None
     fingerprint: str | None
-    sample: Worker | None = None
+    sample: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,17 +202,7 @@ class Digest:
         """Return its entry in the JSON document of `xlatune megascale`."""
         error = self.first_error
         launches = [
-            {
-                "launch_id": ident,
-                "programs": [
-                    {
-                        "module": program.module,
-                        "fingerprint": program.fingerprint,
-                        "sample": program.sample and str(program.sample),
-                    }
-                    for program in programs
-                ],
-            }
+            {"launch_id": ident, "programs": list(map(msgspec.to_builtins, programs))}
             for ident, programs in self.launches
         ]
         return {

@@ -48,11 +48,11 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that tells something without a digest."""
+    """A line that tells something without a digest; `text` is how it begins."""
 
     kind: str
     means: str
-    regex: re.Pattern[str]
+    text: str
 
 
 class _Catalog(msgspec.Struct, frozen=True):

@@ -51,16 +51,9 @@ _TRIGGER = re.compile(
 )
 # every line that opens something holds one of them; the longer they are, the faster they are found
 _OPENERS = (
-    b"Megascale detects a hang",
-    b"Some workers have halted with an",
-    b"Potential cause: ",
-    b" graphs to complete",
-    b"an hang detected error from worker of slice_id: ",
-    b"Runtime cancelled the launch due to detected MXLA error",
-    b"MegaScale Corrupted Buffer Detected",
-    b"MegaScale Topology Discovery in progress",
-    b"Unexpected error digest before topology discovery",
-    b"Collectives input buffers are not allocated",
+    *(b"Megascale detects a hang", b"Some workers have halted with an"),
+    *(b"Potential cause: ", b" graphs to complete"),
+    *(line.text.encode() for line in known_lines()),
 )
 _OPENER = re.compile(b"|".join(re.escape(each) for each in _OPENERS))
 
@@ -194,7 +187,7 @@ class MegascaleReader:
                 timeout=match["timeout"],
             )
         for known in known_lines():
-            if known.regex.match(body):
+            if body.startswith(known.text):
                 key = (known.kind, body[:200])
                 seen = self._sightings.get(key)
                 if seen is not None:

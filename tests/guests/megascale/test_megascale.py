@@ -237,7 +237,7 @@ def test_the_catalog_holds_eleven_causes_and_its_samples() -> None:
     path = Path(package.__file__).with_name("megascale.toml")
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["line"]
     for row, known in zip(rows, known_lines(), strict=True):
-        assert known.regex.match(row["sample"])
+        assert row["sample"].startswith(known.text)
 
 
 def test_damaged_digests_raise_nothing_and_name_nothing_new() -> None:

@@ -29,7 +29,7 @@ from pytest_xlatune.model.redact import (
     secrets_of_command,
     without_secrets,
 )
-from pytest_xlatune.model.written import Written
+from pytest_xlatune.model.written import Written, check_least
 
 
 class Axis(StrEnum):
@@ -171,11 +171,7 @@ class Protocol(Written, frozen=True, kw_only=True):
                 "has the GPU kernels that its one compilation happened to choose, so arms would "
                 "differ by chance. Set autotune_cache too"
             )
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"protocol: {name} is {getattr(self, name)}, expected at least {least}"
-                )
+        check_least(self, what="protocol", least=_LEAST)
         self._check_metric()
 
     def _check_metric(self) -> None:

@@ -6,9 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action
-from pytest_xlatune.model.written import Written
+from pytest_xlatune.model.written import Written, check_least
 
 
 class Patience(Written, frozen=True, kw_only=True):
@@ -30,14 +29,10 @@ class Patience(Written, frozen=True, kw_only=True):
     after_fatal_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("before_memstats_s", "compiling_s", "training_s", "after_fatal_s"):
-            value = getattr(self, name)
-            if not value >= 1:
-                raise ConfigError(f"patience: {name} is {value}, expected at least 1 (seconds)")
+        check_least(self, what="patience", least=dict.fromkeys(self.__struct_fields__, 1))
 
 
-# numbers of `Resources`, and the least that each may be
-_LEAST = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_limit_s": 0}
+_LEAST_RESOURCES = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_limit_s": 0}
 
 
 class Resources(Written, frozen=True, kw_only=True):
@@ -60,11 +55,7 @@ class Resources(Written, frozen=True, kw_only=True):
     options: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"resources: {name} is {getattr(self, name)}, expected at least {least}"
-                )
+        check_least(self, what="resources", least=_LEAST_RESOURCES)
 
     def __hash__(self) -> int:
         return hash((self.nodes, tuple(sorted(self.options.items()))))
@@ -109,5 +100,4 @@ class RetryPolicy(Written, frozen=True, kw_only=True):
     rules: dict[str, RetryRule] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError(f"retry policy: max_attempts is {self.max_attempts}, expected >= 1")
+        check_least(self, what="retry policy", least={"max_attempts": 1})

@@ -97,6 +97,18 @@ def _required(cls: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields if f.default is none and f.default_factory is none)
 
 
+def check_least(declared: object, *, what: str, least: Mapping[str, float]) -> None:
+    """Refuse an attribute below its least value; `what` is how messages call the whole.
+
+    Raises:
+        ConfigError: names the first one that is, or that is no number.
+    """
+    for name, low in least.items():
+        value = getattr(declared, name)
+        if not value >= low:
+            raise ConfigError(f"{what}: {name} is {value}, expected at least {low}")
+
+
 def check_kinds(declared: object, *, what: str) -> None:
     """Refuse an attribute whose value is not of its annotated kind.
 

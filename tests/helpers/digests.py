@@ -123,5 +123,5 @@ def wrong(case: dict[str, Any], digest: Digest, *, dress: str = "plain") -> list
     found.append(("messages", said, true))
     if version == "0.0.52" and case["fault"] != "cancelled":
         found.append(("error", digest.first_error, first_error(case)))
-    found.append(("missing", digest.missing, ()))
+    found.append(("truncated", digest.is_truncated, False))
     return [f"{what}: {is_} for {should}" for what, is_, should in found if is_ != should]

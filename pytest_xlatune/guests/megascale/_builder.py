@@ -122,8 +122,7 @@ class DigestBuilder:
         self._part = ""  # of the table, or "message", or "named": the workers are on the next line
         self._elements = 0
         self._keys: dict[str, str] = {}  # with the first value of each
-        self._is_example = self._is_complete = False
-        self._torn: int | None = None
+        self._is_example = self._is_complete = self._is_torn = False
         self._prose: Cause | None = None
         self._word: str | None = None
         self._culprits: WorkerList | None = None
@@ -135,7 +134,6 @@ class DigestBuilder:
         self._sparse_hlo: str | None = None
         self._message: list[str] = []
         self._hints: set[Layout] = set()
-        self._broken: list[str] = []
 
     def has(self, key: str) -> bool:
         """Whether this digest had that line already."""
@@ -160,7 +158,7 @@ class DigestBuilder:
             self.stray = 0
             self.last = line.number
             if is_torn and not self._is_complete:
-                self._torn = line.number
+                self._is_torn = True
         else:
             self.stray += 1
 
@@ -220,7 +218,7 @@ class DigestBuilder:
     def _list(self, text: str, *, bare: bool = False) -> WorkerList:
         found = worker_list(text, bare=bare)
         if not found.is_whole:
-            self._broken.append("the end of a list of workers")
+            self._is_torn = True
         return found
 
     def _key(self, line: TextLine, key: str, value: str) -> bool:
@@ -292,7 +290,7 @@ class DigestBuilder:
             if all(ends):
                 self._links.append((ends[0][0], ends[1][0]))
             else:
-                self._broken.append("the end of a link")
+                self._is_torn = True
             return True
         is_sparse = self._part == "sparse"
         match = _STATE.match(body)
@@ -372,8 +370,8 @@ class DigestBuilder:
             last_line=self.last,
         )
         is_open = at_the_end and self._part == "message"
-        lacks = dict.fromkeys(words for is_so, words in self._lacks(made, is_open=is_open) if is_so)
-        return judged(dataclasses.replace(made, missing=tuple(lacks)))
+        is_truncated = is_open or self._is_torn or not self._is_all_there(made)
+        return judged(dataclasses.replace(made, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:
         kind, time = (self._keys.get(f"First error {each}") for each in ("type", "timestamp"))
@@ -391,28 +389,21 @@ class DigestBuilder:
                 fingerprint=fingerprint, pc=int(pc[:18]), hosts=tuple(hosts), cores=len(hosts)
             )
 
-    def _lacks(self, made: Digest, *, is_open: bool) -> Iterator[tuple[bool, str]]:
-        """Yield what the text must have had, and whether it is missing."""
+    def _is_all_there(self, made: Digest) -> bool:
+        """Whether the text has all that a digest of its layout and cause has."""
         enum = made.cause.enum if made.cause else ""
         states = (*made.states, *made.sparse)
-        absent = {worker.host for worker in made.culprits} - {
-            h for state in states for h in state.hosts
-        }
-        is_cut = any(state.is_cut for state in states)
-        has_links = made.links or made.layout is Layout.EARLY_2025
-        yield self._prose is None, "the first line"
-        yield self._word is None, "the line of the cause"
-        yield self._culprits is None, "the line of the culprits"
-        yield not self._has_states, "the table of states"
-        yield made.layout is Layout.LATE_2026 and made.first_error is None, "the first error"
-        yield self._torn is not None, f"the end of line {self._torn}"
-        yield from ((True, each) for each in self._broken)
-        yield enum == "NETWORKING_ISSUE" and not has_links, "the broken links"
-        is_untold = bool(absent) and not is_cut and enum != "UNRECOVERABLE_ERROR"
-        yield is_untold, f"states of {', '.join(sorted(absent))}"
-        for launch in self._launches:
-            yield not launch.is_whole, f"states of launch {launch.ident}"
-        yield is_open, "the end of a message"
+        culprits = {worker.host for worker in made.culprits}
+        is_listed = culprits <= {host for state in states for host in state.hosts}
+        is_network = enum == "NETWORKING_ISSUE" and made.layout is not Layout.EARLY_2025
+        return (
+            None not in (self._prose, self._word, self._culprits)
+            and self._has_states
+            and (made.layout is not Layout.LATE_2026 or made.first_error is not None)
+            and (bool(made.links) or not is_network)
+            and (is_listed or enum == "UNRECOVERABLE_ERROR" or any(s.is_cut for s in states))
+            and all(launch.is_whole for launch in self._launches)
+        )
 
 
 def _split_last(op: str) -> tuple[str, str, str]:

@@ -152,7 +152,7 @@ class Digest:
         launches: launch id -> its programs, in the order of the text.
         states, sparse: of tensor cores; of sparse cores.
         messages: worker and text of each unrecoverable error.
-        missing: what the text lacks because it is cut.
+        is_truncated: whether the text lacks a part of the digest, because it is cut.
         notes: what its own table adds to the verdict, and what was corrected.
         is_after_trigger: whether a worker had given up waiting before it.
         line, last_line: numbers of its first and last line, from 1.
@@ -168,7 +168,7 @@ class Digest:
     states: tuple[TpuState, ...] = ()
     sparse: tuple[TpuState, ...] = ()
     messages: tuple[tuple[Worker, str], ...] = ()
-    missing: tuple[str, ...] = ()
+    is_truncated: bool = False
     notes: tuple[str, ...] = ()
     is_after_trigger: bool = False
     line: int
@@ -185,7 +185,7 @@ class Digest:
             return self.first_error[0] in ("NO_ERROR", "CANCELLED")
         is_unknown = self.cause is not None and self.cause.enum == "UNKNOWN_CAUSE"
         told = (self.culprits, self.links, self.launches, self.states, self.sparse, self.messages)
-        return is_unknown and not (self.missing or self.is_after_trigger or any(told))
+        return is_unknown and not (self.is_truncated or self.is_after_trigger or any(told))
 
     @property
     def cls(self) -> FailureClass:
@@ -217,7 +217,7 @@ class Digest:
             ],
             "messages": [{"worker": str(worker), "text": text} for worker, text in self.messages],
             "states": [state.to_json() for state in self.states],
-            "truncated": bool(self.missing),
+            "truncated": self.is_truncated,
             "line": self.line,
         }
 
@@ -318,7 +318,7 @@ def _has_mismatch(digest: Digest) -> bool:
     for _, programs in digest.launches:
         for program in programs:
             prints.setdefault(program.module, set()).add(program.fingerprint)
-    return bool(digest.missing) or any(len(each) > 1 for each in prints.values())
+    return digest.is_truncated or any(len(each) > 1 for each in prints.values())
 
 
 def _behind(digest: Digest) -> list[str]:

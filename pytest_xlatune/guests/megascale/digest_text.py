@@ -54,8 +54,8 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
         yield f"  {worker}: {first}"
         yield from (f"      {line}" for line in more)
     yield from (f"  note: {note}" for note in digest.notes)
-    if digest.missing:
-        yield "  the text is cut; it lacks: " + ", ".join(digest.missing)
+    if digest.is_truncated:
+        yield "  the text is cut: it lacks a part of the digest"
     if cause:
         yield "  to do:"
         yield from (f"    {number}. {step}" for number, step in enumerate(cause.action, 1))

@@ -97,7 +97,7 @@ def test_a_cut_digest_says_only_what_it_has(case: dict[str, Any]) -> None:
             assert each.cause == whole.cause
             # behind a row the table may end, or be cut: nothing tells
             is_row = re.search(r"TPU states:$|^ +(\S+@)?\d+:\d+\(|^ +src: ", lines[count - 1])
-            assert each.missing or is_row, (count, lines[count - 1])
+            assert each.is_truncated or is_row, (count, lines[count - 1])
 
 
 def test_the_layouts_of_the_documents_are_read() -> None:
@@ -368,7 +368,7 @@ def test_a_state_names_all_its_hosts() -> None:
         (None, 777): ("h-2", "h-3"),
         (None, 12): ("h-1",),
     }
-    assert not found.missing
+    assert not found.is_truncated
 
 
 @pytest.mark.parametrize(

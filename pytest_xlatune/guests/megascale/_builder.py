@@ -367,7 +367,6 @@ class DigestBuilder:
             sparse=tuple(self._sparse),
             messages=_messages(self._message),
             line=self.first,
-            last_line=self.last,
         )
         is_open = at_the_end and self._part == "message"
         is_truncated = is_open or self._is_torn or not self._is_all_there(made)

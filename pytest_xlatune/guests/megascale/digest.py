@@ -155,7 +155,7 @@ class Digest:
         is_truncated: whether the text lacks a part of the digest, because it is cut.
         notes: what its own table adds to the verdict, and what was corrected.
         is_after_trigger: whether a worker had given up waiting before it.
-        line, last_line: numbers of its first and last line, from 1.
+        line: number of its first line, from 1.
     """
 
     layout: Layout
@@ -172,7 +172,6 @@ class Digest:
     notes: tuple[str, ...] = ()
     is_after_trigger: bool = False
     line: int
-    last_line: int
 
     @property
     def is_cancelled(self) -> bool:

@@ -463,8 +463,8 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], told: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
-        done, revived = self._revive(nodes)
-        if done.faults or revived:
+        done = self._revive(nodes)
+        if done.faults:
             sick = done.unfit or nodes
             told = msgspec.structs.replace(
                 told,
@@ -472,7 +472,6 @@ class Attempts:
                 faults=done.faults,
                 nodes=sick,
                 resumed=done.tried,
-                revived=revived,
             )
             return self._not_started(state, told, outcome)
         if not done.nodes:
@@ -497,14 +496,12 @@ class Attempts:
         )
         return _ended(state, event, outcome, finding)
 
-    def _revive(self, nodes: tuple[str, ...]) -> tuple[Resumed, int]:
-        """Bring nodes back; return how often that was done in vain, once that is enough, else 0.
-
-        Nodes that fail again and again are not fit.
-        """
+    def _revive(self, nodes: tuple[str, ...]) -> Resumed:
+        """Bring nodes back. Nodes that fail again and again are not fit."""
         times = self._revivals.get(nodes, 0)
         if times >= _REVIVALS:
-            return Resumed(unfit=nodes), times
+            why = f"resumed {times} times without a measured trial since"
+            return Resumed(unfit=nodes, faults=(why,))
         done = self._run.executor.resume(nodes)
         done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
         _LOG.warning(
@@ -514,7 +511,7 @@ class Attempts:
             "; ".join(done.faults) or "all are fit",
         )
         self._revivals[nodes] = times + bool(done.nodes)
-        return done, 0
+        return done
 
     def _end(self, submission: Submission) -> None:
         """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
@@ -684,10 +681,10 @@ class Attempts:
         """Do what a retry needs first, or have the site do it; return what follows then."""
         if ruling.next is not Next.RETRY or ruling.before not in (Action.HOOK, Action.RESUME_NODE):
             return ruling, ()
-        done, revived, nodes = Resumed(), 0, facts.nodes
+        done, nodes = Resumed(), facts.nodes
         if ruling.before is Action.RESUME_NODE:
-            done, revived = self._revive(nodes)
-            if not (done.faults or revived):
+            done = self._revive(nodes)
+            if not done.faults:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return ruling, (EpochBegan(cause=cause, cls=ruling.cls, nodes=fit),)
@@ -706,7 +703,6 @@ class Attempts:
             faults=done.faults,
             nodes=done.unfit or ruling.nodes,
             resumed=done.tried,
-            revived=revived,
         )
         return in_case(told, dataclasses.replace(facts, is_unready=True)), ()
 

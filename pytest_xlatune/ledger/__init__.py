@@ -213,8 +213,6 @@ class Decided(Event, frozen=True, kw_only=True):
         found: in the place of `detail`, where it is more than that.
         shown: what else proves it, where no line and no scheduler says it: how far the attempt
             came, what a witness shows of a setting.
-        revived: how often its nodes were resumed without a measured trial since, where they were
-            not resumed again for that; else 0.
         waited_s: seconds in the queue after which the user's patience was over.
         spent: which limit another trial would break, and what raises it.
         evidence: the line of the log, or the scheduler's words.
@@ -239,7 +237,6 @@ class Decided(Event, frozen=True, kw_only=True):
     resumed: tuple[str, ...] = ()
     found: Message | None = None
     shown: Message | None = None
-    revived: int = 0
 
     @property
     def proof(self) -> Message | None:
@@ -287,12 +284,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
     def _trouble(self, follows: Message) -> Message | None:
         """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
-        cls, listed = self.cls, list[str | Message](self.faults)
-        if self.revived:
-            listed.append(
-                say("resumed {times} times without a measured trial since", times=self.revived)
-            )
-        faults = say(_FAULTS, faults=listed)
+        cls, faults = self.cls, say(_FAULTS, faults=self.faults)
         if self.waited_s:
             waited = say(
                 "no trial has started for {seconds} s: {follows}",
@@ -302,7 +294,7 @@ class Decided(Event, frozen=True, kw_only=True):
             return say(_DECIDED, cls=cls, follows=waited)
         if self.needed is not Action.NONE:
             text = _FAULTS_AFTER_RESUME if self.resumed else "; {faults}"
-            found = say(text, faults=faults) if listed else None
+            found = say(text, faults=faults) if self.faults else None
             missed = say(
                 "the next attempt needs {needed}, which was not done{faults}: {follows}",
                 needed=self.needed,
@@ -310,7 +302,7 @@ class Decided(Event, frozen=True, kw_only=True):
                 follows=follows,
             )
             return say(_DECIDED, cls=cls, follows=missed)
-        if listed:
+        if self.faults:
             text = (
                 "{faults}, and stays so after RESUME: {follows}"
                 if self.resumed

@@ -22,7 +22,8 @@ from pytest_xlatune.model.result import Action
             id="a scheduler's words, and how far it came",
         ),
         pytest.param(
-            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain", revived=2),
+            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain",
+                    faults=("resumed 2 times without a measured trial since",)),
             "why", "node-drain: resumed 2 times without a measured trial since: the sweep stops",
             id="nodes that were resumed in vain",
         ),

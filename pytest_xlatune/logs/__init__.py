@@ -55,7 +55,7 @@ from pytest_xlatune.model.text import begun
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 
 _LINE_BYTES = 1 << 16
-_WINDOW_BYTES = 1 << 17
+_WINDOW_BYTES = 1 << 16  # few windows then hold a line worth reading
 _TAIL_BYTES = 1 << 13
 _BEGIN_BYTES = 1 << 20  # of a log without a step, which is tried against other trainers' formats
 _TAIL_LINES, _TAIL_CHARS = 5, 160
@@ -211,7 +211,7 @@ class LogReader:
             blocks.close()
         if not self._closed and not self._course.start.steps:
             end = self._tail if self._bytes > len(self._begin) else b""
-            self._fits = fitting((*self._begin.split(b"\n"), *end.split(b"\n")))
+            self._fits = fitting((self._begin, end))
         self._closed, self._begin = True, b""
 
     def report(self) -> LogReport:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_xlatune.logs import grammar
+from pytest_xlatune.logs._sieve import LineFilter
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import StepRecord
@@ -284,22 +285,18 @@ def _members(value: Json) -> list[tuple[str, Json]]:
     return [*own, *inner]
 
 
-def fitting(lines: Iterable[bytes]) -> str:
+def fitting(texts: Iterable[bytes]) -> str:
     """Return the preset that reads most figures of steps in some lines; "" where none does."""
     found: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
     patterns = [step_pattern(name) for name in PRESETS]
-    words = {word for pattern in patterns for word in pattern.words}
-    for line in lines:
-        for segment in grammar.plain_segments(line):
-            low = segment.lower()
-            if not any(word in low for word in words):
-                continue
-            _, text = grammar.split_origin(segment)
-            for pattern in patterns:
-                if any(word in low for word in pattern.words):
-                    found[pattern.name] |= {
-                        e.step: grammar.figures_in(e) for e in pattern.steps(text, "")
-                    }
+    line_filter = LineFilter(word for pattern in patterns for word in pattern.words)
+    _, lines = line_filter.lines(b"\n".join((*texts, b"")))
+    for segment in (part for _, line in lines for part in grammar.plain_segments(line)):
+        low, (_, text) = segment.lower(), grammar.split_origin(segment)
+        for pattern in patterns:
+            if any(word in low for word in pattern.words):
+                steps = pattern.steps(text, "")
+                found[pattern.name] |= {step.step: grammar.figures_in(step) for step in steps}
     figures = {name: sum(steps.values()) for name, steps in found.items()}
     best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more
     return best if figures[best] else ""

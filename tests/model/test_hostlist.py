@@ -42,6 +42,7 @@ def test_expand(text: str, names: list[str]) -> None:
         pytest.param("n[a]", "expected a number or a range .* at character 3", id="a letter"),
         pytest.param("n[3-1]", "3-1 is backwards .* at character 3", id="backwards"),
         pytest.param("n[0-99999999]", "beyond 65536 nodes at character 3", id="absurdly wide"),
+        pytest.param("n[1-65536,1]", "more than 65536 nodes at", id="wide in two ranges"),
         pytest.param("n1]", "unexpected ']' at character 3", id="no opening bracket"),
         pytest.param("n1 n2", "unexpected ' ' at character 3", id="a space for a comma"),
         pytest.param("n1,n[1-2]", "n1 is named twice", id="a node named twice"),

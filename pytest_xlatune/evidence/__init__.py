@@ -59,7 +59,7 @@ def readers() -> dict[str, CaptureFacts]:
     Raises:
         ConfigError: one of them cannot be loaded.
     """
-    found: dict[str, CaptureFacts] = {}
+    by_name: dict[str, CaptureFacts] = {}
     for name in BROUGHT:
         made = BROUGHT.load(name, where="evidence runs")()
         if not isinstance(made, CaptureFacts):
@@ -67,5 +67,5 @@ def readers() -> dict[str, CaptureFacts]:
                 f"reader of captures {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, "
                 "expected a pytest_xlatune.evidence.CaptureFacts"
             )
-        found[name] = made
-    return found
+        by_name[name] = made
+    return by_name

@@ -16,7 +16,7 @@ from pytest_xlatune.model.errors import ConfigError
 _PS_PER_US = 1e6
 
 
-def pgle_profile(found: Drill, program: Program | None = None) -> str:
+def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     """Return the mean time of each operation as XLA's scheduler reads it.
 
     With the program of the capture each name begins with the fingerprint that XLA gave it before it
@@ -28,13 +28,13 @@ def pgle_profile(found: Drill, program: Program | None = None) -> str:
     Raises:
         ConfigError: the capture names no operation.
     """
-    if not found.ops:
+    if not drill.ops:
         raise ConfigError(
             "the capture names no operation of the program, so that a profile for XLA would be "
             "empty; profile once with --xla_gpu_enable_command_buffer= (empty)"
         )
     sums: dict[str, tuple[int, int]] = {}
-    for row in found.ops:
+    for row in drill.ops:
         spent, count = sums.get(row.name, (0, 0))
         sums[row.name] = spent + row.sum_ps, count + row.count
     costs_us = {name: spent / count / _PS_PER_US for name, (spent, count) in sums.items()}
@@ -42,7 +42,7 @@ def pgle_profile(found: Drill, program: Program | None = None) -> str:
     if program is not None and program.fingerprint is not None:
         lines, front = [f"# of {program.module} for {program.target}"], f"{program.fingerprint}::"
         if len(costs_us) > 1:
-            del costs_us[min(costs_us, key=lambda each: costs_us[each])]
+            del costs_us[min(costs_us, key=lambda name: costs_us[name])]
     lines += [
         f"costs {{ name: {json.dumps(front + name)} cost_us: {cost_us:.6f} }}"
         for name, cost_us in costs_us.items()

@@ -55,13 +55,13 @@ _ONE, _TOP = np.uint64(1), np.uint64(56)
 class WireError(ValueError):
     """The bytes are no protobuf message; the text says what was found and at which byte."""
 
-    def __init__(self, said: str, at: int | None = None) -> None:
-        super().__init__(said if at is None else f"{said} at byte {at}")
-        self._said, self._at = said, at
+    def __init__(self, message: str, at: int | None = None) -> None:
+        super().__init__(message if at is None else f"{message} at byte {at}")
+        self._message, self._at = message, at
 
     def behind(self, begin: int) -> WireError:
         """Return it for positions that count from `begin` of the file."""
-        return WireError(self._said, None if self._at is None else self._at + begin)
+        return WireError(self._message, None if self._at is None else self._at + begin)
 
 
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
@@ -168,21 +168,21 @@ class Octets:
         return _varints(self._words[at])  # `take` would copy all words: they overlap
 
 
-def _varints(found: NDArray[np.uint64]) -> tuple[Ints, Ints]:
+def _varints(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     """Decode the varint with which each word begins; the words are overwritten."""
-    stop = ~found
+    stop = ~words
     stop &= _CONTINUE
     keep = stop - _ONE
     keep ^= stop  # all bits up to and with the first stop bit
-    found &= keep
-    found &= _PAYLOAD
+    words &= keep
+    words &= _PAYLOAD
     for high, low, shift in _FOLDS:
-        found = ((found & high) >> shift) | (found & low)
+        words = ((words & high) >> shift) | (words & low)
     keep &= _ONES
     keep *= _ONES
     keep >>= _TOP
     keep[stop == 0] = 0
-    return found.view(np.int64), keep.view(np.int64)
+    return words.view(np.int64), keep.view(np.int64)
 
 
 OPTIONS: Final = "DebugOptions"
@@ -204,10 +204,10 @@ _SIGNED = frozenset({3, 5, 15, 16, 17, 18, _ENUM})
 class _Message:
     """A small message, taken apart: of each field the last number, and all strings or messages."""
 
-    def __init__(self, data: bytes, found: Iterable[Part] | None = None) -> None:
+    def __init__(self, data: bytes, parts: Iterable[Part] | None = None) -> None:
         self._numbers: dict[int, int] = {}
         self._parts: dict[int, list[bytes]] = {}
-        for number, kind, start, end in found or fields(data, 0, len(data)):
+        for number, kind, start, end in parts or fields(data, 0, len(data)):
             if kind == VARINT:
                 self._numbers[number] = start
             elif kind == LENGTH:
@@ -223,14 +223,14 @@ class _Message:
         return self.part(field).decode("utf-8", "replace")
 
     def messages(self, field: int) -> list[_Message]:
-        return [_Message(each) for each in self._parts.get(field, ())]
+        return [_Message(part) for part in self._parts.get(field, ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
     name: str
     kind: int
-    of: str  # full name of its message or enum
+    type_name: str  # full name of its message or enum
     is_repeated: bool
 
 
@@ -252,22 +252,22 @@ class Schema:
         """Enter what a file or a message declares, and what that declares in turn."""
         for enum in enums:
             self.enums[f"{scope}.{enum.text(_NAME)}"] = {
-                signed(each.number(_ENUM_NUMBER)): each.text(_NAME)
-                for each in enum.messages(_ENUM_VALUES)
+                signed(enum_value.number(_ENUM_NUMBER)): enum_value.text(_NAME)
+                for enum_value in enum.messages(_ENUM_VALUES)
             }
         for message in messages:
             full = f"{scope}.{message.text(_NAME)}"
             self.declare(full, message.messages(_NESTED), message.messages(_OWN_ENUMS))
-            if any(each.number(_MAP_ENTRY) for each in message.messages(_MESSAGE_OPTIONS)):
+            if any(options.number(_MAP_ENTRY) for options in message.messages(_MESSAGE_OPTIONS)):
                 self.maps.add(full)
             self.messages[full] = {
-                each.number(_NUMBER): _Field(
-                    name=each.text(_NAME),
-                    kind=each.number(_TYPE),
-                    of=each.text(_TYPE_NAME),
-                    is_repeated=each.number(_LABEL) == _REPEATED,
+                descriptor.number(_NUMBER): _Field(
+                    name=descriptor.text(_NAME),
+                    kind=descriptor.number(_TYPE),
+                    type_name=descriptor.text(_TYPE_NAME),
+                    is_repeated=descriptor.number(_LABEL) == _REPEATED,
                 )
-                for each in message.messages(_FIELDS)
+                for descriptor in message.messages(_FIELDS)
             }
 
 
@@ -295,14 +295,14 @@ def _until_foreign(data: bytes) -> Iterator[Part]:
     """Walk the fields of a file's description; stop where another one, or none, begins."""
     seen_messages = False
     with suppress(WireError):
-        for found in fields(data, 0, len(data)):
-            number, kind, _, _ = found
+        for part in fields(data, 0, len(data)):
+            number, kind, _, _ = part
             # the name comes first: with a second one another file's description begins
             is_foreign = number > _LAST_OF_FILE or (seen_messages and number == _NAME)
             if is_foreign or kind not in (VARINT, LENGTH):
                 return
             seen_messages |= number == _FILE_MESSAGES
-            yield found
+            yield part
 
 
 def read_options(data: bytes, schema: Schema) -> dict[str, str]:
@@ -321,40 +321,42 @@ def read_options(data: bytes, schema: Schema) -> dict[str, str]:
 
 
 def _values(data: bytes, described: dict[int, _Field], schema: Schema) -> dict[str, str]:
-    found: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for number, kind, start, end in fields(data, 0, len(data)):
-        each = described.get(number)
-        if each is not None:
-            values = found.setdefault(number, [])
-            if not each.is_repeated:
+        field = described.get(number)
+        if field is not None:
+            values = texts.setdefault(number, [])
+            if not field.is_repeated:
                 values.clear()
             if kind == VARINT:
-                values.append(_scalar(start, each, schema))
+                values.append(_scalar(start, field, schema))
             else:
-                values += _decode(data[start:end], kind, each, schema)
+                values += _decode(data[start:end], kind, field, schema)
     return {
-        each.name: ",".join(sorted(found[number]) if each.of in schema.maps else found[number])
-        if number in found
-        else _zero(each, schema)
-        for number, each in described.items()
+        field.name: ",".join(
+            sorted(texts[number]) if field.type_name in schema.maps else texts[number]
+        )
+        if number in texts
+        else _zero(field, schema)
+        for number, field in described.items()
     }
 
 
-def _zero(each: _Field, schema: Schema) -> str:
-    is_text = each.is_repeated or each.kind in (_STRING, _BYTES, _MESSAGE)
-    return "" if is_text else _scalar(0, each, schema)
+def _zero(field: _Field, schema: Schema) -> str:
+    is_text = field.is_repeated or field.kind in (_STRING, _BYTES, _MESSAGE)
+    return "" if is_text else _scalar(0, field, schema)
 
 
-def _decode(data: bytes, kind: int, each: _Field, schema: Schema) -> Iterator[str]:
+def _decode(data: bytes, kind: int, field: _Field, schema: Schema) -> Iterator[str]:
     if kind in (FIXED32, FIXED64):
         is_double = kind == FIXED64
         (number,) = struct.unpack("<d" if is_double else "<f", data)
         yield f"{number:.{15 if is_double else 7}g}"
-    elif each.kind in (_STRING, _BYTES):
+    elif field.kind in (_STRING, _BYTES):
         yield data.decode("utf-8", "replace")
-    elif each.kind == _MESSAGE:
-        inner = _values(data, schema.messages.get(each.of, {}), schema)
-        if each.of in schema.maps:
+    elif field.kind == _MESSAGE:
+        inner = _values(data, schema.messages.get(field.type_name, {}), schema)
+        if field.type_name in schema.maps:
             yield f"{inner.get('key', '')}={inner.get('value', '')}"
         else:
             yield ",".join(f"{name}={value}" for name, value in inner.items())
@@ -362,11 +364,11 @@ def _decode(data: bytes, kind: int, each: _Field, schema: Schema) -> Iterator[st
         at = 0
         while at < len(data):
             value, at = varint(data, at, len(data))
-            yield _scalar(value, each, schema)
+            yield _scalar(value, field, schema)
 
 
-def _scalar(value: int, each: _Field, schema: Schema) -> str:
-    if each.kind == _BOOL:
+def _scalar(value: int, field: _Field, schema: Schema) -> str:
+    if field.kind == _BOOL:
         return "true" if value else "false"
-    number = signed(value) if each.kind in _SIGNED else value
-    return schema.enums.get(each.of, {}).get(number, str(number))
+    number = signed(value) if field.kind in _SIGNED else value
+    return schema.enums.get(field.type_name, {}).get(number, str(number))

@@ -137,7 +137,7 @@ def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
         return None
     match = _OF_SWEEP.fullmatch(name)
     sweep, profile_id = match.groups() if match else ("", "")
-    found: list[Recorded] = []
+    evidence: list[Recorded] = []
     known: list[str] = []
     for folder in find_ledgers(workdir()):
         if sweep and folder.parent.name != sweep:
@@ -145,26 +145,30 @@ def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
         state = replay(Ledger(folder / LEDGER).refresh())
         here = [as_recorded(event, trial, state, folder) for event, trial in _evidence(state)]
         known += [recorded.profile for recorded in here]
-        wanted = [each for each in here if name == each.trial_id or profile_id == each.profile]
+        wanted = [
+            recorded
+            for recorded in here
+            if name == recorded.trial_id or profile_id == recorded.profile
+        ]
         # the last one: a profile may have been recorded under another protocol before
-        found += wanted[-1:]
+        evidence += wanted[-1:]
         if not match and name in state.trials and not wanted:
             raise ConfigError(
                 f"{name}: this trial left no dump and no capture; record its "
                 "profile with `xlatune evidence SWEEP_FILE PROFILE`"
             )
-    if len(found) > 1:
+    if len(evidence) > 1:
         raise ConfigError(
-            f"{name}: recorded in {len(found)} cells; name the trial: "
-            f"{', '.join(recorded.trial_id for recorded in found)}"
+            f"{name}: recorded in {len(evidence)} cells; name the trial: "
+            f"{', '.join(recorded.trial_id for recorded in evidence)}"
         )
-    if match and not found:
+    if match and not evidence:
         raise ConfigError(
             f"{name}: no evidence of it below {workdir()}"
             + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
             + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
         )
-    return found[0] if found else None
+    return evidence[0] if evidence else None
 
 
 def dump_of(name: str, workdir: Workdir) -> Path:
@@ -173,10 +177,10 @@ def dump_of(name: str, workdir: Workdir) -> Path:
     Raises:
         ConfigError: the evidence has no dump; see `find_recorded`.
     """
-    found = find_recorded(name, workdir)
-    if found is not None and found.dump is None:
-        raise _left_none(name, found, "dump")
-    return Path(name) if found is None or found.dump is None else found.dump
+    recorded = find_recorded(name, workdir)
+    if recorded is not None and recorded.dump is None:
+        raise _left_none(name, recorded, "dump")
+    return Path(name) if recorded is None or recorded.dump is None else recorded.dump
 
 
 def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | None]:
@@ -187,26 +191,26 @@ def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | No
     Raises:
         ConfigError: the evidence has no captures; see `find_recorded`.
     """
-    found = find_recorded(name, workdir)
-    if found is not None and not found.captures:
-        raise _left_none(name, found, "capture")
-    return ([Path(name)], None) if found is None else (found.captures, found.step_s)
+    recorded = find_recorded(name, workdir)
+    if recorded is not None and not recorded.captures:
+        raise _left_none(name, recorded, "capture")
+    return ([Path(name)], None) if recorded is None else (recorded.captures, recorded.step_s)
 
 
-def _left_none(name: str, found: Recorded, what: str) -> ConfigError:
-    why = f": {'; '.join(found.problems)}" if found.problems else ""
-    return ConfigError(f"{name}: trial {found.trial_id} left no {what}{why}")
+def _left_none(name: str, recorded: Recorded, what: str) -> ConfigError:
+    why = f": {'; '.join(recorded.problems)}" if recorded.problems else ""
+    return ConfigError(f"{name}: trial {recorded.trial_id} left no {what}{why}")
 
 
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
     """Read the artifacts of the evidence trials that are over and were not read yet."""
-    found = []
+    events = []
     for result in state.evidence():
         attempts = state.trials[result.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
         if result.status is TrialStatus.MEASURED and not result.is_read and submission is not None:
-            found.append(read_attempt(result.trial.id, folder, submission.folder))
-    return tuple(found)
+            events.append(read_attempt(result.trial.id, folder, submission.folder))
+    return tuple(events)
 
 
 def _tried(problems: list[str], read: Callable[[], _Read]) -> _Read | None:
@@ -239,15 +243,15 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if captures:
         facts += _tried(problems, lambda: _facts_by_others(captures)) or ()
         window = _tried(problems, lambda: read_window(captures, CaptureWindow()))
-    drilled, left_out = window or (None, ())
+    drill, left_out = window or (None, ())
     pgle = ""
-    if drilled is not None:
-        facts.append(drill_fact(drilled))
+    if drill is not None:
+        facts.append(drill_fact(drill))
         problems += left_out
         # a trial is known by the path: the file of another run needs another one
         path = (folder / attempt).absolute() / f"pgle{PGLE_SUFFIX}"
-        if drilled.ops:
-            write_bytes(path, pgle_profile(drilled, program).encode())
+        if drill.ops:
+            write_bytes(path, pgle_profile(drill, program).encode())
             pgle = str(path)
     return EvidenceRecorded(
         trial_id=trial_id,
@@ -255,7 +259,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         captures=tuple(str(path.relative_to(folder)) for path in captures),
         facts=tuple(facts),
         problems=tuple(problem.replace(f"{folder}/", "") for problem in problems),
-        shares=shares_of(drilled, program),
+        shares=shares_of(drill, program),
         pgle=pgle,
     )
 
@@ -275,13 +279,13 @@ def program_fact(program: Program) -> str:
     )
 
 
-def drill_fact(found: Drill) -> str:
+def drill_fact(drill: Drill) -> str:
     """Divide the time of a step into its parts, in a sentence."""
-    span_s = found.seconds(found.total.span_ps)
-    said = ", ".join(f"{name} {milliseconds(spent):.3f}" for name, spent in parts(found).items())
+    span_s = drill.seconds(drill.total.span_ps)
+    shown = ", ".join(f"{name} {milliseconds(spent):.3f}" for name, spent in parts(drill).items())
     return (
-        f"{counted(len(found.gpus), 'device')}, {counted(found.divided_by, 'step')}: a step spans "
-        f"{milliseconds(span_s):.3f} ms: {said}"
+        f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
+        f"{milliseconds(span_s):.3f} ms: {shown}"
     )
 
 
@@ -345,11 +349,11 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
 
 def _window_of(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
     try:
-        drilled, left_out = read_window(captures, CaptureWindow(steps=steps))
+        drill, left_out = read_window(captures, CaptureWindow(steps=steps))
     except ParseError:  # another number of steps than was asked for
-        drilled, left_out = read_window(captures, CaptureWindow())
+        drill, left_out = read_window(captures, CaptureWindow())
     problems += left_out
-    return drilled
+    return drill
 
 
 def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[EvidenceFact]:
@@ -361,11 +365,13 @@ def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[Ev
     ]
 
 
-def _trace_facts(found: TraceComparison) -> Iterator[EvidenceFact]:
-    yield EvidenceFact(kind="step", text=found.sentence)
-    rows: list[tuple[str, Part]] = [("step", part) for part in (found.span, *found.parts)]
-    rows += [("kernel family", part) for part in found.families[:FAMILIES] if part.change_s]
-    rows += [("overlap", part) for part in found.totals if part.name in ("overlap", "concurrency")]
+def _trace_facts(comparison: TraceComparison) -> Iterator[EvidenceFact]:
+    yield EvidenceFact(kind="step", text=comparison.sentence)
+    rows: list[tuple[str, Part]] = [("step", part) for part in (comparison.span, *comparison.parts)]
+    rows += [("kernel family", part) for part in comparison.families[:FAMILIES] if part.change_s]
+    rows += [
+        ("overlap", part) for part in comparison.totals if part.name in ("overlap", "concurrency")
+    ]
     for kind, part in rows:
         before, after, change = map(milliseconds, (part.before_s, part.after_s, part.change_s))
         text = f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"

@@ -67,10 +67,10 @@ def drill_variants(
             f"--program was given {len(dumps)} times for {counted(len(named), 'variant')}; give "
             "the dump of each, in their order"
         )
-    found = [[captures_of(name, workdir) for name in names] for names in named]
-    variants = [[path for paths, _ in recorded for path in paths] for recorded in found]
+    evidence = [[captures_of(name, workdir) for name in names] for names in named]
+    variants = [[path for paths, _ in recorded for path in paths] for recorded in evidence]
     # of trials of the same profile that ran without profiler
-    known_s = [step_s for recorded in found for _, step_s in recorded if step_s is not None]
+    known_s = [step_s for recorded in evidence for _, step_s in recorded if step_s is not None]
     if not step_times_s and len(known_s) == len(variants):
         step_times_s = known_s
     if len(step_times_s) not in {0, len(variants)}:
@@ -86,11 +86,11 @@ def drill_variants(
     for paths, step_s in zip_longest(variants, step_times_s):
         watch = Watch() if collectives or dumps else None
         try:
-            drilled, without = read_window(paths, replace(window, step_s=step_s), observe=watch)
+            drill, without = read_window(paths, replace(window, step_s=step_s), observe=watch)
         except XlatuneError as error:
             problems.append(str(error))
         else:
-            drills.append(drilled)
+            drills.append(drill)
             left_out += without
             watches += [] if watch is None else [watch]
     if not drills:
@@ -100,8 +100,8 @@ def drill_variants(
     return Drilled(
         drills=tuple(drills),
         collectives=tuple(
-            communication_of(drilled, program, watch)
-            for drilled, watch, program in zip(drills, talking, programs, strict=False)
+            communication_of(drill, program, watch)
+            for drill, watch, program in zip(drills, talking, programs, strict=False)
         ),
         problems=(*problems, *left_out),
     )

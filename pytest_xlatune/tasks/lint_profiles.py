@@ -78,7 +78,11 @@ def shape_of(program: Program) -> Shape:
         groups.setdefault(collective.kind, {}).setdefault(collective.computation, []).append(
             collective.size_bytes
         )
-    permutes = [collective for collective in program.of("collective-permute") if collective.in_loop]
+    permutes = [
+        collective
+        for collective in program.collectives_of("collective-permute")
+        if collective.in_loop
+    ]
     return Shape(
         groups={
             kind: tuple(tuple(sizes) for sizes in computations.values())

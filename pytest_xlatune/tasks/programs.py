@@ -42,13 +42,13 @@ def program_document(program: Program, other: Program | None = None) -> Document
     """
     if other is None:
         title, head = "What the compiler made of a program", [_name(program)]
-        told = _facts(program)
+        facts = _facts(program)
     else:
-        found = difference(program, other)
-        title, head = "What changed", [found.before, f"-> {found.after}"]
-        messages = (*found.messages, *(proof.message for proof in found.proofs))
-        told = map(sentence, messages)
-    return brief(title, lines(*map(plain, head), *(f"  {plain(each)}" for each in told)))
+        changes = difference(program, other)
+        title, head = "What changed", [changes.before, f"-> {changes.after}"]
+        messages = (*changes.messages, *(proof.message for proof in changes.proofs))
+        facts = map(sentence, messages)
+    return brief(title, lines(*map(plain, head), *(f"  {plain(fact)}" for fact in facts)))
 
 
 def _name(program: Program) -> str:
@@ -60,7 +60,7 @@ def _facts(program: Program) -> Iterator[str]:
     yield f"fingerprint before scheduling: {program.fingerprint or 'not written'}"
     if program.memory_bytes is not None:
         yield f"memory {size(program.memory_bytes)}"
-    yield from _alike(_collective(one) for kind in KINDS for one in program.of(kind))
+    yield from _alike(_collective(one) for kind in KINDS for one in program.collectives_of(kind))
     yield from _alike(_loop(loop) for loop in program.loops)
     flying = counted(program.in_flight, "collective")
     yield f"up to {flying} in flight" if program.in_flight else "no collective in flight"
@@ -84,18 +84,18 @@ def _loop(loop: Loop) -> str:
     return ", ".join((f"loop: {trips} rounds", *notes))
 
 
-def _collective(found: Collective) -> str:
+def _collective(collective: Collective) -> str:
     traits = [
-        size(found.size_bytes),
-        "asynchronous" if found.is_async else "synchronous",
-        *(["pipelined"] if found.is_pipelined else []),
-        *([f"stream {found.stream}"] if found.stream else []),
-        f"{counted(found.executions, 'execution')} a step "
-        + ("in a loop" if found.in_loop else "outside of loops"),
-        *(["at most: in a branch"] if found.in_branch else []),
-        found.groups or "all devices",
+        size(collective.size_bytes),
+        "asynchronous" if collective.is_async else "synchronous",
+        *(["pipelined"] if collective.is_pipelined else []),
+        *([f"stream {collective.stream}"] if collective.stream else []),
+        f"{counted(collective.executions, 'execution')} a step "
+        + ("in a loop" if collective.in_loop else "outside of loops"),
+        *(["at most: in a branch"] if collective.in_branch else []),
+        collective.groups or "all devices",
     ]
-    return f"{found.kind}: {', '.join(traits)}"
+    return f"{collective.kind}: {', '.join(traits)}"
 
 
 def programs_json(program: Program, other: Program | None = None) -> Json:

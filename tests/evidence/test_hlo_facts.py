@@ -185,13 +185,13 @@ def test_an_fsdp_step_has_the_same_collectives_in_every_dialect(version: str) ->
     found = program(version, "fsdp")
     assert (found.module, found.target) == ("jit_train_step", "sm_9.0")
     assert found.fingerprint is not None
-    gathers = found.of("all-gather")
+    gathers = found.collectives_of("all-gather")
     assert [each.size_bytes for each in gathers] == [32 * MIB] * 4
     assert [each.executions for each in gathers] == [8] * 4
     assert all(each.in_loop for each in gathers)
-    (scatter,) = found.of("reduce-scatter")
+    (scatter,) = found.collectives_of("reduce-scatter")
     assert (scatter.size_bytes, scatter.executions) == (8 * MIB, 8)  # two results of 4 MiB
-    (reduce,) = found.of("all-reduce")
+    (reduce,) = found.collectives_of("all-reduce")
     assert (reduce.size_bytes, reduce.executions, reduce.in_loop) == (4, 1, False)
     assert [loop.trips for loop in found.loops] == [8, 8]
     assert all("8" in each.groups for each in found.collectives)
@@ -214,7 +214,9 @@ def test_an_fsdp_step_has_the_same_collectives_in_every_dialect(version: str) ->
 def test_asynchronous_is_what_the_compiler_decided(
     version: str, name: str, kind: str, asynchronous: int
 ) -> None:
-    assert sum(each.is_async for each in program(version, name).of(kind)) == asynchronous
+    assert (
+        sum(each.is_async for each in program(version, name).collectives_of(kind)) == asynchronous
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -232,26 +234,26 @@ def test_the_files_beside_a_program_are_read_with_it(version: str) -> None:
 def test_double_buffering_unrolls_the_loop_and_keeps_the_executions(version: str) -> None:
     found = program(version, "fsdp-db")
     assert [(loop.trips, loop.unrolled) for loop in found.loops] == [(4, 2), (4, 2)]
-    assert sum(each.executions for each in found.of("all-gather")) == 32
+    assert sum(each.executions for each in found.collectives_of("all-gather")) == 32
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_decomposed_permutes_are_pairs_of_send_and_recv(version: str) -> None:
     found = program(version, "pp-dec")
-    assert not found.of("collective-permute")
+    assert not found.collectives_of("collective-permute")
     for kind in ("send", "recv"):
-        assert [each.size_bytes for each in found.of(kind)] == [4 * MIB] * 2
+        assert [each.size_bytes for each in found.collectives_of(kind)] == [4 * MIB] * 2
     assert found.in_flight == 1
 
 
 def test_a_windowed_einsum_sends_the_same_bytes_in_a_loop_of_its_own() -> None:
     plain, windowed = program("0.12.0", "fsdp"), program("0.12.0", "fsdp-we")
     assert sum(loop.is_windowed_einsum for loop in windowed.loops) == 4
-    assert not windowed.of("all-gather")
-    permutes = windowed.of("collective-permute")
+    assert not windowed.collectives_of("all-gather")
+    permutes = windowed.collectives_of("collective-permute")
     assert [(each.size_bytes, each.executions) for each in permutes] == [(4 * MIB, 64)] * 4
     assert sum(each.size_bytes * each.executions for each in permutes) == sum(
-        each.size_bytes * each.executions for each in plain.of("all-gather")
+        each.size_bytes * each.executions for each in plain.collectives_of("all-gather")
     )
 
 

@@ -99,7 +99,7 @@ class Program(Record, frozen=True, kw_only=True):
         """Loops whose rounds are not known; what runs in them counts as run once."""
         return sum(loop.trips is None for loop in self.loops)
 
-    def of(self, *kinds: str) -> tuple[Collective, ...]:
+    def collectives_of(self, *kinds: str) -> tuple[Collective, ...]:
         """Return the collectives of some kinds."""
         return tuple(collective for collective in self.collectives if collective.kind in kinds)
 
@@ -418,7 +418,7 @@ def _collectives(parser: _Parser) -> tuple[Collective, ...]:
         if start.started
     }
     wrapped = {where for operations in inner.values() for where, _ in operations}
-    found = []
+    collectives = []
     for where, computation, start in starts:
         if where in wrapped:
             continue
@@ -428,7 +428,7 @@ def _collectives(parser: _Parser) -> tuple[Collective, ...]:
             text = start.line + operation.line
             groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
             sized = start if len(operations) == 1 else operation
-            found.append(
+            collectives.append(
                 Collective(
                     name=operation.name if place else start.name,
                     kind=operation.kind,
@@ -444,7 +444,7 @@ def _collectives(parser: _Parser) -> tuple[Collective, ...]:
                     inner="" if operation is start else operation.name,
                 )
             )
-    return tuple(found)
+    return tuple(collectives)
 
 
 def _below(parser: _Parser, roots: Iterable[str]) -> set[str]:
@@ -502,8 +502,10 @@ def _count_executions(parser: _Parser) -> list[str]:
             "text of compiled.as_text()"
         )
     computations = parser.computations
-    waiting = Counter(callee for each in computations.values() for callee, _ in each.calls)
-    bodies = {loop.body for each in computations.values() for loop in each.loops}
+    waiting = Counter(
+        callee for computation in computations.values() for callee, _ in computation.calls
+    )
+    bodies = {loop.body for computation in computations.values() for loop in computation.loops}
     computations[parser.entry].executions = 1
     ready = [name for name in computations if not waiting[name]]
     callers_first: list[str] = []

@@ -96,19 +96,19 @@ def change(before: Program, after: Program) -> Change:
 
 def difference(before: Program, after: Program) -> ProgramDifference:
     """Compare two programs."""
-    found = change(before, after)
+    apart = change(before, after)
     facts: list[Message] = []
-    if found in (Change.SCHEDULE, Change.PROGRAM):
+    if apart in (Change.SCHEDULE, Change.PROGRAM):
         facts = [*_of_collectives(before, after), *_of_program(before, after)]
-    if found is Change.SCHEDULE and not facts:
+    if apart is Change.SCHEDULE and not facts:
         facts = [say("instructions in another order, every collective as before")]
-    if found is Change.PROGRAM:
+    if apart is Change.PROGRAM:
         facts = facts or [say("other program, the same collectives")]
         facts.append(_other_instructions(before, after))
     return ProgramDifference(
         before=before.source,
         after=after.source,
-        change=found,
+        change=apart,
         facts=tuple(facts),
         proofs=prove(differing(before, after) or (), before, after),
     )
@@ -127,7 +127,11 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
         KINDS, (("in the loop", True), ("outside of loops", False))
     ):
         old, new = (
-            [each for each in program.of(kind) if each.in_loop == in_loop]
+            [
+                collective
+                for collective in program.collectives_of(kind)
+                if collective.in_loop == in_loop
+            ]
             for program in (before, after)
         )
         if parts := [*_parts(old, new)]:
@@ -136,13 +140,14 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
 
 def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
     """Yield how some collectives of a kind became others."""
-    runs = [sum(each.executions for each in some) for some in (old, new)]
-    of_sizes = [Counter(each.size_bytes for each in some) for some in (old, new)]
+    runs = [sum(collective.executions for collective in side) for side in (old, new)]
+    of_sizes = [Counter(collective.size_bytes for collective in side) for side in (old, new)]
     is_resized = of_sizes[0] != of_sizes[1]
     if is_resized:
         yield say("{old} -> {new}", old=_sizes(of_sizes[0]), new=_sizes(of_sizes[1]))
         was, now = (
-            size(sum(each.size_bytes * each.executions for each in some)) for some in (old, new)
+            size(sum(collective.size_bytes * collective.executions for collective in side))
+            for side in (old, new)
         )
         yield (
             say("bytes unchanged ({now} a step)", now=now)
@@ -152,7 +157,9 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
     if is_resized or runs[0] != runs[1]:
         yield say("{old} -> {new} executions", old=runs[0], new=runs[1])
     for trait, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        with_it = [sum(getattr(each, attribute) for each in some) for some in (old, new)]
+        with_it = [
+            sum(getattr(collective, attribute) for collective in side) for side in (old, new)
+        ]
         if with_it[0] * len(new) != with_it[1] * len(old):
             yield say(
                 "{was} of {old} -> {now} of {new} {trait}",
@@ -162,7 +169,7 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
                 new=len(new),
                 trait=trait,
             )
-    groups = [Counter(each.groups for each in some) for some in (old, new)]
+    groups = [Counter(collective.groups for collective in side) for side in (old, new)]
     if len(old) == len(new) and groups[0] != groups[1]:
         yield say("between other devices")
 
@@ -212,14 +219,15 @@ def _of_program(before: Program, after: Program) -> Iterator[Message]:
 
 def _other_instructions(before: Program, after: Program) -> Message:
     """Name the instructions that are no collectives and changed in number."""
-    own = {*KINDS, "async"}
+    collective_opcodes = {*KINDS, "async"}
     changed = Counter(after.opcodes)
     changed.subtract(before.opcodes)
     most = sorted(
         (
             (opcode, count)
             for opcode, count in changed.items()
-            if count and opcode.removesuffix("-start").removesuffix("-done") not in own
+            if count
+            and opcode.removesuffix("-start").removesuffix("-done") not in collective_opcodes
         ),
         key=lambda item: (-abs(item[1]), item[0]),
     )
@@ -290,8 +298,8 @@ def expectations() -> dict[str, Expectation]:
 
 
 def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
-    found = program.of(*kinds) if kinds else program.collectives
-    return Counter((collective.kind, collective.size_bytes) for collective in found)
+    collectives = program.collectives_of(*kinds) if kinds else program.collectives
+    return Counter((collective.kind, collective.size_bytes) for collective in collectives)
 
 
 # what of a program stands for a fact: if it differs between two programs, the fact changed
@@ -308,8 +316,8 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
         (collective.kind, collective.is_async) for collective in program.collectives
     ),
     ProgramFact.DECOMPOSED: lambda program, _: (
-        len(program.of("collective-permute")),
-        len(program.of("send", "recv")),
+        len(program.collectives_of("collective-permute")),
+        len(program.collectives_of("send", "recv")),
     ),
     ProgramFact.WINDOWED: lambda program, _: _windowed(program),
     ProgramFact.MEMORY: lambda program, _: (program.memory_bytes, program.digest),

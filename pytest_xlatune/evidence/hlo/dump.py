@@ -52,8 +52,8 @@ def _step_in(folder: Path) -> Path:
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     programs = [entry for entry in files if _PROGRAM.fullmatch(entry.name)]
     if not programs:
-        found = (_FILE.fullmatch(entry.name) for entry in files)
-        names = sorted({match["name"] for match in found if match})
+        matches = (_FILE.fullmatch(entry.name) for entry in files)
+        names = sorted({match["name"] for match in matches if match})
         seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "of no module"
         raise ParseError(
             f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
@@ -63,7 +63,7 @@ def _step_in(folder: Path) -> Path:
     states = {entry.name: _state_bytes(Path(entry)) for entry in programs}
     least = _PART * max(states.values())
     steps = [entry for entry in programs if states[entry.name] >= least]
-    return Path(max(steps, key=lambda each: (each.stat().st_size, each.name)))
+    return Path(max(steps, key=lambda entry: (entry.stat().st_size, entry.name)))
 
 
 def _state_bytes(program: Path) -> int:
@@ -92,8 +92,8 @@ def read_program(path: Path) -> Program:
                 # a line without end is cut where the reader refuses it
                 iter(lambda: file.readline(MAX_LINE + 1), ""),
                 str(path),
-                memory=_beside(path, "{device}after_optimizations-memory-usage-report.txt"),
-                options=_beside(path, ".debug_options"),
+                memory=_module_text(path, "{device}after_optimizations-memory-usage-report.txt"),
+                options=_module_text(path, ".debug_options"),
             )
     except OSError as error:
         raise ConfigError(unreadable(path, error)) from None
@@ -105,7 +105,7 @@ def dumped_options(folder: Path) -> dict[str, str] | None:
     Options at their default are not in it, nor are those about the dump and the host.
     """
     try:
-        text = _beside(_step_in(folder), ".debug_options")
+        text = _module_text(_step_in(folder), ".debug_options")
     except (OSError, ParseError):
         return None  # an attempt that died early left no whole dump
     return None if text is None else read_debug_options(text)
@@ -163,22 +163,24 @@ def seen_devices(folder: Path) -> dict[str, str]:
 
 def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
     """Return by witness the device that it tells, and its file."""
-    found: dict[str, list[tuple[str, Path]]] = {}
+    files_by_witness: dict[str, list[tuple[str, Path]]] = {}
     for path in sorted(folder.iterdir(), key=_place) if folder.is_dir() else ():
         program = _PROGRAM.fullmatch(path.name)
         module = _NUMBER.fullmatch(program["module"] if program else path.name)
         if module is None:
             continue
         if program is not None:
-            found.setdefault(f"module {module[2]}", []).append((_device(program["device"]), path))
+            files_by_witness.setdefault(f"module {module[2]}", []).append(
+                (_device(program["device"]), path)
+            )
         elif "train_step" in module[2] and (path / _TOPOLOGY).is_file():
-            found.setdefault(f"topology of {module[2]}", []).append(
+            files_by_witness.setdefault(f"topology of {module[2]}", []).append(
                 (_platform(path / _TOPOLOGY), path / _TOPOLOGY)
             )
     alike = {
-        name: each[0]
-        for name, each in found.items()
-        if len({device for device, _ in each}) == 1 and each[0][0]
+        witness: files[0]
+        for witness, files in files_by_witness.items()
+        if len({device for device, _ in files}) == 1 and files[0][0]
     }
     return dict([*alike.items()][:_MOST_WITNESSES])
 
@@ -195,8 +197,8 @@ def _device(name: str) -> str:
 
 def _platform(path: Path) -> str:
     with path.open("rb") as file:
-        said = _PLATFORM.search(file.read(_TOPOLOGY_BYTES).decode("utf-8", "replace"))
-    return said[1].lower() if said else ""
+        match = _PLATFORM.search(file.read(_TOPOLOGY_BYTES).decode("utf-8", "replace"))
+    return match[1].lower() if match else ""
 
 
 def keep_options(folder: Path) -> None:
@@ -207,20 +209,20 @@ def keep_options(folder: Path) -> None:
     if folder.is_symlink():
         return
     kept = {_options_in(folder), *(path for _, path in _devices_in(folder).values())}
-    for each in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
+    for entry in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
         with contextlib.suppress(OSError):
-            if each.is_dir() and not each.is_symlink():
-                each.rmdir()
-            elif each not in kept:
-                each.unlink()
+            if entry.is_dir() and not entry.is_symlink():
+                entry.rmdir()
+            elif entry not in kept:
+                entry.unlink()
 
 
 def _options_in(folder: Path) -> Path | None:
     """Return the file that tells most; of several modules the step's, else the last one's."""
     for pattern in (f"*{_CONFIG}", f"*/{_COMPILE}", "*.debug_options"):
-        found = sorted(filter(Path.is_file, folder.glob(pattern)), key=_place)
-        if found:
-            return found[-1]
+        files = sorted(filter(Path.is_file, folder.glob(pattern)), key=_place)
+        if files:
+            return files[-1]
     return None
 
 
@@ -235,7 +237,7 @@ def _open(path: Path) -> TextIO:
     return path.open(encoding="utf-8", errors="replace")
 
 
-def _beside(program: Path, end: str) -> str | None:
+def _module_text(program: Path, end: str) -> str | None:
     """Return the text of the file of the same module whose name ends so; None where none is."""
     match = _PROGRAM.fullmatch(program.name)
     if match is None:

@@ -107,14 +107,14 @@ class Device:
     @classmethod
     def of(cls, name: str, backend: Backend, streams: Sequence[tuple[str, Kernels]]) -> Device:
         """Return a device with some streams: the name and the kernels of each."""
-        kernels = joined([found for _, found in streams])
-        sizes = [len(found) for _, found in streams]
+        kernels = joined([part for _, part in streams])
+        sizes = [len(part) for _, part in streams]
         stream = np.repeat(np.arange(len(streams)), sizes).astype(np.uint16)
         return cls(
             name=name,
             backend=backend,
             streams=tuple(stream_name for stream_name, _ in streams),
-            kernels=Kernels(stream=stream, **{each: getattr(kernels, each) for each in READ}),
+            kernels=Kernels(stream=stream, **{column: getattr(kernels, column) for column in READ}),
         )
 
 
@@ -181,8 +181,8 @@ def joined(parts: Sequence[Kernels]) -> Kernels:
     """Return the kernels of all parts as readers know them, one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    columns = {each: [getattr(part, each) for part in parts] or [_none()] for each in READ}
-    return Kernels(**{each: np.concatenate(found) for each, found in columns.items()})
+    columns = {column: [getattr(part, column) for part in parts] or [_none()] for column in READ}
+    return Kernels(**{column: np.concatenate(arrays) for column, arrays in columns.items()})
 
 
 def without_containers(kernels: Kernels) -> Kernels:
@@ -205,9 +205,9 @@ _OTHER_DEVICE = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)([A-Za-z]\w*):\d{1,9}"
 
 def other_device(planes: Iterable[str]) -> str | None:
     """Say which device a capture is of that is not read, by its planes or processes; else None."""
-    found = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
-    told = " and ".join(sorted(found))
-    return f"a capture of a {told}, which `drill` does not read" if found else None
+    kinds = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
+    devices = " and ".join(sorted(kinds))
+    return f"a capture of a {devices}, which `drill` does not read" if kinds else None
 
 
 _ROUND, _BINARY = 100_000, 1 << 20

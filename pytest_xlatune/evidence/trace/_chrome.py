@@ -131,11 +131,11 @@ class _ChromeReader:
         self._threads: dict[tuple[str, str], str] = {}
         # device, pid, tid -> the events, a column each
         self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = defaultdict(
-            lambda: {each: array("q") for each in READ}
+            lambda: {column: array("q") for column in READ}
         )
         self._annotations: list[Annotation] = []
         self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
-            each: (array("q"), array("q")) for each in ("correlation_id", "run_id")
+            key: (array("q"), array("q")) for key in ("correlation_id", "run_id")
         }
         self._count = self._of_kineto = 0
 
@@ -188,7 +188,7 @@ class _ChromeReader:
         """Return what was taken."""
         devices: dict[str, list[tuple[str, Kernels]]] = {}
         for (device, pid, tid), line in self._lines.items():
-            kernels = Kernels(**{each: np.array(column) for each, column in line.items()})
+            kernels = Kernels(**{column: np.array(numbers) for column, numbers in line.items()})
             if not _GPU.fullmatch(device):
                 kernels = without_containers(kernels)
             name = self._threads.get((pid, tid), tid)
@@ -213,7 +213,9 @@ class _ChromeReader:
                 if name in gpus or not gpus
             ),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
-            annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
+            annotations=tuple(
+                sorted(self._annotations, key=lambda annotation: annotation.start_ps)
+            ),
             launches=Launches.of(*(np.array(column, np.int64) for column in calls)),
             truncated=truncated,
             foreign=self._foreign(),

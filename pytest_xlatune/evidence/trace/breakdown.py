@@ -111,14 +111,14 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline
     width_ps: Ints = np.diff(points[order], append=points[order[-1:]])
     change = np.repeat(np.array([1, -1], np.int8), size)[order]
     kinds = np.tile(kind.astype(np.int8), 2)[order]
-    running = [np.cumsum(change * (kinds == each), dtype=np.int32) for each in range(len(KINDS))]
+    running = [np.cumsum(change * (kinds == index), dtype=np.int32) for index in range(len(KINDS))]
     depth = np.sum(running, axis=0)
-    compute, communication, memory = (each > 0 for each in running)
+    compute, communication, memory = (count > 0 for count in running)
 
     def length(where: NDArray[np.bool_]) -> int:
         return int(np.dot(width_ps, where))
 
-    found = Timeline(
+    usage = Timeline(
         kernels=size,
         sum_ps=int((end_ps - start_ps).sum()),
         span_ps=int(width_ps.sum()),
@@ -134,7 +134,7 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline
     place[order] = np.arange(2 * size)
     until = np.concatenate([[0], np.cumsum(width_ps * (depth == 1))[:-1]])
     alone: Ints = until[place[size:]] - until[place[:size]]
-    return found, alone
+    return usage, alone
 
 
 class TimeRow(Record, frozen=True, kw_only=True):
@@ -225,14 +225,14 @@ class Drill(Record, frozen=True, kw_only=True):
         if self.backend is Backend.CPU:
             return ()
         long_ps = LONG * self.total.span_ps / max(1, self.gpu_steps)
-        found = (
+        blocking = (
             row
             for row in self.kernels
             if row.alone_ps >= long_ps * row.count
             and row.alone_ps > 0
             and row.main_ps >= ON_MAIN * row.sum_ps
         )
-        return tuple(sorted(found, key=lambda row: -row.alone_ps))
+        return tuple(sorted(blocking, key=lambda row: -row.alone_ps))
 
     @property
     def spread(self) -> float:
@@ -307,7 +307,7 @@ def _add_row(rows: _Rows, name: str, family: Family, sums: Ints) -> None:
 
 def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
     figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
-    found = (
+    time_rows = (
         TimeRow(
             name=name,
             family=family.name,
@@ -316,7 +316,7 @@ def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
         )
         for (name, family), row in rows.items()
     )
-    return tuple(sorted(found, key=lambda row: (-row.sum_ps, row.name)))
+    return tuple(sorted(time_rows, key=lambda row: (-row.sum_ps, row.name)))
 
 
 class _WindowSums:
@@ -355,19 +355,19 @@ class _WindowSums:
         devices = self._working(trace)
         if not devices:
             return
-        found = assign(trace, [device.kernels for device in devices], steps=self._window.steps)
-        self._held.append((trace, devices, found))
-        if self._rules or not found.is_weak or len(self._held) > _HELD:
-            self._take_held(found)
+        assignment = assign(trace, [device.kernels for device in devices], steps=self._window.steps)
+        self._held.append((trace, devices, assignment))
+        if self._rules or not assignment.is_weak or len(self._held) > _HELD:
+            self._take_held(assignment)
 
-    def _warn(self, trace: Trace, *said: str) -> None:
-        self._warnings += [f"{trace.source}: {text}" for text in said]
+    def _warn(self, trace: Trace, *warnings: str) -> None:
+        self._warnings += [f"{trace.source}: {text}" for text in warnings]
 
     def _take_held(self, last: Assignment | None) -> None:
         like = next(iter(self._rules.values()), last)
         held, self._held = self._held, []
-        for trace, devices, found in held:
-            self._take(trace, devices, found, like)
+        for trace, devices, assignment in held:
+            self._take(trace, devices, assignment, like)
 
     def _working(self, trace: Trace) -> list[Device]:
         """Return the devices that do more than copy: the others are in no figure, and said."""
@@ -387,36 +387,36 @@ class _WindowSums:
         return working
 
     def _take(
-        self, trace: Trace, devices: list[Device], found: Assignment, like: Assignment | None
+        self, trace: Trace, devices: list[Device], assignment: Assignment, like: Assignment | None
     ) -> None:
         """Add a capture; one whose steps are told badly follows another of the window."""
         unstepped = [device.kernels for device in devices]
-        if found.is_weak and like is not None and not like.is_weak:
-            found = assign_by_names(trace, unstepped, like.steps) or found
+        if assignment.is_weak and like is not None and not like.is_weak:
+            assignment = assign_by_names(trace, unstepped, like.steps) or assignment
         # a JSON that was cut at a limit of no table was averaged as if it were whole
-        if found.cut is not None and trace.format == "trace.json" and not self._window.force:
+        if assignment.cut is not None and trace.format == "trace.json" and not self._window.force:
             self.excluded.append(
-                f"{trace.source}: its events end in step {found.cut}, all earlier steps have more "
-                "kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, or "
-                "profile without Python frames"
+                f"{trace.source}: its events end in step {assignment.cut}, all earlier steps have "
+                "more kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, "
+                "or profile without Python frames"
             )
             return
         if trace.started_unix_ns and trace.stopped_unix_ns:
             self._windows.append((trace.started_unix_ns, trace.stopped_unix_ns, trace.source))
         self._formats.add(trace.format)
         self._planes += trace.planes_present
-        self._rules[trace.source] = found
-        if found.rule is StepRule.WHOLE:
+        self._rules[trace.source] = assignment
+        if assignment.rule is StepRule.WHOLE:
             self._check_whole(trace, unstepped)
-        self._warn(trace, *_ended_early(trace, devices, found))
+        self._warn(trace, *_ended_early(trace, devices, assignment))
         family, _ = classify(trace.names, self._window.families)
         names, many = len(trace.names), len(self._families)
         of_kernels, of_ops = (np.zeros((5, size), np.int64) for size in (names, (names + 1) * many))
-        for device, step in zip(devices, found.of, strict=True):
+        for device, step in zip(devices, assignment.kernel_steps, strict=True):
             kernels = dataclasses.replace(device.kernels, step=step)
             if self._observe is not None:
                 self._observe(trace, dataclasses.replace(device, kernels=kernels))
-            name, op, *columns = self._add(trace, device, kernels, len(found.steps))
+            name, op, *columns = self._add(trace, device, kernels, len(assignment.steps))
             _add_kernels(of_kernels, name, columns)
             # 0 is ABSENT + 1
             _add_kernels(of_ops, (op.astype(np.int64) + 1) * many + family[name], columns)
@@ -487,7 +487,7 @@ class _WindowSums:
         families: _Rows = {}
         for (_, family), row in self._kernels.items():
             _add_row(families, family.name, family, row)
-        whole = first.rule is StepRule.WHOLE
+        is_whole = first.rule is StepRule.WHOLE
         return Drill(
             sources=tuple(self._rules),
             formats=tuple(sorted(self._formats)),
@@ -496,7 +496,7 @@ class _WindowSums:
             rule=first.rule,
             even=all(assignment.even for assignment in self._rules.values()),
             steps=first.steps,
-            divided_by=(self._window.steps or 1) if whole else len(first.steps),
+            divided_by=(self._window.steps or 1) if is_whole else len(first.steps),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
             families=_by_time(families),
@@ -522,16 +522,16 @@ class _WindowSums:
                     "the captures of one"
                 )
         (name, first), *others = self._rules.items()
-        for source, found in others:
-            if found.steps != first.steps:
+        for source, assignment in others:
+            if assignment.steps != first.steps:
                 raise ParseError(
-                    f"{source}: steps {_numbers(found.steps)} by rule {found.rule}, where "
-                    f"{name} has {_numbers(first.steps)} by {first.rule}: the captures "
+                    f"{source}: steps {_numbers(assignment.steps)} by rule {assignment.rule}, "
+                    f"where {name} has {_numbers(first.steps)} by {first.rule}: the captures "
                     "are not of one window; give those of one window only"
                 )
-            if not found.agrees(first):
+            if not assignment.agrees(first):
                 self._warnings.append(
-                    f"{source}: its steps are found by rule {found.rule}, those of {name} by "
+                    f"{source}: its steps are found by rule {assignment.rule}, those of {name} by "
                     f"{first.rule}: kernels at the edge of a step may stand in the one beside it"
                 )
         steps = self._window.steps
@@ -555,9 +555,9 @@ class _WindowSums:
                 f"among them{without}"
             )
         if len(counts) > 1:
-            found = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
+            shown = ", ".join(f"{files} with {gpus}" for gpus, files in sorted(counts.items()))
             raise ParseError(
-                f"captures with different numbers of devices ({found}): files are missing or of "
+                f"captures with different numbers of devices ({shown}): files are missing or of "
                 "another job"
             )
         (gpus,) = counts
@@ -589,25 +589,25 @@ def _timelines(kernels: Kernels, steps: int) -> tuple[Ints, tuple[Timeline, ...]
     The starts are those of the steps' first kernels, 0 for a step without any.
     """
     alone = np.zeros(len(kernels), np.int64)
-    found, begins = [], []
+    timelines, begins = [], []
     for number in (*range(steps), ABSENT):
         here = np.flatnonzero(kernels.step == number)
         start_ps = kernels.start_ps[here]
         end_ps = start_ps + kernels.duration_ps[here]
-        line, alone[here] = timeline(start_ps, end_ps, kernels.kind[here])
-        found.append(line)
+        usage, alone[here] = timeline(start_ps, end_ps, kernels.kind[here])
+        timelines.append(usage)
         begins.append(int(start_ps.min()) if here.size else 0)
-    return alone, tuple(found), tuple(begins[:-1])
+    return alone, tuple(timelines), tuple(begins[:-1])
 
 
-def _ended_early(trace: Trace, devices: Sequence[Device], found: Assignment) -> Iterable[str]:
+def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterable[str]:
     """Say of each device that ends inside a step, or long before the others of its process."""
-    if found.even and found.rule is not StepRule.WHOLE:
+    if assignment.even and assignment.rule is not StepRule.WHOLE:
         return
-    for device, step in zip(devices, found.of, strict=True):
-        lacking = lacking_at_the_end(device.kernels, step, found)
+    for device, step in zip(devices, assignment.kernel_steps, strict=True):
+        lacking = lacking_at_the_end(device.kernels, step, assignment)
         if lacking:
-            names = ", ".join(trace.names[each] for each in lacking[:2])
+            names = ", ".join(trace.names[name] for name in lacking[:2])
             yield (
                 f"the last step of {device.name} lacks {counted(len(lacking), 'kernel')} that all "
                 f"steps before it have ({names}): the capture may end inside it, and its figures "

@@ -35,16 +35,16 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
         ParseError: no capture, one in a format that is not read, one process in two windows.
     """
     chosen: dict[str, str] = {}
-    found = sorted(set(paths))
+    files = sorted(set(paths))
     # the JSON ends at a million events without a word: of 1.35 million, 29 % of the kernel time and
     # the whole third step were missing
     for suffix in (XPLANE, *JSON, RIEGELI):
-        for path in found:
+        for path in files:
             if path.endswith(suffix):
                 chosen.setdefault(path.removesuffix(suffix), path)
     if not chosen:
         raise ParseError(
-            f"no capture among {len(found)} files; expected *{XPLANE} or *{JSON[0]} of the "
+            f"no capture among {len(files)} files; expected *{XPLANE} or *{JSON[0]} of the "
             "profiler, as under plugins/profile/<timestamp>/"
         )
     window: dict[str, str] = {}
@@ -114,10 +114,10 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
                     pool.submit(_read_in_process, path)
                     for path in paths[place + len(ahead) : place + count + 1]
                 ]
-                found = ahead.popleft().result()
+                trace = ahead.popleft().result()
             except BrokenExecutor:  # a process was killed: where memory is short one reads alone
                 break
-            yield found
+            yield trace
         else:
             return
     yield from map(_read_one, paths[place:])
@@ -157,9 +157,9 @@ def read_window(
         for path in paths
         if not (path.is_dir() or path.is_file())
     ]
-    found = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_read(choose_captures(found)), window, observe=observe)
+        drilled = drill(_read(choose_captures(files)), window, observe=observe)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)
@@ -171,7 +171,7 @@ def captures_below(path: Path) -> tuple[Path, ...]:
     Raises:
         ParseError: there is none, or there are two windows.
     """
-    return tuple(Path(each) for each in choose_captures(_files(path)))
+    return tuple(Path(capture) for capture in choose_captures(_files(path)))
 
 
 def _files(path: Path) -> Iterator[str]:

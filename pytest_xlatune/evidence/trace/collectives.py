@@ -117,13 +117,13 @@ def ranks_of(groups: str, devices: int) -> int | None:
     """Return how many ranks a group has, from the groups as the program writes them."""
     if groups == _ALL:
         return devices
-    if (found := _LISTED.match(groups)) is not None:
-        return found[1].count(",") + 1
-    if (found := _IOTA.match(groups)) is not None:
-        return int(found[1])
-    if (found := _MESH.match(groups)) is not None:
-        sizes = {name: int(size) for name, size in _AXIS.findall(found[1])}
-        axes = re.findall(r"'([^']*)'", found[2])
+    if (match := _LISTED.match(groups)) is not None:
+        return match[1].count(",") + 1
+    if (match := _IOTA.match(groups)) is not None:
+        return int(match[1])
+    if (match := _MESH.match(groups)) is not None:
+        sizes = {name: int(size) for name, size in _AXIS.findall(match[1])}
+        axes = re.findall(r"'([^']*)'", match[2])
         return math.prod(sizes[axis] for axis in axes) if sizes.keys() >= set(axes) else None
     return None
 
@@ -165,24 +165,26 @@ class Watch:
 def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
     """Tell whether kernels that share a clock ran at once, nearly always."""
     for source in {source for source, _ in runs}:
-        near = np.stack([columns for (of, _), columns in runs.items() if of == source])
-        begun, ended = near[:, 1].max(axis=0), (near[:, 1] + near[:, 2]).min(axis=0)
-        if float((begun <= ended + _SKEW_PS).mean()) < _AT_ONCE:
+        near = np.stack(
+            [columns for (run_source, _), columns in runs.items() if run_source == source]
+        )
+        last_start_ps, first_end_ps = near[:, 1].max(axis=0), (near[:, 1] + near[:, 2]).min(axis=0)
+        if float((last_start_ps <= first_end_ps + _SKEW_PS).mean()) < _AT_ONCE:
             return False
     return True
 
 
-def communication_of(found: Drill, program: Program | None, watch: Watch) -> Communication:
+def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Communication:
     """Return the collectives of a window, joined with the program where there is one."""
     imposed: dict[tuple[str, str], int] = defaultdict(int)
     is_assumed = False
-    devices = len(found.gpus)
+    devices = len(drill.gpus)
     known: dict[str, Collective] = {}
     for collective in () if program is None else program.collectives:
         for name in filter(None, (collective.name, collective.inner)):
             known.setdefault(name, collective)
     rows, unmatched = [], []
-    for row in _communication(found):
+    for row in _communication(drill):
         of_program = known.get(row.name.replace("-done", "-start", 1))
         ranks = None
         if of_program is not None:
@@ -205,29 +207,29 @@ def communication_of(found: Drill, program: Program | None, watch: Watch) -> Com
                 kind=kind,
                 size_bytes=None if of_program is None else size_of(of_program, ranks),
                 ranks=ranks,
-                executions=row.count / max(1, found.gpu_steps),
+                executions=row.count / max(1, drill.gpu_steps),
                 duration_s=row.sum_ps / row.count * 1e-12,
                 transfer_s=transfer_s,
-                alone_s=found.seconds(row.alone_ps),
+                alone_s=drill.seconds(row.alone_ps),
             )
         )
     late = None
     if sum(imposed.values()):
-        device = max(imposed, key=lambda each: (imposed[each], each))
+        device = max(imposed, key=lambda candidate: (imposed[candidate], candidate))
         late = Late(
             device=" ".join(device),
-            imposed_s=imposed[device] / found.divided_by * 1e-12,
+            imposed_s=imposed[device] / drill.divided_by * 1e-12,
             of_all=imposed[device] / sum(imposed.values()),
             is_assumed=is_assumed,
         )
     return Communication(rows=tuple(rows), late=late, unmatched=tuple(sorted(unmatched)))
 
 
-def _communication(found: Drill) -> Sequence[TimeRow]:
+def _communication(drill: Drill) -> Sequence[TimeRow]:
     """Return what communicates: its operations where they are known, else its kernels."""
     operations, kernels = (
         [row for row in rows if row.kind is Kind.COMMUNICATION]
-        for rows in (found.ops, found.kernels)
+        for rows in (drill.ops, drill.kernels)
     )
     named_ps, all_ps = (sum(row.sum_ps for row in rows) for rows in (operations, kernels))
     # in a window of graphs few kernels name an operation, and those stood for all of them
@@ -269,19 +271,21 @@ _CLASSES = {
 _NAMED, _CHARACTERS = 3, 60
 
 
-def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
+def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
     """Return what a trace and a dump tell; either may be missing, None where both are."""
     kinds = None
     if program is not None:
-        own = {_AS.get(collective.kind, collective.kind) for collective in program.collectives}
-        kinds = tuple(kind for kind in COLLECTIVES if kind in own)
-    total = None if found is None else found.total
-    if found is None or total is None or total.span_ps <= 0:
+        program_kinds = {
+            _AS.get(collective.kind, collective.kind) for collective in program.collectives
+        }
+        kinds = tuple(kind for kind in COLLECTIVES if kind in program_kinds)
+    total = None if drill is None else drill.total
+    if drill is None or total is None or total.span_ps <= 0:
         return None if kinds is None else Shares(of_step={}, kinds=kinds)
     exchanges = [kind for kind in _EXCHANGES if kind in (kinds or ())]
     of_kernel = _AS | {"send and receive": exchanges[0] if len(exchanges) == 1 else ""}
     spent: dict[str, int] = defaultdict(int)
-    for row in _communication(found):
+    for row in _communication(drill):
         kind = _kind_of(row.name)
         spent[of_kernel.get(kind, kind)] += row.alone_ps
     parts = {kind: spent[kind] for kind in COLLECTIVES if kind in spent} | {
@@ -293,14 +297,14 @@ def shares_of(found: Drill | None, program: Program | None) -> Shares | None:
     return Shares(
         of_step={part: spent_ps / total.span_ps for part, spent_ps in parts.items()},
         kinds=kinds,
-        kernels={name: rows for kind, name in _CLASSES.items() if (rows := _alone(found, kind))},
+        kernels={name: rows for kind, name in _CLASSES.items() if (rows := _alone(drill, kind))},
     )
 
 
-def _alone(found: Drill, kind: Kind) -> tuple[str, ...]:
+def _alone(drill: Drill, kind: Kind) -> tuple[str, ...]:
     """Return the names of the kernels of a class that most run with nothing beside them."""
     rows = sorted(
-        (row for row in found.kernels if row.kind is kind and row.alone_ps),
+        (row for row in drill.kernels if row.kind is kind and row.alone_ps),
         key=lambda row: (-row.alone_ps, row.name),
     )
     return tuple(row.name[:_CHARACTERS] for row in rows[:_NAMED])

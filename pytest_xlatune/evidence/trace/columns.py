@@ -105,11 +105,13 @@ class Columns(dict[str, Ints]):
         """Return the events of some parts, which have the same columns, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return cls({each: np.concatenate([part[each] for part in parts]) for each in parts[0]})
+        return cls(
+            {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        )
 
     def where(self, mask: NDArray[np.bool_]) -> Columns:
         """Return the events that the mask chooses."""
-        return Columns({each: column[mask] for each, column in self.items()})
+        return Columns({column: numbers[mask] for column, numbers in self.items()})
 
 
 def name_of(data: Bytes, start: int, end: int) -> str:
@@ -135,8 +137,8 @@ def read_line(data: Bytes, start: int, end: int) -> TraceLine:
     name, timestamp_ns, at = "", 0, start
     tags: list[Ints] = []
     while at < end:
-        found, at = follow(data, at, end)
-        tags.append(found)
+        positions, at = follow(data, at, end)
+        tags.append(positions)
         if at >= end:
             break
         number, kind, begin, stop = next(fields(data, at, end))
@@ -253,9 +255,11 @@ class _Block:
                 end = self._field(int(tag[0]), at, stop, rows, slots)
             else:
                 end = at.copy()
-                for each in np.flatnonzero(np.bincount(tag)):
-                    which = np.flatnonzero(tag == each)
-                    end[which] = self._field(int(each), at[which], stop[which], rows[which], slots)
+                for tag_byte in np.flatnonzero(np.bincount(tag)):
+                    which = np.flatnonzero(tag == tag_byte)
+                    end[which] = self._field(
+                        int(tag_byte), at[which], stop[which], rows[which], slots
+                    )
             alive = end < stop
             if alive.all():
                 at = end
@@ -341,7 +345,9 @@ class _Block:
         self.stats[:, row] = ABSENT
         numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
         octets = self._octets
-        begin, end = (octets.start + int(each[row]) for each in (self._begins, self._ends))
+        begin, end = (
+            octets.start + int(positions[row]) for positions in (self._begins, self._ends)
+        )
         for number, kind, start, stop in fields(octets.data, begin, end):
             if kind == VARINT and number in numbers:
                 numbers[number][row] = signed(start)
@@ -389,22 +395,22 @@ class NameTable:
 
     def ids_of(self, wanted: Collection[str]) -> dict[str, int]:
         """Return name -> id, for those names that are there."""
-        sizes = [len(each.encode()) for each in wanted]
+        sizes = [len(name.encode()) for name in wanted]
         near = np.flatnonzero(np.isin(self.ends - self.begins, sizes))
-        found = {self.name(place): int(self.ids[place]) for place in near.tolist()}
-        return {name: found[name] for name in wanted if name in found}
+        ids = {self.name(place): int(self.ids[place]) for place in near.tolist()}
+        return {name: ids[name] for name in wanted if name in ids}
 
-    def places(self, found: Ints) -> Ints:
+    def places(self, wanted: Ints) -> Ints:
         """Return where each id is in the table; its length where it is not."""
         ids = self.ids
-        if not len(ids) or not len(found):
-            return np.full(len(found), len(ids), np.int64)
+        if not len(ids) or not len(wanted):
+            return np.full(len(wanted), len(ids), np.int64)
         if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # without a gap, as profilers number them
-            place: Ints = found - ids[0]
+            place: Ints = wanted - ids[0]
             place[(place < 0) | (place >= len(ids))] = len(ids)
             return place
-        place = np.searchsorted(ids, found).astype(np.int64, copy=False)
-        place[ids[np.minimum(place, len(ids) - 1)] != found] = len(ids)
+        place = np.searchsorted(ids, wanted).astype(np.int64, copy=False)
+        place[ids[np.minimum(place, len(ids) - 1)] != wanted] = len(ids)
         return place
 
 
@@ -454,9 +460,9 @@ def _tagged(octets: Octets, at: Ints, last: Ints, tag: int) -> tuple[Ints, Ints,
     """Read a tag and a number at each position; return number, next position, and success."""
     at = np.minimum(at, last)
     value, width = octets.varints(at + 1)
-    found = (octets.byte(at) == tag) & (width > 0)
-    value[~found] = 0
-    return value, at + 1 + width, found
+    is_tagged = (octets.byte(at) == tag) & (width > 0)
+    value[~is_tagged] = 0
+    return value, at + 1 + width, is_tagged
 
 
 def _entry(data: Bytes, start: int, end: int) -> tuple[int, int, int]:

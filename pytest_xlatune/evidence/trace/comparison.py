@@ -46,32 +46,32 @@ class TraceComparison(Record, frozen=True, kw_only=True):
 _BETWEEN, _PERIOD = "between steps", "period, start to start"
 
 
-def parts(found: Drill) -> dict[str, float]:
+def parts(drill: Drill) -> dict[str, float]:
     """Return the four parts of the span, in seconds per device per step."""
-    total = found.total
+    total = drill.total
     return {
-        "compute": found.seconds(total.compute_ps),
-        "exposed communication": found.seconds(total.exposed_communication_ps),
-        "exposed memory": found.seconds(total.exposed_memory_ps),
-        "idle": found.seconds(total.idle_ps),
+        "compute": drill.seconds(total.compute_ps),
+        "exposed communication": drill.seconds(total.exposed_communication_ps),
+        "exposed memory": drill.seconds(total.exposed_memory_ps),
+        "idle": drill.seconds(total.idle_ps),
     }
 
 
-def totals(found: Drill) -> dict[str, float]:
+def totals(drill: Drill) -> dict[str, float]:
     """Return what overlaps: sums over kernels, and what lies over what."""
-    total = found.total
+    total = drill.total
     figures = {
-        "total kernel": found.seconds(total.sum_ps),
-        "communication": found.seconds(total.communication_ps),
-        "overlap": found.seconds(total.overlap_ps),
-        "concurrency": found.seconds(total.concurrency_ps),
+        "total kernel": drill.seconds(total.sum_ps),
+        "communication": drill.seconds(total.communication_ps),
+        "overlap": drill.seconds(total.overlap_ps),
+        "concurrency": drill.seconds(total.concurrency_ps),
     }
-    if (periods := found.periods_ps) is not None:
+    if (periods := drill.periods_ps) is not None:
         period_ps, span_ps, count = periods
         figures[_BETWEEN] = (period_ps - span_ps) / count * 1e-12
         figures[_PERIOD] = period_ps / count * 1e-12
-    if found.step_s is not None:
-        figures["step - total kernel"] = found.step_s - figures["total kernel"]
+    if drill.step_s is not None:
+        figures["step - total kernel"] = drill.step_s - figures["total kernel"]
     return figures
 
 
@@ -93,7 +93,7 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
                 f"the two variants cannot be compared: {what} is {old} in the first and {new} in "
                 "the second; profile both with the same launcher, window and nodes"
             )
-    (span,) = _paired(*({"span": each.seconds(each.total.span_ps)} for each in (before, after)))
+    (span,) = _paired(*({"span": drill.seconds(drill.total.span_ps)} for drill in (before, after)))
     families_of_both = (*before.families, *after.families)
     waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}
     of_span = _paired(parts(before), parts(after))
@@ -115,8 +115,8 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
     )
 
 
-def _sums(found: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
-    return {row.name: found.seconds(row.sum_ps) for row in rows}
+def _sums(drill: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
+    return {row.name: drill.seconds(row.sum_ps) for row in rows}
 
 
 def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
@@ -127,8 +127,8 @@ def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ..
     )
 
 
-def _most_first(found: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(sorted(found, key=lambda part: (-abs(part.change_s), part.name)))
+def _most_first(figures: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(sorted(figures, key=lambda part: (-abs(part.change_s), part.name)))
 
 
 # the compared time, and how its change is said
@@ -138,8 +138,8 @@ _SPAN = ("the span of a step", "the span of a step is")
 
 def _sentence(
     what: tuple[str, str],
-    whole: Part,
-    found: tuple[Part, ...],
+    total: Part,
+    figures: tuple[Part, ...],
     families: tuple[Part, ...],
     waits: set[str],
 ) -> str:
@@ -148,19 +148,19 @@ def _sentence(
     A collective's kernel holds the wait for the slowest device, so that a family which computes or
     copies is named before one that communicates.
     """
-    enough = NOTEWORTHY * whole.before_s
-    if whole.before_s <= 0 or abs(whole.change_s) < enough:
+    enough = NOTEWORTHY * total.before_s
+    if total.before_s <= 0 or abs(total.change_s) < enough:
         return f"{what[0]} did not change by more than {NOTEWORTHY:.1%}"
-    named = [part for part in _most_first(found) if abs(part.change_s) >= enough]
+    named = [part for part in _most_first(figures) if abs(part.change_s) >= enough]
     shown = ", ".join(f"{part.name} {milliseconds(part.change_s):+.3f} ms" for part in named)
     text = (
-        f"{what[1]} {milliseconds(abs(whole.change_s)):.3f} ms "
-        f"{'less' if whole.change_s < 0 else 'more'} "
-        f"({whole.change_s / whole.before_s:+.1%}): {shown}"
+        f"{what[1]} {milliseconds(abs(total.change_s)):.3f} ms "
+        f"{'less' if total.change_s < 0 else 'more'} "
+        f"({total.change_s / total.before_s:+.1%}): {shown}"
     )
     noteworthy = [part for part in families if abs(part.change_s) >= enough]
-    own = [part for part in noteworthy if part.name not in waits]
-    for part in (own or noteworthy)[:1]:
+    not_waiting = [part for part in noteworthy if part.name not in waits]
+    for part in (not_waiting or noteworthy)[:1]:
         text += (
             f"; the family that moved most{'' if part.name in waits else ' beside communication'} "
             f"is {part.name}, {milliseconds(part.change_s):+.3f} ms of kernel time"

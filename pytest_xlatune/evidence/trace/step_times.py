@@ -41,7 +41,7 @@ class Assignment:
 
     rule: StepRule
     steps: tuple[int, ...]  # the step numbers of the annotations, or else 0, 1, 2 ...
-    of: tuple[Ints, ...]  # one array for each device, in the order of the devices
+    kernel_steps: tuple[Ints, ...]  # one array for each device, in the order of the devices
     even: bool  # whether every step of every device has the same number of kernels
     cut: int | None = None  # the step in which the kernels end, after even steps; None if none
 
@@ -70,12 +70,12 @@ def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None
     for candidate in _candidates(trace, devices, steps):
         if candidate.even:
             return candidate
-        if first is None and any((of != ABSENT).any() for of in candidate.of):
+        if first is None and any((step != ABSENT).any() for step in candidate.kernel_steps):
             first = candidate
     return first or Assignment(
         rule=StepRule.WHOLE,
         steps=(0,),
-        of=tuple(np.zeros(len(kernels), np.int32) for kernels in devices),
+        kernel_steps=tuple(np.zeros(len(kernels), np.int32) for kernels in devices),
         even=True,
     )
 
@@ -88,16 +88,18 @@ def assign_by_names(
     A rank may run its step as a graph whose kernels have no `hlo_op`. Then the runs of each kernel
     are counted by its name instead. The result is None if they cannot be divided into steps.
     """
-    of = []
+    kernel_steps = []
     for kernels in devices:
         everything = np.ones(len(kernels), bool)
         runs = _runs(kernels, kernels.name, everything, len(steps), unfitting=1 - FITTING)
         if runs is None:
             return None
-        of.append(runs)
-    own = tuple(annotation.step for annotation in trace.annotations)
-    numbers = own if len(own) == len(steps) else steps
-    return Assignment(rule=StepRule.EXECUTIONS, steps=numbers, of=tuple(of), even=True)
+        kernel_steps.append(runs)
+    annotated = tuple(annotation.step for annotation in trace.annotations)
+    numbers = annotated if len(annotated) == len(steps) else steps
+    return Assignment(
+        rule=StepRule.EXECUTIONS, steps=numbers, kernel_steps=tuple(kernel_steps), even=True
+    )
 
 
 def _candidates(
@@ -109,23 +111,25 @@ def _candidates(
     main = _main_module(devices, len(trace.names))
     if marks and len(trace.launches.id):
         launched = (trace.launches.times(kernels.launch) for kernels in devices)
-        of = tuple(_inside(marks, time_ps) for time_ps in launched)
-        yield _assignment(StepRule.LAUNCH, numbers, of, main, devices)
+        kernel_steps = tuple(_inside(marks, time_ps) for time_ps in launched)
+        yield _assignment(StepRule.LAUNCH, numbers, kernel_steps, main, devices)
     runs = [_runs_of_module(kernels, main, steps or len(marks) or None) for kernels in devices]
     known = [run for run in runs if run is not None]
     if known:
-        count = 1 + max(int(each.max(initial=0)) for each in known)
-        own = numbers if len(numbers) == count else tuple(range(count))
-        yield _assignment(StepRule.EXECUTIONS, own, _followed(devices, runs, count), main, devices)
+        count = 1 + max(int(run.max(initial=0)) for run in known)
+        run_numbers = numbers if len(numbers) == count else tuple(range(count))
+        yield _assignment(
+            StepRule.EXECUTIONS, run_numbers, _followed(devices, runs, count), main, devices
+        )
     if marks:
-        of = tuple(_inside(marks, kernels.start_ps) for kernels in devices)
-        yield _assignment(StepRule.WINDOWS, numbers, of, main, devices)
+        kernel_steps = tuple(_inside(marks, kernels.start_ps) for kernels in devices)
+        yield _assignment(StepRule.WINDOWS, numbers, kernel_steps, main, devices)
 
 
 def _assignment(
     rule: StepRule,
     numbers: tuple[int, ...],
-    of: tuple[Ints, ...],
+    kernel_steps: tuple[Ints, ...],
     main: int,
     devices: Sequence[Kernels],
 ) -> Assignment:
@@ -133,14 +137,14 @@ def _assignment(
     counts = np.array(
         [
             np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
-            for step, kernels in zip(of, devices, strict=True)
+            for step, kernels in zip(kernel_steps, devices, strict=True)
             if (mine := _of_module(kernels, main)).any() or main == ABSENT
         ]
     )
     return Assignment(
         rule=rule,
         steps=numbers,
-        of=of,
+        kernel_steps=kernel_steps,
         even=bool(counts.size and (counts == counts[0, 0]).all()),
         cut=_cut(numbers, counts),
     )
@@ -217,7 +221,7 @@ def _runs(
     if not mine.size:
         return None
     _, key, count = np.unique(keys[order][mine], return_inverse=True, return_counts=True)
-    runs = steps or math.gcd(*(int(each) for each in count))
+    runs = steps or math.gcd(*(int(key_count) for key_count in count))
     fits = (count % runs == 0)[key]
     spent = kernels.duration_ps[order][mine]
     is_once = count[key] == runs
@@ -235,10 +239,10 @@ def _runs(
     # the steps of fitting kernels ascend in time, so each step's first is found by a search
     fitting = mine[fits]
     opening = start_ps[fitting[np.searchsorted(step, np.arange(runs))]]
-    found = np.searchsorted(opening, start_ps, side="right") - 1
-    found[fitting] = step
+    ordered_step = np.searchsorted(opening, start_ps, side="right") - 1
+    ordered_step[fitting] = step
     out: Ints = np.empty(len(kernels), np.int64)
-    out[order] = found
+    out[order] = ordered_step
     return out
 
 
@@ -258,23 +262,25 @@ def _followed(
     )
 
 
-def lacking_at_the_end(kernels: Kernels, step: Ints, found: Assignment) -> list[int]:
+def lacking_at_the_end(kernels: Kernels, step: Ints, assignment: Assignment) -> list[int]:
     """Return the names of kernels that the last step lacks and all steps before it have.
 
     In a capture without steps, each run of its first kernel begins a step, if all steps before the
     last then have the same kernels.
     """
     order = np.argsort(kernels.start_ps, kind="stable")
-    name, of = kernels.name[order], step[order]
-    steps = len(found.steps)
-    if found.rule is StepRule.WHOLE:
-        of = np.cumsum(name == name[0]) - 1
-        steps = int(of[-1]) + 1
+    name, ordered_step = kernels.name[order], step[order]
+    steps = len(assignment.steps)
+    if assignment.rule is StepRule.WHOLE:
+        ordered_step = np.cumsum(name == name[0]) - 1
+        steps = int(ordered_step[-1]) + 1
     if not _FEWEST <= steps <= _MOST:
         return []
     width = int(name.max()) + 1
-    counts = np.stack([np.bincount(name[of == each], minlength=width) for each in range(steps)])
-    if found.rule is StepRule.WHOLE and (counts[:-1] != counts[0]).any():
+    counts = np.stack(
+        [np.bincount(name[ordered_step == number], minlength=width) for number in range(steps)]
+    )
+    if assignment.rule is StepRule.WHOLE and (counts[:-1] != counts[0]).any():
         return []
     lacking: list[int] = np.flatnonzero((counts[:-1] > 0).all(axis=0) & (counts[-1] == 0)).tolist()
     return lacking

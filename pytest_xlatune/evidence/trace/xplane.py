@@ -282,7 +282,9 @@ class _XplaneReader:
             names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),
-            annotations=tuple(sorted(self._annotations, key=lambda each: each.start_ps)),
+            annotations=tuple(
+                sorted(self._annotations, key=lambda annotation: annotation.start_ps)
+            ),
             launches=Launches.of(*map(np.concatenate, zip(*self._launches, strict=True))),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
@@ -344,9 +346,9 @@ class _XplaneReader:
         return self._with((begin, end), lambda plane: plane.name)
 
     def _task(self, plane: Plane) -> dict[str, int]:
-        found = dict(read_stat(self._data, begin, end) for begin, end in plane.stats)
+        stats = dict(read_stat(self._data, begin, end) for begin, end in plane.stats)
         ids = read_table(self._data, plane.stat_names).ids_of(_TIMES)
-        numbers = ((name, found.get(ident)) for name, ident in ids.items())
+        numbers = ((name, stats.get(ident)) for name, ident in ids.items())
         return {name: value for name, value in numbers if isinstance(value, int)}
 
     def _gpu(self, plane: Plane) -> Device | None:
@@ -358,12 +360,12 @@ class _XplaneReader:
             name = self._name_of(begin, end)
             if not name.startswith(STREAM_LINE):
                 continue
-            found = self._by_parts(
+            stamped = self._by_parts(
                 begin, end, lambda line: (line.timestamp_ns, [*decode(line, wanted, texts.intern)])
             )
-            parts = [columns for _, part in found for columns in part if len(columns["name"])]
+            parts = [columns for _, part in stamped for columns in part if len(columns["name"])]
             if parts:
-                kernels = self._kernels(found[0][0], Columns.joined(parts), names, texts)
+                kernels = self._kernels(stamped[0][0], Columns.joined(parts), names, texts)
                 streams.append((name, kernels))
         return Device.of(plane.name, Backend.GPU, streams) if streams else None
 
@@ -480,7 +482,7 @@ class _XplaneReader:
         names = self._labels(plane.event_names)
         streams: dict[int, list[tuple[str, Kernels]]] = {}
         for begin, end in plane.lines:
-            found: dict[int, list[Kernels]] = {}
+            by_device: dict[int, list[Kernels]] = {}
             with self._loaded(begin, end):
                 line = self._line(begin, end)
                 for columns in decode(line, wanted, texts.intern):
@@ -489,8 +491,8 @@ class _XplaneReader:
                     for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
                         mine = columns.where((ordinal == device) & operation)
                         kernels = self._kernels(line.timestamp_ns, mine, names, texts)
-                        found.setdefault(int(device), []).append(kernels)
-            for device, parts in found.items():
+                        by_device.setdefault(int(device), []).append(kernels)
+            for device, parts in by_device.items():
                 kernels = without_containers(joined(parts))
                 streams.setdefault(device, []).append((line.name, kernels))
         return [
@@ -565,15 +567,15 @@ class _Labels:
             raise WireError(f"more than {MAX_NAMES} strings in one file")
         return ABSENT - 1 - self._names[string]
 
-    def index(self, found: Ints) -> Ints:
+    def index(self, ids: Ints) -> Ints:
         """Return the index of the name of each id; ABSENT for one without."""
-        place = self._table.places(found)
+        place = self._table.places(ids)
         borne = np.bincount(place, minlength=len(self._indices))[:-1]
-        for each in np.flatnonzero((borne > 0) & (self._indices[:-1] == ABSENT)).tolist():
-            self._indices[each] = self._names[self._table.name(each)]
+        for row in np.flatnonzero((borne > 0) & (self._indices[:-1] == ABSENT)).tolist():
+            self._indices[row] = self._names[self._table.name(row)]
         indices = self._indices.take(place)
-        if found.min(initial=0) < ABSENT:
-            strings = (found < ABSENT) & (indices == ABSENT)
-            index = ABSENT - 1 - found[strings]
+        if ids.min(initial=0) < ABSENT:
+            strings = (ids < ABSENT) & (indices == ABSENT)
+            index = ABSENT - 1 - ids[strings]
             indices[strings] = np.where(index < len(self._names), index, ABSENT)
         return indices

@@ -23,7 +23,7 @@ from pytest_xlatune.model.errors import ConfigError
 
 
 def absent(path: Path, expected: str) -> str:
-    """Say that there is nothing of a name."""
+    """Say that there is no file or folder of a name."""
     return f"{path}: no such file or folder; expected {expected}"
 
 
@@ -54,7 +54,7 @@ class CaptureFacts:
 
 
 def readers() -> dict[str, CaptureFacts]:
-    """Return those of other distributions by name.
+    """Return the readers of other distributions by name.
 
     Raises:
         ConfigError: one of them cannot be loaded.

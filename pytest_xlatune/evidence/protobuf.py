@@ -60,7 +60,7 @@ class WireError(ValueError):
         self._message, self._at = message, at
 
     def behind(self, begin: int) -> WireError:
-        """Return it for positions that count from `begin` of the file."""
+        """Return the same error for positions that count from `begin` of the file."""
         return WireError(self._message, None if self._at is None else self._at + begin)
 
 
@@ -124,13 +124,13 @@ def text(data: Bytes, start: int, end: int) -> str:
 
 
 class Octets:
-    """Some bytes, read at many positions at once.
+    """Some bytes that are read at many positions at once.
 
-    No position lies more than 20 behind the end.
+    No position lies more than 20 bytes behind the end.
 
     Attributes:
-        data: all that they are part of.
-        start: positions count from here, a little before the begin that was asked for.
+        data: the bytes that they are a part of.
+        start: where positions count from, which is a little before the begin that was asked for.
     """
 
     __slots__ = ("_ahead", "_words", "data", "start")
@@ -202,7 +202,7 @@ _SIGNED = frozenset({3, 5, 15, 16, 17, 18, _ENUM})
 
 
 class _Message:
-    """A small message, taken apart: of each field the last number, and all strings or messages."""
+    """A small message in parts: the last number of each field, and all its strings or messages."""
 
     def __init__(self, data: bytes, parts: Iterable[Part] | None = None) -> None:
         self._numbers: dict[int, int] = {}

@@ -127,7 +127,7 @@ def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
 def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
     """Return the evidence that a name means; None where it is a path, or no such name.
 
-    `workdir` is asked for only where it is no path: no ledger is read for one.
+    `workdir` is asked for only if the name is no path, as no ledger is read for a path.
 
     Raises:
         ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
@@ -186,7 +186,7 @@ def dump_of(name: str, workdir: Workdir) -> Path:
 def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | None]:
     """Return the captures that a path or a name of recorded evidence means.
 
-    With the seconds of a step without profiler, where they are known.
+    With them come the seconds of a step without profiler, where they are known.
 
     Raises:
         ConfigError: the evidence has no captures; see `find_recorded`.
@@ -214,7 +214,7 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
 
 
 def _tried(problems: list[str], read: Callable[[], _Read]) -> _Read | None:
-    """Return what can be read; None, and a sentence among the problems, where it cannot."""
+    """Return what `read` returns; if it fails, add a sentence to the problems and return None."""
     try:
         return read()
     except (XlatuneError, OSError) as error:
@@ -248,7 +248,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if drill is not None:
         facts.append(drill_fact(drill))
         problems += left_out
-        # a trial is known by the path: the file of another run needs another one
+        # a trial is known by this path, so that the file of another run needs another path
         path = (folder / attempt).absolute() / f"pgle{PGLE_SUFFIX}"
         if drill.ops:
             write_bytes(path, pgle_profile(drill, program).encode())
@@ -294,7 +294,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
 
     Artifacts are relative to the ledger's folder; `winner` is the id of a profile.
     """
-    # of each profile the latest that was recorded
+    # the latest evidence that was recorded of each profile
     latest = {trial.profile.id: event for event, trial in _evidence(state)}
     if not latest.keys() >= {BASELINE_ID, winner}:
         return Explanation()
@@ -357,7 +357,7 @@ def _window_of(captures: Sequence[Path], steps: int | None, problems: list[str])
 
 
 def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[EvidenceFact]:
-    """Return what moved by the readers of other distributions."""
+    """Return the changes that the readers of other distributions find."""
     return [
         EvidenceFact(kind=name, text=text)
         for name, reader in readers().items()

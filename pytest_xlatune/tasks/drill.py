@@ -1,6 +1,6 @@
-"""Drill the captures of variants.
+"""Drills the captures of variants.
 
-A variant that cannot be read is told, and the others are drilled all the same.
+A variant that cannot be read is named among the problems, and the others are still drilled.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def drill_variants(
         )
     evidence = [[captures_of(name, workdir) for name in names] for names in named]
     variants = [[path for paths, _ in recorded for path in paths] for recorded in evidence]
-    # of trials of the same profile that ran without profiler
+    # the steps of trials of the same profile that ran without profiler
     known_s = [step_s for recorded in evidence for _, step_s in recorded if step_s is not None]
     if not step_times_s and len(known_s) == len(variants):
         step_times_s = known_s
@@ -95,7 +95,7 @@ def drill_variants(
             watches += [] if watch is None else [watch]
     if not drills:
         raise ParseError("; ".join(problems))
-    # beside a variant that is missing, nothing says which program belongs to which other one
+    # if a variant is missing, nothing says which program belongs to which of the others
     talking = [] if problems else watches
     return Drilled(
         drills=tuple(drills),

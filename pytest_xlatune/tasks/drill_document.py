@@ -192,7 +192,7 @@ def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
 def _several(
     drills: Sequence[Drill], names: Sequence[str], top: int, width: int | None
 ) -> Iterator[Section]:
-    """Yield the sections of two variants or more: a column each, with its change to the first."""
+    """Yield the sections of two or more variants, in columns with the change to the first one."""
     first, *others = drills
     compared = [compare_windows(first, drill) for drill in others]
     wide = 1 + max(map(len, names))

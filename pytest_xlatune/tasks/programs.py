@@ -71,7 +71,7 @@ def _facts(program: Program) -> Iterator[str]:
 
 
 def _alike(facts: Iterable[str]) -> Iterator[str]:
-    """Say what is alike together, in the order of the program."""
+    """Count equal facts together, in the order of the program."""
     return (f"{count} x {fact}" for fact, count in Counter(facts).items())
 
 

@@ -222,7 +222,7 @@ class _Parser:
         self.opcodes: Counter[str] = Counter()
         self.digest = blake2b(digest_size=16)
         self.unordered = self.tuned = 0
-        # what an operation is, by its name, in this computation; what each computation is
+        # the digests of this computation's operations, and of each computation, by name
         self._known: dict[str, str] = {}
         self._called: dict[str, str] = {}
         self._sum_here = 0
@@ -276,7 +276,7 @@ class _Parser:
                 picks, text = repr(pattern.findall(text)), pattern.sub("", text)
                 hashed = blake2b(picks.encode(), digest_size=16).digest()
                 self.tuned += int.from_bytes(hashed, "little") * (len(self._known) + 1)
-        # with numbers of the compiler in it, a digest differed where the program did not
+        # a digest that held the compiler's numbers once differed where the program did not
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
         # text, name, text, name, ... text
@@ -297,7 +297,7 @@ class _Parser:
 
     def _call(self, match: re.Match[str], line: str, here: _Computation) -> None:
         opcode, rest = match[3], line[match.end() :]
-        # behind it stand names of the source and the compiler's notes, which are long
+        # the metadata and what follows it are long: names of the source, and notes of the compiler
         end = rest.find(", metadata={")
         called = _CALLED.findall(rest, 0, end) if end >= 0 else _CALLED.findall(rest)
         rounds = 1
@@ -346,8 +346,8 @@ def _finish(match: re.Match[str], line: str, here: _Computation) -> None:
     operand = _OPERAND.search(line, match.end())
     start = here.operations.get(operand[1]) if operand else None
     if start is not None:
-        # a send yields nothing but its token: its size is that of what it was given
-        # off the done: the tuple that a start yields differs from release to release
+        # the done gives the size, because the tuple that a start yields differs from release to
+        # release; a send yields nothing but its token, so it keeps the size of what it was given
         start.size_bytes = shape_bytes(match[2]) or start.size_bytes
         here.order.append((-1, start.name))
 
@@ -405,8 +405,8 @@ def _collectives(parser: _Parser) -> tuple[Collective, ...]:
         for where, computation in parser.computations.items()
         for operation in computation.operations.values()
     ]
-    # one two levels deep was counted as synchronous, a call that jaxlib 0.12 writes
-    # what an async-start calls may itself call: a fusion in a call, with the collective in it
+    # what an async-start calls may itself call: jaxlib 0.12 puts the collective into a fusion in a
+    # call, and such a collective was once counted as synchronous
     inner = {
         start.started: [
             (where, operation)
@@ -422,7 +422,7 @@ def _collectives(parser: _Parser) -> tuple[Collective, ...]:
     for where, computation, start in starts:
         if where in wrapped:
             continue
-        # there is none in an asynchronous copy or fusion
+        # an asynchronous copy or fusion has no collective in it
         operations = inner[start.started] if start.started else [(where, start)]
         for place, (_, operation) in enumerate(operations):
             text = start.line + operation.line
@@ -465,9 +465,9 @@ def _in_flight(
     collectives: Iterable[Collective],
     computations: dict[str, _Computation],
 ) -> int:
-    """Return the most collectives between start and done, those around a loop counted in it.
+    """Return the largest number of collectives that are between start and done at once.
 
-    A send and its recv are one transfer.
+    Those in flight around a loop count inside it too. A send and its recv are one transfer.
     """
     counted = {
         (collective.computation, collective.name)
@@ -486,7 +486,7 @@ def _in_flight(
 
 
 def _count_executions(parser: _Parser) -> list[str]:
-    """Count the executions of each computation; return all, callers first.
+    """Count the executions of each computation; return the names of all, callers first.
 
     Raises:
         ParseError: the module is not whole, or computations call each other in a ring.
@@ -527,22 +527,22 @@ def _count_executions(parser: _Parser) -> list[str]:
 
 
 def _without_metadata(line: str) -> str:
-    """Cut `metadata={...}` out of an instruction: names and source lines change no program."""
+    """Cut `metadata={...}` out of an instruction, as names and source lines change no program."""
     begin = line.find(", metadata={")
     if begin < 0:
         return line.rstrip()
     end = line.find("}", begin)
-    # a brace inside a string is none: the quotes before it must be paired
+    # a brace inside a string does not count: the quotes before it must be paired
     while end >= 0 and line.count('"', begin, end) % 2:
         end = line.find("}", end + 1)
     return (line[:begin] + line[end + 1 :]).rstrip() if end >= 0 else line[:begin]
 
 
 def shape_bytes(shape: str) -> int:
-    """Return the bytes of a shape, of a tuple those of all its arrays.
+    """Return the bytes of a shape; those of a tuple are the sum over its arrays.
 
     Raises:
-        ParseError: one that cannot be.
+        ParseError: the size is impossible.
     """
     bits = 0
     for kind, dimensions in _ARRAY.findall(shape):
@@ -557,7 +557,7 @@ def shape_bytes(shape: str) -> int:
 
 
 def _start_bytes(shape: str, opcode: str) -> int:
-    """Return the result's size as a start has it, for the case that its done is elsewhere.
+    """Return the size of a result from the shape of its start, in case its done is elsewhere.
 
     (in, out), (in, out, u32[], u32[]) and ((in, in), (out, out)) bear it second; an all-reduce
     and a plain operation are their result; send and recv bear it first.
@@ -590,7 +590,7 @@ _OWN = ("xla_dump_", "xla_force_host_platform_device_count")
 
 def read_memory_report(text: str) -> int | None:
     """Return the bytes that a `*-memory-usage-report.txt` totals; None where it names none."""
-    # a TPU's spaces are memories of their own: the first is what its programs run out of
+    # the spaces of a TPU are separate memories: the first is the one that its programs run out of
     totals = _TOTAL.findall(text)[: 1 if "Memory Space: vmem" in text else None]
     used = [int(size) for name, size in totals if name]
     return used[0] if used else sum(int(size) for _, size in totals) if totals else None

@@ -65,7 +65,7 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The facts; before them how far the programs are apart, unless they say it."""
+        """The facts, after how far the programs are apart unless the facts say it."""
         head = _HEADS.get(self.change)
         return self.facts if head is None else (head, *self.facts)
 
@@ -302,7 +302,7 @@ def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
     return Counter((collective.kind, collective.size_bytes) for collective in collectives)
 
 
-# what of a program stands for a fact: if it differs between two programs, the fact changed
+# the value of a program that stands for a fact: if two programs differ in it, the fact changed
 _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
     ProgramFact.SIZES: _collective_sizes,
     ProgramFact.SPLIT: _collective_sizes,
@@ -328,11 +328,11 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
 def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
     """Say of each setting whether it acted, from two programs that differ in these settings alone.
 
-    With one of them any change of the program is its own. With several no change can be given to
-    one: each that may have made it is "one of these".
+    With one setting, any change of the program is its doing. With several, no change can be
+    attributed to one: each that may have made it is "one of these".
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    # of two options in one program each "acted", one that was not even compiled in as well
+    # two options of one program were once both said to have acted, though one was not compiled in
     together = [name for name in names if name.startswith("xla_")]
     proofs = []
     for flag in names:
@@ -356,7 +356,7 @@ _PROOFS = {
 def _judged(flag: str, before: Program, after: Program, *, is_alone: bool) -> tuple[Acted, Message]:
     apart, expected = change(before, after), expectations().get(flag)
     is_below = expected is not None and expected.fact in BELOW
-    # a flag that alone moved the schedule was told as one that did not act
+    # a flag that moved the schedule and nothing else was once reported as one that did not act
     if apart in (Change.SCHEDULE, Change.PROGRAM):
         acted = Acted.ACTED if is_alone else Acted.ONE_OF
         if expected is None or is_below:

@@ -1,4 +1,4 @@
-"""The files of an XLA dump: the step's program, those beside it, and how they are read."""
+"""Finds and reads the files of an XLA dump: the step's program and the files beside it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def dumped_options(folder: Path) -> dict[str, str] | None:
     try:
         text = _module_text(_step_in(folder), ".debug_options")
     except (OSError, ParseError):
-        return None  # an attempt that died early left no whole dump
+        return None  # an attempt that died early left no complete dump
     return None if text is None else read_debug_options(text)
 
 
@@ -138,7 +138,7 @@ def seen_options(folder: Path) -> Options | None:
         return None
     if path.name.endswith(".debug_options"):
         return Options(values=read_debug_options(text))
-    # what the program says is put over it when the module is compiled
+    # the program's own options replace them when the module is compiled
     values = join_lists(_INNER.findall(text)) | dict(_OVERRIDE.findall(text))
     return Options(values=values, is_whole=True)
 
@@ -218,7 +218,7 @@ def keep_options(folder: Path) -> None:
 
 
 def _options_in(folder: Path) -> Path | None:
-    """Return the file that tells most; of several modules the step's, else the last one's."""
+    """Return the file that tells most: that of the step's module, else that of the last one."""
     for pattern in (f"*{_CONFIG}", f"*/{_COMPILE}", "*.debug_options"):
         files = sorted(filter(Path.is_file, folder.glob(pattern)), key=_place)
         if files:
@@ -233,12 +233,12 @@ def _place(path: Path) -> tuple[bool, int, str]:
 
 
 def _open(path: Path) -> TextIO:
-    # the content of a foreign file is refused, not its encoding
+    # a foreign file is refused for its content, and not for its encoding
     return path.open(encoding="utf-8", errors="replace")
 
 
 def _module_text(program: Path, end: str) -> str | None:
-    """Return the text of the file of the same module whose name ends so; None where none is."""
+    """Return the text of the module's file whose name ends with `end`; None if there is none."""
     match = _PROGRAM.fullmatch(program.name)
     if match is None:
         return None

@@ -136,7 +136,7 @@ class Launches:
 
     @classmethod
     def of(cls, ids: Ints, start_ps: Ints) -> Launches:
-        """Return host calls; of several with one id the first is the launch."""
+        """Return host calls; if several have one id, the first is the launch."""
         if not (np.diff(ids) > 0).all():  # otherwise as one thread writes them
             order = np.lexsort((start_ps, ids))
             ids, first = np.unique(ids[order], return_index=True)
@@ -190,7 +190,7 @@ def without_containers(kernels: Kernels) -> Kernels:
 
     Host events nest; those of a GPU stream do not.
     """
-    # of two that start together the longer one is outside
+    # if two start together, the longer one contains the other
     order = np.lexsort((-kernels.duration_ps, kernels.start_ps))
     ordered = kernels.take(order)
     inner = np.ones(len(ordered), bool)
@@ -204,7 +204,7 @@ _OTHER_DEVICE = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)([A-Za-z]\w*):\d{1,9}"
 
 
 def other_device(planes: Iterable[str]) -> str | None:
-    """Say which device a capture is of that is not read, by its planes or processes; else None."""
+    """Name the unsupported device that planes or processes show a capture to be of, else None."""
     kinds = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
     devices = " and ".join(sorted(kinds))
     return f"a capture of a {devices}, which `drill` does not read" if kinds else None
@@ -225,7 +225,7 @@ def at_a_cap(count: int, *, is_round: bool = False) -> bool:
 
 
 class Names(dict[str, int]):
-    """Strings to indices: equal strings of several planes and files share one."""
+    """The index of each string: equal strings of several planes and files share one."""
 
     def __missing__(self, name: str) -> int:
         return self.setdefault(name, len(self))

@@ -370,7 +370,7 @@ class _WindowSums:
             self._take(trace, devices, assignment, like)
 
     def _working(self, trace: Trace) -> list[Device]:
-        """Return the devices that do more than copy: the others are in no figure, and said."""
+        """Return the devices that do more than copy; a warning names the others."""
         _, kind_of = classify(trace.names, self._window.families)
         working: list[Device] = []
         copying: list[Device] = []
@@ -379,7 +379,7 @@ class _WindowSums:
             kernels = dataclasses.replace(device.kernels, kind=kind)
             does_more = bool((kind != MEMORY).any())
             (working if does_more else copying).append(dataclasses.replace(device, kernels=kernels))
-        # in the divisor they halved every figure: 1.793 ms a step, where a GPU took 3.586
+        # counted in the divisor, they once halved every figure: 1.793 ms for a step of 3.586 ms
         self._copying += len(copying)
         if copying:
             names = ", ".join(device.name for device in copying)
@@ -393,7 +393,7 @@ class _WindowSums:
         unstepped = [device.kernels for device in devices]
         if assignment.is_weak and like is not None and not like.is_weak:
             assignment = assign_by_names(trace, unstepped, like.steps) or assignment
-        # a JSON that was cut at a limit of no table was averaged as if it were whole
+        # a JSON that was cut at an unknown limit was once averaged as if it were complete
         if assignment.cut is not None and trace.format == "trace.json" and not self._window.force:
             self.excluded.append(
                 f"{trace.source}: its events end in step {assignment.cut}, all earlier steps have "
@@ -467,7 +467,7 @@ class _WindowSums:
             count = np.bincount(kernels.name)
             spent += int(kernels.duration_ps.sum())
             fitting += int(kernels.duration_ps[count[kernels.name] % steps == 0].sum())
-        # a wrong --steps was taken as it is, and every figure was the total divided by it
+        # a wrong --steps was once accepted, and every figure was the total divided by it
         if fitting < FITTING * spent:
             raise ParseError(
                 f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
@@ -476,7 +476,7 @@ class _WindowSums:
             )
 
     def result(self) -> Drill:
-        """Return what was added, after checking that it belongs together."""
+        """Return the sums of all captures, after checking that they belong together."""
         self._take_held(None)
         if not self._gpus:
             raise ParseError(
@@ -543,7 +543,7 @@ class _WindowSums:
         return first
 
     def _launcher(self) -> str:
-        """Return what a process has, after checking that all have as much, and all are there."""
+        """Describe a process by its devices, once all have as many and none is missing."""
         counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
         devices = len(self._gpus) + self._copying
         if devices != (self._window.gpus or devices):
@@ -561,7 +561,7 @@ class _WindowSums:
                 "another job"
             )
         (gpus,) = counts
-        # a capture of the CPU backend was told as one of GPUs
+        # a capture of the CPU backend was once described as one of GPUs
         noun = "GPU" if self._backends == {Backend.GPU} else "CPU device"
         if gpus > 1:
             return f"one process per node, {gpus} {noun}s each"
@@ -584,9 +584,10 @@ def _main_stream(device: Device, kernels: Kernels) -> tuple[str, NDArray[np.bool
 
 
 def _timelines(kernels: Kernels, steps: int) -> tuple[Ints, tuple[Timeline, ...], tuple[int, ...]]:
-    """Return each kernel's time alone, a timeline for every step and one for the rest, and starts.
+    """Return the time alone of each kernel, the timelines, and the starts of the steps.
 
-    The starts are those of the steps' first kernels, 0 for a step without any.
+    There is a timeline for every step, and a last one for kernels without a step. A step starts
+    with its first kernel, or at 0 if it has none.
     """
     alone = np.zeros(len(kernels), np.int64)
     timelines, begins = [], []
@@ -601,7 +602,7 @@ def _timelines(kernels: Kernels, steps: int) -> tuple[Ints, tuple[Timeline, ...]
 
 
 def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterable[str]:
-    """Say of each device that ends inside a step, or long before the others of its process."""
+    """Warn of each device that ends inside a step, or long before the others of its process."""
     if assignment.even and assignment.rule is not StepRule.WHOLE:
         return
     for device, step in zip(devices, assignment.kernel_steps, strict=True):

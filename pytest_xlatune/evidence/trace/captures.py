@@ -36,8 +36,8 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     """
     chosen: dict[str, str] = {}
     files = sorted(set(paths))
-    # the JSON ends at a million events without a word: of 1.35 million, 29 % of the kernel time and
-    # the whole third step were missing
+    # the JSON silently ends at a million events: of 1.35 million events, 29 % of the kernel time
+    # and all of the third step were missing
     for suffix in (XPLANE, *JSON, RIEGELI):
         for path in files:
             if path.endswith(suffix):
@@ -115,7 +115,7 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
                     for path in paths[place + len(ahead) : place + count + 1]
                 ]
                 trace = ahead.popleft().result()
-            except BrokenExecutor:  # a process was killed: where memory is short one reads alone
+            except BrokenExecutor:  # a process was killed, perhaps for memory: go on in this one
                 break
             yield trace
         else:
@@ -128,7 +128,7 @@ def _read_in_process(path: str) -> Trace | ParseError:
 
 
 def _end_with_parent() -> None:
-    """End this process when the command is killed: it would wait for work for ever."""
+    """End this process when the command is killed, as it would wait for work for ever."""
 
     def wait() -> None:
         if (parent := parent_process()) is not None:

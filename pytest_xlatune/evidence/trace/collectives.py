@@ -104,7 +104,7 @@ def bus_factor(kind: str, ranks: int | None) -> float | None:
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
-# of whom:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
+# groups:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
 _LISTED = re.compile(r"\{\{([\d,]*)\}")
 _IOTA = re.compile(r"\[\d{1,9},(\d{1,9})\]")
 # mesh['a'=2,'b'=4] {'b'}    mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
@@ -136,7 +136,7 @@ def size_of(collective: Collective, ranks: int | None) -> int | None:
 
 
 class Watch:
-    """Keeps what each device took for each execution of a collective, while a trace is read."""
+    """Keeps the time of each execution of a collective on each device while a trace is read."""
 
     def __init__(self) -> None:
         # operation or kernel -> source and name of a device -> step, start and duration
@@ -163,7 +163,7 @@ class Watch:
 
 
 def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
-    """Tell whether kernels that share a clock ran at once, nearly always."""
+    """Tell whether kernels that share a clock nearly always ran at the same time."""
     for source in {source for source, _ in runs}:
         near = np.stack(
             [columns for (run_source, _), columns in runs.items() if run_source == source]
@@ -226,13 +226,13 @@ def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Com
 
 
 def _communication(drill: Drill) -> Sequence[TimeRow]:
-    """Return what communicates: its operations where they are known, else its kernels."""
+    """Return the rows of communication: operations if they are known, else kernels."""
     operations, kernels = (
         [row for row in rows if row.kind is Kind.COMMUNICATION]
         for rows in (drill.ops, drill.kernels)
     )
     named_ps, all_ps = (sum(row.sum_ps for row in rows) for rows in (operations, kernels))
-    # in a window of graphs few kernels name an operation, and those stood for all of them
+    # in a window of graphs, the few kernels that name an operation must not stand for all of them
     return operations if 2 * named_ps >= all_ps else kernels
 
 
@@ -272,7 +272,7 @@ _NAMED, _CHARACTERS = 3, 60
 
 
 def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
-    """Return what a trace and a dump tell; either may be missing, None where both are."""
+    """Return the shares that a trace and a dump tell of; None if both are missing."""
     kinds = None
     if program is not None:
         program_kinds = {

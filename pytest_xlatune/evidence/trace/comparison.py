@@ -1,4 +1,4 @@
-"""Two drills to what made the difference, measured with one yardstick or not at all.
+"""What made the difference between two drills, measured with one yardstick or not at all.
 
 A step's span has four parts that sum to it: compute, exposed communication, exposed memory and
 idle. What moved between two variants is named by those first, then by family. Totals of different

@@ -48,7 +48,7 @@ from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
 from pytest_xlatune.model.failure import Blame, FailureClass  # noqa: E402
 from pytest_xlatune.model.message import Message  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
-from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule  # noqa: E402
+from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule  # noqa: E402
 from pytest_xlatune.model.result import Action, Finding, StudyRecord  # noqa: E402
 from pytest_xlatune.model.trial import LaunchSpec  # noqa: E402
 from pytest_xlatune.report.leaderboard import leaderboard_json  # noqa: E402
@@ -219,6 +219,8 @@ def _said(rule: RetryRule) -> str:
     if not rule.retries:
         return then
     times = {1: "once more", 2: "twice more"}.get(rule.retries, f"{rule.retries} times more")
+    if rule.retries == ENDLESS:
+        return f"tried {rule.backoff_s:g} s later, then each hour, until it works"
     first = [f"{rule.backoff_s:g} s later"] if rule.backoff_s else []
     first += [_BEFORE[rule.before]] if rule.before in _BEFORE else []
     tried = f"tried {times}{', '.join(['', *first])}"

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from pytest_xlatune.ledger import Cannot, Decided
 from pytest_xlatune.model.failure import CLASS_OF_STATE, Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import say
-from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
+from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
 
 # class -> rule; a class that is not named follows its finding's action, see ACTION_RULES
@@ -47,9 +47,7 @@ CLASS_RULES: Mapping[str, RetryRule] = {
         retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
     ),
     # a global outage clears by itself
-    FailureClass.GITHUB_5XX: RetryRule(
-        retries=8, backoff_s=300, then=Next.STOP, before=Action.WAIT
-    ),
+    FailureClass.GITHUB_5XX: RetryRule(retries=ENDLESS, backoff_s=300, before=Action.WAIT),
     FailureClass.HANG_MID_TRAINING: RetryRule(retries=1),
     # a link or a host that fails twice on the same nodes will fail again
     FailureClass.NETWORK_LINK: RetryRule(retries=1, then=Next.STOP),
@@ -64,6 +62,8 @@ CLASS_RULES: Mapping[str, RetryRule] = {
 # of a class that may be the profile's or the site's: the profile's where it comes again, see
 # `decide`. A connection reset, a hub's 503 or an ECC error of one night dropped profiles for good
 _UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
+
+_OUTAGE_S = 3600.0  # between the later attempts of `ENDLESS` retries
 
 # of the reference, as long as it never ran: what ends it by itself would end every profile
 FIRST_RULES: Mapping[str, RetryRule] = {
@@ -252,6 +252,12 @@ def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     return by_class
 
 
+def _retries(policy: RetryPolicy, cls: str) -> int:
+    """Return the retries of a class by its own rule; 0 where it has none."""
+    rule = policy.rules.get(cls) or CLASS_RULES.get(cls)
+    return rule.retries if rule is not None else 0
+
+
 def decide(
     outcome: Outcome,
     cause: Finding | None,
@@ -287,7 +293,9 @@ def decide(
     # by status alone: where an arm that came out below the baseline was run again and the better
     # run kept, 18 % of simulated sweeps without an effect had a winner, not 5 %
     tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
-    again = tried < rule.retries and len(earlier) + 1 < policy.max_attempts
+    is_endless = rule.retries == ENDLESS
+    counted = [each for each in earlier if _retries(policy, each) != ENDLESS]
+    again = is_endless or (tried < rule.retries and len(counted) + 1 < policy.max_attempts)
     # with other trouble in between it did not come again
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
@@ -301,7 +309,7 @@ def decide(
         tried=tried,
         evidence=cause.text or ("" if cause.why else outcome.reason),
         shown=cause.why,
-        backoff_s=rule.backoff_s if again else 0.0,
+        backoff_s=_OUTAGE_S if is_endless and tried else rule.backoff_s if again else 0.0,
         before=rule.before if again else Action.NONE,
         is_of_node=cause.cls in blamed_on(Blame.NODE)
         or cause.action in (Action.RESUME_NODE, Action.HOOK),

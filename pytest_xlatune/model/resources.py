@@ -72,12 +72,16 @@ class Next(StrEnum):
     INTERRUPTED = "interrupted"  # we ended it, for no session waits for it; it is run again
 
 
+ENDLESS = 1_000_000  # retries of what ends by itself
+
+
 class RetryRule(Written, frozen=True, kw_only=True):
     """How often a failure class is retried, and what follows when that did not help.
 
     Attributes:
-        retries: further attempts after the first of this class.
-        backoff_s: seconds to wait before each.
+        retries: further attempts after the first of this class; `ENDLESS` have no limit, and their
+            trial keeps its attempts for other trouble.
+        backoff_s: seconds to wait before each; before the later ones of `ENDLESS` an hour.
         then: what happens after the last.
         before: what must be done before the next attempt.
     """

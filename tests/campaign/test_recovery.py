@@ -41,7 +41,12 @@ def finding(cls: str, action: Action = Action.RETRY, text: str = "the line") -> 
         pytest.param(FAILED, finding("hang-init"), (), Next.RETRY, id="a first init flake"),
         pytest.param(FAILED, finding("hang-init"), ("hang-init",), Next.RETRY, id="and a second"),
         pytest.param(
-            FAILED, finding("hang-init"), ("hang-init",), Next.RETRY, id="and a second one"
+            FAILED, finding("github-5xx", Action.WAIT), ("github-5xx",) * 40, Next.RETRY,
+            id="an outage of GitHub is waited out, however long",
+        ),
+        pytest.param(
+            FAILED, finding("killed"), ("github-5xx",) * 9, Next.RETRY,
+            id="and takes no attempt from other trouble",
         ),
         pytest.param(
             FAILED, finding("hang-init"), ("hang-init",) * 2, Next.DROP,
@@ -160,6 +165,9 @@ def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
     )
     assert (over.next, over.backoff_s) == (Next.STOP, 0.0)
     assert decide(FAILED, finding("nic-fault"), earlier=("nic-fault",)).before is Action.NONE
+    outage = finding("github-5xx", Action.WAIT)
+    waits_s = [decide(FAILED, outage, earlier=("github-5xx",) * n).backoff_s for n in range(3)]
+    assert waits_s == [300, 3600, 3600]
 
 
 def test_a_site_rule_comes_first_but_never_softens_a_drop() -> None:

@@ -86,6 +86,7 @@ FLAGSHIPS = {
     "tp8": ("fsdp", 1, "windowed-einsum"),
     "hybrid": ("pp", 8, "ag-1g-overlap-2"),
 }
+PIPELINES = ("pp8", "hybrid")
 
 
 @pytest.fixture

@@ -1,10 +1,16 @@
-"""Node slots side by side on a real Slurm, and a session on them that is killed."""
+"""Node slots side by side on a real Slurm: a killed session, the waves of a sweep.
+
+`make slurm-flagships` runs the waves, from the screen to the document; the tests of the project
+leave them out.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-import signal
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,18 +21,20 @@ Project = Any  # of conftest.py, likewise
 
 pytestmark = pytest.mark.part("sweeps")
 
+CHOSEN = os.environ.get("FLAGSHIPS", "")
+WAVES = str(Path(__file__).with_name("lab_waves.py"))
 TWO = ("--xlatune-nodelist", "node[001-004]", "--xlatune-slots", "2")
-MANY = '*(profile(f"p{{k}}", f"--xla_p{{k}}=1", env={env!r}) for k in range(8)),'
-TRIALS = 8 + 2  # a baseline on each slot: profiles are screened where one is
+# the same nodes, which the session picks itself
+PICKED = ("--xlatune-partition", "lab", "--xlatune-nodes", "2", "--xlatune-slots", "2")
+# on each slot half the nodes of `lab_waves.py`
+HALF = """\
+parallelism = "PP=2"
+devices = 2
+pdbs = 8
 
-
-def write(faults: Faults, declared: str) -> None:
-    """Write the sweep of `pretend.py`, whose screen has one baseline, with one for each slot."""
-    faults.write(declared)
-    path = faults.path / "test_sweep.py"
-    text = path.read_text()
-    assert "screen_baselines=1," in text
-    path.write_text(text.replace("screen_baselines=1,", "screen_baselines=2,"))
+[overrides]
+base_num_decoder_layers = "2"
+"""
 
 
 def spans(project: Project) -> dict[str, list[tuple[float, float]]]:
@@ -48,29 +56,32 @@ def assert_side_by_side(project: Project) -> None:
     assert any(a < d and c < b for a, b in one for c, d in other), "none ran beside another"
 
 
-def test_a_killed_session_on_two_slots_loses_and_doubles_nothing(
-    faults: Faults, lab: ModuleType
+@pytest.mark.jax
+@pytest.mark.skipif(CHOSEN not in ("all", "slots"), reason="make slurm-flagships runs them")
+@pytest.mark.timeout(900)
+def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
+    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(faults, MANY.format(env={"HOLD": str(faults.go)}))
-    session = faults.start("-n", "2", slot=TWO)
+    monkeypatch.setenv("FLAGSHIP_NODES", "4")  # a device a node
+    config = project.path / "half.toml"
+    config.write_text(HALF)
+    chosen = ("-n", "4", "-m", "not wave6", "-rs", "--xlatune-config", str(config))
+    said = project.run(WAVES, *chosen, *PICKED, timeout_s=800)
+    assert re.search(r"\b10 passed", said), said
+    submitted = project.submitted
+    again = [line["trial_id"] for line in project.events("decided") if line["next"] == "retry"]
+    assert len(submitted) - len(again) == len(set(submitted)) == 6 + 3 * 2 + 4 * 2 + 1
+    assert project.jobs(lab) == len(submitted)
+    assert_side_by_side(project)
 
-    def is_held_on_both() -> bool:
-        held = {each.parent for each in faults.path.glob("work/*/*/*/p*/started.1.json")}
-        return len(held) == 2  # each waits on its slot
-
-    faults.wait_until(is_held_on_both)
-    os.killpg(session.pid, signal.SIGKILL)
-    session.wait()
-    known = [line["result"] for line in faults.project.events("trial-ended")]
-    faults.go.touch()
-    said = faults.run("-n", "0", slot=TWO)
-    assert "8 passed" in said, said
-    assert [line["result"] for line in faults.project.events("trial-ended")][: len(known)] == known
-    submitted = faults.project.submitted
-    assert len(submitted) == len(set(submitted)) == TRIALS
-    assert faults.project.losses() == (0, 0)
-    assert faults.project.jobs(lab) == TRIALS
-    assert_side_by_side(faults.project)
-    assert "8 passed" in faults.run("-n", "0", slot=TWO)
-    assert "on 2 node slots (node[001-002]; node[003-004])" in faults.run("-n", "0")
-    assert len(faults.project.submitted) == TRIALS
+    reports = project.path / "reports"
+    tuning = (reports / "labwaves-tuning.md").read_text(encoding="utf-8")
+    assert "It was measured on 2 node slots side by side" in tuning
+    assert "* Node slots: 1: node[001-002]; 2: node[003-004]" in tuning
+    report = json.loads((reports / "labwaves" / "leaderboard.json").read_text(encoding="utf-8"))
+    assert {each["slot"] for each in report["trials"]} == {1, 2}
+    on = {each["slot"]: each["nodes"] for each in report["slots"]}
+    assert on == {1: "node[001-002]", 2: "node[003-004]"}
+    for each in report["trials"]:
+        pair = ["node001", "node002"] if each["slot"] == 1 else ["node003", "node004"]
+        assert sorted(each["outcome"]["nodes"]) == pair

@@ -18,7 +18,8 @@ Project = Any  # of conftest.py, which cannot be imported from here
 pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
 
 LAB_WAVES = str(Path(__file__).with_name("lab_waves.py"))
-OPTIONS = ("-n", "2", "-rs", "--xlatune-nodelist", "node[001-002]")
+NODES = os.environ.get("FLAGSHIP_NODES", "2")  # as in lab_waves.py
+OPTIONS = ("-n", "2", "-rs", "--xlatune-nodelist", f"node[001-00{NODES}]")
 EARLY = ("-m", "wave1 or wave1_5 or wave2")
 LONG_S = 1200  # of one session on a machine that does much else
 # marker -> its tests, and the trials that it adds

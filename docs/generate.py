@@ -234,7 +234,7 @@ def failures() -> Lines:
     asked: dict[str, set[Action]] = {}
     for each in known.signatures:
         asked.setdefault(each.cls, set()).add(each.action)
-    for cls in map(FailureClass, known.told):
+    for cls in map(FailureClass, known.combined):
         asked.setdefault(cls, set()).add(cls.action or Action.RETRY)
     head = ("class", "means", "what a sweep does", "what you do")
     yield from _head(*head)
@@ -253,7 +253,7 @@ def lines_of_logs() -> Lines:
         fatal = ", fatal" if each.is_fatal else ""
         sample = each.sample.replace("|", "\\|")
         yield f"| {each.cls} | {each.action}{fatal} | `{sample}` |"
-    for cls in map(FailureClass, signatures.table().told):
+    for cls in map(FailureClass, signatures.table().combined):
         is_digest = "digest" in failure.signatures()["class"][cls]
         fatal = ", fatal" if is_digest else ""
         shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning

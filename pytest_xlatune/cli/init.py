@@ -79,7 +79,7 @@ def _init(arguments: argparse.Namespace) -> Output:
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
         seen = try_command(found)
-        found, printed = {**seen.told, **found}, seen.said
+        found, printed = {**seen.settings, **found}, seen.lines
         problems = (
             (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
         )

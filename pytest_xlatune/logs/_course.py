@@ -209,12 +209,14 @@ class Course:
         if start.steps and all(
             is_home[writer] or origin in start.others for writer, origin in origins.items()
         ):
-            own = run if all(is_home.values()) else run.chosen(map(is_home.__getitem__, writers))
-            steps = own.steps
+            home_run = (
+                run if all(is_home.values()) else run.chosen(map(is_home.__getitem__, writers))
+            )
+            steps = home_run.steps
             if not steps:
                 return True
             if start.last < steps[0] and all(map(operator.lt, steps, steps[1:])):
-                start.steps.extend(own.columns(start.label, start=start.index))
+                start.steps.extend(home_run.columns(start.label, start=start.index))
                 start.phase, start.last = Phase.TRAINING, steps[-1]
                 self._count(len(steps))
                 return True

@@ -78,8 +78,8 @@ class LineFilter:
         self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)
         if not live:
             return len(shapes) - 1, []
-        found = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
-        return len(shapes) - 1, found
+        live_lines = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
+        return len(shapes) - 1, live_lines
 
     def _live(self, shapes: set[bytes]) -> set[bytes]:
         """Return the shapes that hold a word."""
@@ -120,9 +120,9 @@ class StepShapes:
         """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
         at = done = 0
         shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
-        while (found := shapes.find(_STEP_WORD, at)) >= 0:
-            begin = max(shapes.rfind(b"\n", at, found) + 1, at)
-            at = shapes.index(b"\n", found) + 1
+        while (word_at := shapes.find(_STEP_WORD, at)) >= 0:
+            begin = max(shapes.rfind(b"\n", at, word_at) + 1, at)
+            at = shapes.index(b"\n", word_at) + 1
             shape = shapes[begin:at]
             layout = self._layout(shape[:-1], block[begin : at - 1])
             if layout is None:

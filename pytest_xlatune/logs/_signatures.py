@@ -73,8 +73,8 @@ class Signature(
 
     def code_of(self, match: re.Match[str]) -> str:
         """Return the code of XLA's published list that a match has; "" without one."""
-        said = (name for name, text in match.groupdict().items() if text and _CODE.fullmatch(name))
-        return next(said, self.code)
+        codes = (name for name, text in match.groupdict().items() if text and _CODE.fullmatch(name))
+        return next(codes, self.code)
 
     def detail_of(self, match: re.Match[str]) -> str:
         """Return the figure or name that a match holds, "" where it holds none."""
@@ -94,7 +94,7 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     signatures: tuple[Signature, ...]  # in order; the first one that matches a line names it
     # sample line -> the pattern that finds it: lines that appear in good runs
     harmless: dict[str, str]
-    told: dict[FailureClass, Tier]  # the classes that log and outcome tell together
+    combined: dict[FailureClass, Tier]  # the classes that log and outcome tell together
     # code of XLA's published list -> what its page advises
     published: dict[str, str]
 
@@ -113,8 +113,8 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def tiers(self) -> Mapping[str, Tier]:
         """Class -> its tier; where its signatures differ, that of the most telling one."""
-        ranked = sorted(self.signatures, key=lambda each: each.tier, reverse=True)
-        return {str(cls): tier for cls, tier in self.told.items()} | {
+        ranked = sorted(self.signatures, key=lambda signature: signature.tier, reverse=True)
+        return {str(cls): tier for cls, tier in self.combined.items()} | {
             signature.cls: signature.tier for signature in ranked
         }
 
@@ -136,7 +136,7 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
     made = {
         "signatures": rows,
         "harmless": {row["sample"]: row["regex"] for row in content["harmless"]},
-        "told": {cls: row["tier"] for cls, row in classes.items() if "tier" in row},
+        "combined": {cls: row["tier"] for cls, row in classes.items() if "tier" in row},
         "published": content.get("published", {}),
     }
     return msgspec.convert(made, SignatureTable)
@@ -198,8 +198,8 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
 
 def _severity(evidence: str) -> str:
     """Return the severity that the logger itself gives a line: I, W, E or F; "" without one."""
-    found = _SEVERITY.search(evidence)
-    return (found[1] or found[2]) if found else ""
+    match = _SEVERITY.search(evidence)
+    return (match[1] or match[2]) if match else ""
 
 
 def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:

@@ -38,33 +38,33 @@ def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
 
     Of a log with several starts the last counts; a last line without its end does not.
     """
-    whole = (line for line in lines if line.endswith(b"\n"))
+    complete_lines = (line for line in lines if line.endswith(b"\n"))
     if metric is BUSBW:
-        return _bus_bandwidth(whole)
-    return _field(whole, metric.field) if metric.field else Logged()
+        return _bus_bandwidth(complete_lines)
+    return _field(complete_lines, metric.field) if metric.field else Logged()
 
 
 def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
     """Read the table of nccl-tests or rccl-tests: the average of one size, if nothing was wrong."""
-    found, sizes, wrong, failed = Logged(), set[str](), 0, 0
+    logged, sizes, wrong, failed = Logged(), set[str](), 0, 0
     for line in lines:
         for segment in plain_segments(line):
             _, text = split_origin(segment)
             if row := _SIZE.match(text):
                 sizes.add(row["size"])
                 wrong += sum(
-                    _wrong(each, row["type"])
-                    for each in row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
+                    _wrong(printed, row["type"])
+                    for printed in row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
                 )
             elif summary := _FAILED.search(text):
                 failed = max(int(summary[1].replace(",", "") or 0), 1)
             elif average := _AVERAGE.search(text):
                 figure = ((None, float(average[1])),)
-                found = Logged(values=figure, problem=_problem(sizes, wrong or failed))
+                logged = Logged(values=figure, problem=_problem(sizes, wrong or failed))
                 sizes, wrong, failed = set(), 0, 0
     if wrong or failed:  # of a test that was cut, or of a summary in another order
-        return Logged(values=found.values, problem=_problem(sizes, wrong or failed))
-    if sizes and not found.values:
+        return Logged(values=logged.values, problem=_problem(sizes, wrong or failed))
+    if sizes and not logged.values:
         return Logged(
             problem=say(
                 "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : "
@@ -72,7 +72,7 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
                 sizes=len(sizes),
             )
         )
-    return found
+    return logged
 
 
 def _wrong(printed: str, type_: str) -> int:
@@ -109,13 +109,13 @@ def _field(lines: Iterable[bytes], name: str) -> Logged:
     """Read `NAME: 12.3` or `NAME=12.3` wherever it stands, of rank 0 or the rank nearest to it."""
     # 'perf/my_rate': 12.3        my_rate = 12.3 GB/s
     pattern = re.compile(rf"(?<![\w/.-]){re.escape(name)}['\"]?\s*[:=]\s*({_NUMBER})(?![\d.])")
-    found: dict[tuple[int, int], list[tuple[int | None, float]]] = {}
+    figures: dict[tuple[int, int], list[tuple[int | None, float]]] = {}
     last: dict[tuple[int, int], int] = {}
     for line in lines:
         for segment in plain_segments(line):
             origin, text = split_origin(segment)
             steps = parse_steps(text, label=origin.label)
-            values = found.setdefault(origin.preference, [])
+            values = figures.setdefault(origin.preference, [])
             if steps:
                 before = last.get(origin.preference, -1)
                 if before - steps[0].step > _RANKS_APART:
@@ -124,5 +124,5 @@ def _field(lines: Iterable[bytes], name: str) -> Logged:
             match = pattern.search(text)
             if match and all(step.kind == "step" for step in steps):
                 values.append((steps[-1].step if steps else None, float(match[1])))
-    printed = [origin for origin, values in found.items() if values]
-    return Logged(values=tuple(found[min(printed)]) if printed else ())
+    printed = [origin for origin, values in figures.items() if values]
+    return Logged(values=tuple(figures[min(printed)]) if printed else ())

@@ -141,7 +141,7 @@ def formats() -> tuple[LogFormat, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
-    found = []
+    formats = []
     for name, _ in named:
         made = BROUGHT.load(name, where="the formats of logs")()
         if not isinstance(made, LogFormat):
@@ -156,5 +156,5 @@ def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
                 f"openings {made.openings}. Lines are first searched for these words, so each "
                 f"must be in lower case and have {LEAST_LETTERS} letters of f to z (or _)"
             )
-        found.append(made)
-    return tuple(found)
+        formats.append(made)
+    return tuple(formats)

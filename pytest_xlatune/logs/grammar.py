@@ -181,8 +181,8 @@ def split_origin(text: str) -> tuple[Origin, str]:
 def _prefixes(text: str) -> tuple[int, slice, slice]:
     """Return where the known prefixes of a line end, and where its rank and its actor stand."""
     rank = actor = _NOWHERE
-    at, matched, found = 0, True, 0
-    while matched and found < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
+    at, matched, count = 0, True, 0
+    while matched and count < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
         matched = False
         for prefix in _PREFIXES:
             match = prefix.match(text, at)
@@ -190,7 +190,7 @@ def _prefixes(text: str) -> tuple[int, slice, slice]:
                 named = prefix.groupindex
                 rank = slice(*match.span("rank")) if "rank" in named else rank
                 actor = slice(*match.span("actor")) if "actor" in named else actor
-                at, matched, found = match.end(), True, found + 1
+                at, matched, count = match.end(), True, count + 1
     return at, rank, actor
 
 
@@ -325,14 +325,14 @@ def unglued(text: str) -> tuple[str, str]:
 
     Two programs that write to one file end up on one line, most often where a bar is drawn.
     """
-    found = _OTHER_LINE.search(text)
-    if found is None:
+    other = _OTHER_LINE.search(text)
+    if other is None:
         return text, ""
-    at = text.find("completed step: ", found.end())
+    at = text.find("completed step: ", other.end())
     end = len(text) if at < 0 else at
-    if not found.start() and at < 0:
+    if not other.start() and at < 0:
         return text, ""
-    return text[: found.start()] + text[end:], text[found.start() : end]
+    return text[: other.start()] + text[end:], text[other.start() : end]
 
 
 def without_torn_field(text: str) -> str:

@@ -193,34 +193,43 @@ class StepPattern:
 
     def steps(self, text: str, label: str) -> list[StepRecord]:
         """Return the step that a line reports; [] where it reports none."""
-        said = self._said(text)
-        if (step := _step_of(said)) is None:
+        groups = self._groups(text)
+        if (step := _step_of(groups)) is None:
             return []
         values: dict[str, Any] = {}
-        for group, value in said.items():
+        for group, value in groups.items():
             name, per = _PER.get(group, (group, 1))
             if name in _FIGURES and (number := _number(value)) is not None:
                 values.setdefault(name, number / per)
-        rate = _number(said.get("rate", ""))
+        rate = _number(groups.get("rate", ""))
         if rate and "step_s" not in values:
             values["step_s"] = 1 / rate
-        if _number(said.get("nans", "")):  # Megatron leaves the loss of such iterations out
+        if _number(groups.get("nans", "")):  # Megatron leaves the loss of such iterations out
             values["loss"] = math.nan
         return [StepRecord(step=step, label=label, **values)]
 
     def last_step(self, text: str) -> int | None:
         """Return the id of the last step that the program is to take, where a line tells it."""
         if self.total is not None and (match := self.total.search(text[:_MOST_CHARS])) is not None:
-            return _whole(match["total"])
-        said = self._said(text)
-        told = _whole(said.get("total", ""), said.get("kilos", ""))
+            return _whole_number(match["total"])
+        groups = self._groups(text)
+        last = _whole_number(groups.get("total", ""), groups.get("kilos", ""))
         # a bar that counts them through, from 0 or from 1
-        count, of, step = _whole(said.get("count", "")), _whole(said.get("of", "")), _step_of(said)
-        if count is not None and of is not None and step is not None and count - step in (0, 1):
-            told = of - (count - step)
-        return _through(said.get("epoch"), told, told)
+        count, bar_length, step = (
+            _whole_number(groups.get("count", "")),
+            _whole_number(groups.get("of", "")),
+            _step_of(groups),
+        )
+        if (
+            count is not None
+            and bar_length is not None
+            and step is not None
+            and count - step in (0, 1)
+        ):
+            last = bar_length - (count - step)
+        return _through(groups.get("epoch"), last, last)
 
-    def _said(self, text: str) -> dict[str, str]:
+    def _groups(self, text: str) -> dict[str, str]:
         """Return what a line says, by group; {} where it is no step's."""
         text = text[:_MOST_CHARS]
         if self.is_json:
@@ -228,31 +237,33 @@ class StepPattern:
         match = self.pattern.search(text)
         if match is None:
             return {}
-        found = {name: said for name, said in match.groupdict().items() if said is not None}
+        groups = {name: value for name, value in match.groupdict().items() if value is not None}
         for field in self.fields:
             if (more := field.search(text)) is not None:
-                found |= {
-                    k: said for k, said in more.groupdict().items() if said and k not in found
+                groups |= {
+                    name: value
+                    for name, value in more.groupdict().items()
+                    if value and name not in groups
                 }
-        return found
+        return groups
 
 
 _FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
 
 
-def _step_of(said: Mapping[str, str]) -> int | None:
+def _step_of(groups: Mapping[str, str]) -> int | None:
     """Return the id of a step; through the epochs, where a line tells them."""
-    step = _whole(said.get("step", ""), said.get("kilo", ""))
-    return _through(said.get("epoch"), _whole(said.get("total", "")), step)
+    step = _whole_number(groups.get("step", ""), groups.get("kilo", ""))
+    return _through(groups.get("epoch"), _whole_number(groups.get("total", "")), step)
 
 
 def _through(epoch: str | None, of_epoch: int | None, step: int | None) -> int | None:
     if epoch is None or of_epoch is None or step is None:
         return step
-    return (_whole(epoch) or 0) * of_epoch + step
+    return (_whole_number(epoch) or 0) * of_epoch + step
 
 
-def _whole(text: str, kilo: str = "") -> int | None:
+def _whole_number(text: str, kilo: str = "") -> int | None:
     number = _number(text) if len(text) <= _MOST_DIGITS else None
     if number is None or not math.isfinite(number):
         return None
@@ -266,28 +277,28 @@ def _of_json(text: str) -> dict[str, str]:
         value: Json = ast.literal_eval(body) if body.startswith("{'") else read_json(body)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return {}
-    found: dict[str, str] = {}
-    for name, each in _members(value):
+    groups: dict[str, str] = {}
+    for name, member in _members(value):
         group = _JSON_NAMES.get(name) or _JSON_NAMES.get(re.split(r"[/.]", name)[-1])
-        if group is not None and not isinstance(each, bool | dict | list) and each is not None:
-            shown = str(each)
+        if group is not None and not isinstance(member, bool | dict | list) and member is not None:
+            shown = str(member)
             if group == "mfu" and (share := _number(shown)) is not None and share <= 1:
                 shown = str(share * _PERCENT)
-            found.setdefault(group, shown)
-    return found if "step" in found and len(found) > 1 else {}
+            groups.setdefault(group, shown)
+    return groups if "step" in groups and len(groups) > 1 else {}
 
 
 def _members(value: Json) -> list[tuple[str, Json]]:
     if not isinstance(value, dict):
         return []
-    own = [(name.lower(), each) for name, each in value.items()]
-    inner = [more for _, each in own for more in _members(each)]
-    return [*own, *inner]
+    members = [(name.lower(), member) for name, member in value.items()]
+    inner = [more for _, member in members for more in _members(member)]
+    return [*members, *inner]
 
 
 def fitting(texts: Iterable[bytes]) -> str:
     """Return the preset that reads most figures of steps in some lines; "" where none does."""
-    found: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
+    step_figures: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
     patterns = [step_pattern(name) for name in PRESETS]
     line_filter = LineFilter(word for pattern in patterns for word in pattern.words)
     _, lines = line_filter.lines(b"\n".join((*texts, b"")))
@@ -296,38 +307,40 @@ def fitting(texts: Iterable[bytes]) -> str:
         for pattern in patterns:
             if any(word in low for word in pattern.words):
                 steps = pattern.steps(text, "")
-                found[pattern.name] |= {step.step: grammar.figures_in(step) for step in steps}
-    figures = {name: sum(steps.values()) for name, steps in found.items()}
+                step_figures[pattern.name] |= {
+                    step.step: grammar.figures_in(step) for step in steps
+                }
+    figures = {name: sum(steps.values()) for name, steps in step_figures.items()}
     best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more
     return best if figures[best] else ""
 
 
 @functools.lru_cache(maxsize=16)
-def step_pattern(said: str) -> StepPattern:
+def step_pattern(text: str) -> StepPattern:
     """Return the pattern of a name, or the one that is written out.
 
     Raises:
         ConfigError: neither a name nor a pattern with a group `step`, another group, or no word by
             which its lines can be found.
     """
-    if said.lower() in PRESETS:
-        return _preset(said.lower())
-    if "(" not in said:
-        raise ConfigError.unknown("step pattern", said, valid=PRESETS, where="the step pattern")
+    if text.lower() in PRESETS:
+        return _preset(text.lower())
+    if "(" not in text:
+        raise ConfigError.unknown("step pattern", text, valid=PRESETS, where="the step pattern")
     try:
-        pattern = re.compile(said)
+        pattern = re.compile(text)
     except re.error as error:
-        raise ConfigError(f"step pattern {said!r}: {error}; expected a Python pattern") from None
+        raise ConfigError(f"step pattern {text!r}: {error}; expected a Python pattern") from None
     groups = pattern.groupindex.keys()
     if "step" not in groups or groups - {*GROUPS}:
         raise ConfigError(
-            f"step pattern {said!r}: found the groups {', '.join(groups) or 'none'}; expected "
+            f"step pattern {text!r}: found the groups {', '.join(groups) or 'none'}; expected "
             f"(?P<step>\\d+) and of the others any of {', '.join(GROUPS[1:])}"
         )
-    word = _word_of(said)
+    word = _word_of(text)
     if not word:
         raise ConfigError(
-            f"step pattern {said!r} has no fixed word by which step lines are found quickly; write "
+            f"step pattern {text!r} has no fixed word by which step lines are found quickly; write "
             "out a word that each of them has, e.g. `iteration`: at least three of its letters "
             "lie between f and z"
         )
@@ -359,9 +372,9 @@ def _word_of(pattern: str) -> str:
     """Return the longest text that stands outside all groups, sets and repeats; "" if too short."""
     depth, plain = 0, []
     bare = re.sub(r"\(\?(?:P<\w+>|<?[:=!])", "(", pattern)
-    for each in re.sub(r"\\.|\[[^\]]*\]|[^()][?*{]", "\0", bare):
-        depth += (each == "(") - (each == ")")
-        plain.append(each if depth == 0 and each != ")" else "\0")
+    for char in re.sub(r"\\.|\[[^\]]*\]|[^()][?*{]", "\0", bare):
+        depth += (char == "(") - (char == ")")
+        plain.append(char if depth == 0 and char != ")" else "\0")
     if "|" in plain:
         return ""
     words = re.findall(r"[A-Za-z_][A-Za-z_ ]*", "".join(plain))

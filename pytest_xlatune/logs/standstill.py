@@ -119,7 +119,7 @@ class RankState:
     node: str = ""  # "" is unknown
     doing: Doing = Doing.SILENT
     at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`
-    beside: frozenset[str] = frozenset()  # the same of its other threads
+    other_threads: frozenset[str] = frozenset()  # the innermost own frame of each other thread
     on: str = ""  # the file or address that it reads from, the kernel's channel, or how it ended
     step: int | None = None  # of its last step line
     last_line: str = ""  # of its log
@@ -180,7 +180,7 @@ def standstill(
     if not seen:
         return None
     states = _states(seen, steps or {}, ended or {}, ranks)
-    nccl = next((look.nccl for look in seen if look.nccl), "")
+    nccl = next((hang_look.nccl for hang_look in seen if hang_look.nccl), "")
     late = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
     late = late or _elsewhere(states)
     if late is None:
@@ -274,8 +274,8 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
         counts: dict[int, set[int]] = {}
         group = 0
         for line in map(str.strip, text.splitlines()):
-            if found := _RAS_GROUP.match(line):
-                group = int(found["count"] or 0)
+            if header := _RAS_GROUP.match(line):
+                group = int(header["count"] or 0)
                 counts.setdefault(group, set())
             elif rank := _RAS_RANK.match(line):
                 is_alone = " has " in line.partition(" -- ")[0]
@@ -306,20 +306,20 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
         if waits and len(waits) < len(states):
             others = [state for state in states if state not in waits]
             return others, others[0].why
-    if found := _apart(states, lambda state: (state.doing, state.at)):
-        return found, found[0].why
-    if found := _apart(states, lambda state: state.beside):
-        usual = Counter(at for state in states for at in state.beside)
-        if fresh := sorted(found[0].beside, key=lambda at: (usual[at], at)):
-            return found, say("a thread beside the main one is in {at}", at=fresh[0])
+    if late := _apart(states, lambda state: (state.doing, state.at)):
+        return late, late[0].why
+    if late := _apart(states, lambda state: state.other_threads):
+        usual = Counter(at for state in states for at in state.other_threads)
+        if fresh := sorted(late[0].other_threads, key=lambda at: (usual[at], at)):
+            return late, say("a thread beside the main one is in {at}", at=fresh[0])
     is_known = all(state.is_busy is not None for state in states)
-    if is_known and (found := _apart(states, lambda state: state.is_busy)):
+    if is_known and (late := _apart(states, lambda state: state.is_busy)):
         text = (
             "a thread beside the main one computes"
-            if found[0].is_busy
+            if late[0].is_busy
             else "its threads are idle, and those of the others compute"
         )
-        return found, say(text)
+        return late, say(text)
     return None
 
 
@@ -336,53 +336,57 @@ def _states(
     ranks: Iterable[int],
 ) -> tuple[RankState, ...]:
     seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
-    own = {look.rank: look for look in looks}
-    silent = {*ranks} - {*own, *ended}  # payloads
+    look_of_rank = {hang_look.rank: hang_look for hang_look in looks}
+    silent = {*ranks} - {*look_of_rank, *ended}  # payloads
     expected = {*ended, *silent}
-    for look in looks:
-        for process in look.processes:
-            seen.setdefault(process.rank, []).append((look, process))
+    for hang_look in looks:
+        for process in hang_look.processes:
+            seen.setdefault(process.rank, []).append((hang_look, process))
             if process.ranks is not None and process.ranks <= _MOST_RANKS:
                 expected |= {*range(process.ranks)}
     # below one payload a launcher may start many ranks; the steps of its log are of one of them
-    is_nested = any(process.rank != look.rank for look in looks for process in look.processes)
+    is_nested = any(
+        process.rank != hang_look.rank for hang_look in looks for process in hang_look.processes
+    )
     if not is_nested:
-        expected |= {*own}
-    found = []
+        expected |= {*look_of_rank}
+    states = []
     for rank in sorted(expected | {*seen}):
         step = None if is_nested else steps.get(rank)
         if rank in seen and rank not in ended:
-            found.append(_state(rank, seen[rank], step))
+            states.append(_state(rank, seen[rank], step))
             continue
-        is_gone = rank in ended or rank in own or not silent
-        found.append(
+        is_gone = rank in ended or rank in look_of_rank or not silent
+        states.append(
             RankState(
                 rank=rank,
-                node=own[rank].node if rank in own and not is_nested else "",
+                node=look_of_rank[rank].node if rank in look_of_rank and not is_nested else "",
                 doing=Doing.GONE if is_gone else Doing.SILENT,
                 on=ended.get(rank, ""),
                 step=step,
             )
         )
-    return tuple(found)
+    return tuple(states)
 
 
 def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> RankState:
     """Return where a rank stands: of its processes the one that computes has the most threads."""
-    look, main = max(seen, key=lambda each: (bool(each[1].stacks), each[1].threads, each[1].pid))
+    hang_look, main = max(
+        seen, key=lambda pair: (bool(pair[1].stacks), pair[1].threads, pair[1].pid)
+    )
     doing = _doing(main)
     on = main.on if doing is Doing.READS else main.channel if doing is Doing.DISK else ""
-    at = _own(main.stacks[0]) if main.stacks else ""
-    beside = frozenset(filter(None, (_own(stack) for stack in main.stacks[1:])))
+    at = _user_frame(main.stacks[0]) if main.stacks else ""
+    other_threads = frozenset(filter(None, (_user_frame(stack) for stack in main.stacks[1:])))
     return RankState(
         rank=rank,
-        node=look.node,
+        node=hang_look.node,
         doing=doing,
         at=at,
-        beside=beside,
+        other_threads=other_threads,
         on=on,
         step=step,
-        last_line=look.last_lines[-1] if look.last_lines else "",
+        last_line=hang_look.last_lines[-1] if hang_look.last_lines else "",
         is_busy=_busy_or_idle(main.other_cores),
         pid=main.pid,
     )
@@ -408,11 +412,11 @@ def _doing(process: SeenProcess) -> Doing:
     return Doing.RUNS if is_busy else Doing.WAITS
 
 
-def _own(frames: Sequence[str]) -> str:
+def _user_frame(frames: Sequence[str]) -> str:
     """Return the innermost frame of the user's own code, without the folder of its file."""
-    for each in frames:
-        if not _OF_OTHERS.match(each):
-            file, _, rest = each.rpartition(":")
+    for frame in frames:
+        if not _OF_OTHERS.match(frame):
+            file, _, rest = frame.rpartition(":")
             return f"{PurePath(file).name}:{rest}"
     return ""
 

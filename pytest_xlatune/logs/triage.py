@@ -92,29 +92,29 @@ def diagnose(
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
-    told = _without_wanted(report)
+    findings = _without_wanted(report)
     is_ours = is_ended_by_us or stalled_s is not None
     # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel
     # Slurm's word for a preempted job is a cancelled one, too
-    is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in told)
+    is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in findings)
     is_others = outcome.state in _ENDED_BY_OTHERS and not is_preempted
     if is_others and not measured and not is_ours:
-        told = _that_asks_still(told, outcome.state)
+        findings = _still_asking(findings, outcome.state)
     if measured:
         # the teardown of a whole run often ends with exit 143: such runs were thrown away
         # what the log complains of did not keep the job from its steps
-        told = tuple(
+        findings = tuple(
             finding if finding.cls in _STAND else replace(finding, action=Action.NONE)
-            for finding in told
+            for finding in findings
         )
         if outcome.state.is_final and outcome.state is not State.COMPLETED:
             is_bad = any(
-                finding.cls in _STAND and finding.action is not Action.NONE for finding in told
+                finding.cls in _STAND and finding.action is not Action.NONE for finding in findings
             )
             soft = () if is_bad else (_diagnosed(FailureClass.SOFT_SUCCESS, _how(outcome)),)
-            return (*told, *soft)
+            return (*findings, *soft)
     stalled = None if complete else stalled_s
-    return (*told, *_combined(report, outcome, protocol, told=told, stalled_s=stalled))
+    return (*findings, *_combined(report, outcome, protocol, findings=findings, stalled_s=stalled))
 
 
 def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
@@ -129,7 +129,7 @@ def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
     )
 
 
-def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
+def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
     """Return the findings of a job that was ended from outside: a limit, a person, a dead node.
 
     What it printed from then on is of the end, and what follows from other trouble explains
@@ -138,20 +138,20 @@ def _that_asks_still(told: tuple[Finding, ...], state: State) -> tuple[Finding, 
     """
     ends = [
         finding.line
-        for finding in told
+        for finding in findings
         if finding.cls in _ENDS and finding.line and not finding.source
     ]
     end = min(ends, default=math.inf)
 
-    def stands(each: Finding) -> bool:
+    def stands(finding: Finding) -> bool:
         if state is State.NODE_FAIL:
-            return each.cls in blamed_on(Blame.NODE)
-        if _tier(each) is not Tier.CAUSE or (each.line > end and not each.source):
+            return finding.cls in blamed_on(Blame.NODE)
+        if _tier(finding) is not Tier.CAUSE or (finding.line > end and not finding.source):
             return False
-        return state is State.TIMEOUT or each.action in (Action.DROP, Action.STOP)
+        return state is State.TIMEOUT or finding.action in (Action.DROP, Action.STOP)
 
     return tuple(
-        finding if stands(finding) else replace(finding, action=Action.NONE) for finding in told
+        finding if stands(finding) else replace(finding, action=Action.NONE) for finding in findings
     )
 
 
@@ -221,17 +221,17 @@ def primary(findings: Iterable[Finding]) -> Finding | None:
     earliest line counts. Of several logs, one with an exception of its own comes before those whose
     programs only lost it.
     """
-    found = tuple(findings)
-    bereft = {finding.source for finding in found if _tier(finding) is Tier.CONSEQUENCE}
+    candidates = tuple(findings)
+    bereft = {finding.source for finding in candidates if _tier(finding) is Tier.CONSEQUENCE}
 
-    def rank(each: Finding) -> tuple[bool, bool, Tier, bool, float]:
-        is_quiet = each.action is Action.NONE
-        is_own = _is_own(each) and each.source not in bereft
-        tier = Tier.CONSEQUENCE if is_own else _tier(each)
-        is_no_end = is_quiet and each.cls not in _ENDS
-        return is_quiet, is_no_end, tier, not is_own, each.line or math.inf
+    def rank(finding: Finding) -> tuple[bool, bool, Tier, bool, float]:
+        is_quiet = finding.action is Action.NONE
+        is_own = _is_own(finding) and finding.source not in bereft
+        tier = Tier.CONSEQUENCE if is_own else _tier(finding)
+        is_no_end = is_quiet and finding.cls not in _ENDS
+        return is_quiet, is_no_end, tier, not is_own, finding.line or math.inf
 
-    return min(found, key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 def _tier(finding: Finding) -> Tier:
@@ -248,11 +248,11 @@ def _combined(
     outcome: Outcome,
     protocol: Protocol,
     *,
-    told: tuple[Finding, ...],
+    findings: tuple[Finding, ...],
     stalled_s: float | None,
 ) -> Iterator[Finding]:
     """Yield what follows from log and outcome together; each class once."""
-    known = {finding.cls for finding in told}
+    known = {finding.cls for finding in findings}
     state = outcome.state
     # where it ended badly, what ended it says more: srun ends the others of a rank that was killed
     if report.steps_after_cancel and state is State.COMPLETED and not known & _ENDS:
@@ -280,7 +280,7 @@ def _combined(
             yield _diagnosed(FailureClass.TOO_FEW_STEPS, detail)
     elif state.is_final:
         cls = _class_of_end(outcome)
-        explained = any(finding.action is not Action.NONE for finding in told)
+        explained = any(finding.action is not Action.NONE for finding in findings)
         if cls not in known and not (explained and cls in _WITHOUT_REASON):
             yield _diagnosed(cls, _how(outcome), report)
 

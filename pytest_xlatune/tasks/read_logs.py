@@ -119,18 +119,21 @@ class Read:
         """How far the job came and what ended it, in words."""
         report, wanted = self.report, steps_wanted(self.report)
         last = "no step" if report.last_step is None else f"last step {report.last_step}"
-        of = f" of {wanted}" if wanted is not None else ""
+        goal = f" of {wanted}" if wanted is not None else ""
         by = ended_by(self.outcome, self.findings)
         end = f"ended by {by}" if by else "no word of an end"
         cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
-        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{of}; {end}{cut}"
+        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}{cut}"
 
     def to_json(self) -> Json:
         """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
         scored = self.score if isinstance(self.score, Score) else None
-        of = self.report.steps
-        figures = (map(_finite, each) for each in (of.step_s, of.tgs, of.tflops, of.mfu, of.loss))
-        rows = zip(of.step, *figures, strict=True)
+        steps = self.report.steps
+        figures = (
+            map(_finite, column)
+            for column in (steps.step_s, steps.tgs, steps.tflops, steps.mfu, steps.loss)
+        )
+        rows = zip(steps.step, *figures, strict=True)
         return {
             "path": str(self.path),
             "status": self.status,
@@ -172,17 +175,23 @@ class Read:
 
 def exit_of(read: Iterable[Read]) -> int:
     """Return the exit status of `triage`: 1 where a job failed, 3 where one is unfinished."""
-    found = {each.health for each in read}
-    return 1 if Health.FAILED in found else 3 if Health.UNFINISHED in found else 0
+    healths = {log_read.health for log_read in read}
+    return 1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0
 
 
 def advised(read: Read) -> list[tuple[str, str]]:
     """Return what a person can do about a log that is not well, each with its class, once."""
     if read.health is Health.HEALTHY:
         return []
-    ordered = sorted(read.findings, key=lambda each: each.cls != read.status)
-    told = {finding.cls: text for finding in reversed(ordered) if (text := advice(finding))}
-    return [(cls, told[cls]) for cls in dict.fromkeys(e.cls for e in ordered) if cls in told]
+    ordered = sorted(read.findings, key=lambda finding: finding.cls != read.status)
+    advice_of_class = {
+        finding.cls: text for finding in reversed(ordered) if (text := advice(finding))
+    }
+    return [
+        (cls, advice_of_class[cls])
+        for cls in dict.fromkeys(finding.cls for finding in ordered)
+        if cls in advice_of_class
+    ]
 
 
 def log_of(path: Path) -> Path:
@@ -197,8 +206,8 @@ def log_of(path: Path) -> Path:
     job = path.name.partition("-")[0]
     if path.is_file() or not job.isdigit() or not path.parent.is_dir():
         return path / "log" if (path / "log").is_file() else path
-    beside = sorted(each for each in path.parent.glob(f"{job}-*.log") if each.is_file())
-    return beside[0] if len(beside) == 1 else path
+    logs = sorted(log for log in path.parent.glob(f"{job}-*.log") if log.is_file())
+    return logs[0] if len(logs) == 1 else path
 
 
 # a log of one job, or of one task of an array, and the rank that printed it:
@@ -231,8 +240,8 @@ def _logs_by_job(folder: Path) -> dict[str, list[tuple[int | None, Path]]]:
     """Return the logs in a folder by job, each with its rank, the lowest first."""
     jobs: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if (told := _job_and_rank(path)) is not None and path.is_file():
-            jobs.setdefault(told[0], []).append((told[1], path))
+        if (job_and_rank := _job_and_rank(path)) is not None and path.is_file():
+            jobs.setdefault(job_and_rank[0], []).append((job_and_rank[1], path))
     return {job: sorted(logs, key=lambda log: log[0] or 0) for job, logs in jobs.items()}
 
 
@@ -245,11 +254,11 @@ def logs_of(path: Path) -> list[Path]:
     Raises:
         UnreadableLogError: a folder without a log.
     """
-    if path == STDIN or (found := log_of(path)).is_file():
+    if path == STDIN or (job_log := log_of(path)).is_file():
         return [path]
     folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
     if begin and _NUMBER.fullmatch(begin) is None:
-        return [found]
+        return [job_log]
     # `123` is none of `1234.out`
     is_of = re.compile(rf"(?:slurm-)?{re.escape(begin)}(?!\d)" if begin else "")
     jobs = [
@@ -258,7 +267,7 @@ def logs_of(path: Path) -> list[Path]:
     if path.is_dir() and not jobs:
         why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
         raise UnreadableLogError(path, why)
-    return [logs[0] for logs in jobs if logs] or [found]
+    return [logs[0] for logs in jobs if logs] or [job_log]
 
 
 def read_one(
@@ -387,10 +396,10 @@ def _all_ranks(read: Read) -> RankReader:
 
 
 def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
-    told = _job_and_rank(path)
-    if told is None or told[1] is None:
+    job_and_rank = _job_and_rank(path)
+    if job_and_rank is None or job_and_rank[1] is None:
         return [(None, path)]
-    logs = _logs_by_job(path.parent).get(told[0], ())
+    logs = _logs_by_job(path.parent).get(job_and_rank[0], ())
     ranks = [log for log in logs if log[0] is not None]
     return ranks if len(ranks) > 1 else [(None, path)]
 
@@ -459,14 +468,14 @@ def behind_of(read: Read) -> Standstill | None:
     return dataclasses.replace(standstill, why=why, stands=tuple(stands))
 
 
-def standstill_json(found: Standstill | None) -> Json:
+def standstill_json(standstill: Standstill | None) -> Json:
     """Return which rank a job waits for as builtins; None where that is not known."""
-    if found is None:
+    if standstill is None:
         return None
     return {
-        "ranks": [*found.behind],
-        "node": found.node or None,
-        "sentence": sentence(found.why),
+        "ranks": [*standstill.behind],
+        "node": standstill.node or None,
+        "sentence": sentence(standstill.why),
         "stands": [
             {
                 "rank": state.rank,
@@ -477,7 +486,7 @@ def standstill_json(found: Standstill | None) -> Json:
                 "step": state.step,
                 "last_line": state.last_line or None,
             }
-            for state in found.stands
+            for state in standstill.stands
         ],
     }
 
@@ -498,14 +507,14 @@ def _findings(
     report: LogReport, outcome: Outcome, protocol: Protocol, *, end: bytes
 ) -> tuple[Finding, ...]:
     """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
-    found = diagnose(report, outcome, protocol)
+    findings = diagnose(report, outcome, protocol)
     is_complete = report.last_step is not None and report.last_step >= protocol.last_step
     if is_complete:  # as many steps as it was to take are enough for it, if not for a score
-        return tuple(finding for finding in found if finding.cls != FailureClass.TOO_FEW_STEPS)
+        return tuple(finding for finding in findings if finding.cls != FailureClass.TOO_FEW_STEPS)
     if outcome.state.is_final:
-        return found
-    found = tuple(
-        replace(finding, action=Action.NONE) for finding in found
+        return findings
+    findings = tuple(
+        replace(finding, action=Action.NONE) for finding in findings
     )  # it went on after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     is_told = steps_wanted(report) is not None
@@ -517,7 +526,7 @@ def _findings(
     text = "\n".join(texts[-_END_LINES:]) or detail
     # such a log came out as "nothing that is known to matter", with exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
-    return (unfinished, *found)
+    return (unfinished, *findings)
 
 
 def score_with(
@@ -555,10 +564,10 @@ def steps_wanted(report: LogReport) -> int | None:
     """
     if report.goal_step is not None:
         return report.goal_step
-    said = (report.config, report.asked)
+    sources = (report.config, report.asked)
     keys = ("steps", "learning_rate_schedule_steps")
-    asked = (_number(each.get(key)) for each in said for key in keys)
-    return next((each for each in asked if each is not None and each > 0), None)
+    asked = (_number(settings.get(key)) for settings in sources for key in keys)
+    return next((number for number in asked if number is not None and number > 0), None)
 
 
 # how MaxText prints that no profiler is on: 0.1; the enum of 0.2; a name as YAML has it

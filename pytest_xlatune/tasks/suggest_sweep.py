@@ -88,8 +88,8 @@ def _read(path: Path) -> tuple[Read, str]:
 class TrialOutput:
     """What one trial of a command printed, as far as it was read."""
 
-    told: Mapping[str, str] = field(default_factory=dict)  # what a sweep file says of its steps
-    said: tuple[str, ...] = ()  # lines for a person
+    settings: Mapping[str, str] = field(default_factory=dict)  # of a sweep file, about its steps
+    lines: tuple[str, ...] = ()  # lines for a person
     problem: str = ""  # why a trial of a sweep would have no score
 
 
@@ -145,7 +145,7 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     timed = [step.step_s for step in steps[1:] if step.step_s is not None]  # the first compiles
     losses = [step.loss for step in steps if step.loss is not None]
     tgs = [step.tgs for step in steps[1:] if step.tgs is not None]
-    said = (
+    lines = (
         f"{head}{failed}",
         f"  steps read       {len(steps)} of {STEPS}",
         f"  seconds a step   {f'{median(timed):.4g} (median)' if timed else 'not read'}",
@@ -154,8 +154,8 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
         f"  format           {fit or 'completed step: N, seconds: ...'}",
     )
     problem = "" if tgs or has_tokens else _NO_TOKENS
-    told = {"trial_s": f"{took_s:.1f}"} | ({"step_pattern": fit} if fit else {})
-    return TrialOutput(told=told, said=said, problem=problem)
+    settings = {"trial_s": f"{took_s:.1f}"} | ({"step_pattern": fit} if fit else {})
+    return TrialOutput(settings=settings, lines=lines, problem=problem)
 
 
 def _unread(log: Path) -> str:
@@ -171,10 +171,10 @@ def _unread(log: Path) -> str:
     )
 
 
-def _figure(said: str) -> str:
+def _figure(text: str) -> str:
     """Return a number as a sweep file has it; "" where it is none."""
     try:
-        number = float(said)
+        number = float(text)
     except ValueError:
         return ""
     return f"{number:g}" if 0 < number < math.inf else ""

@@ -95,7 +95,7 @@ def test_what_jax_says_of_other_backends_is_no_trouble() -> None:
 @pytest.mark.parametrize("cls", sorted(blamed_on(Blame.SITE)))
 def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
     actions = {each.action for each in table().signatures if each.cls == cls}
-    if cls in table().told and cls.action is not None:  # by a hang digest
+    if cls in table().combined and cls.action is not None:  # by a hang digest
         actions.add(cls.action)
     assert Action.DROP not in actions
     assert not cls.is_blamed_on(Blame.UNKNOWN)

@@ -38,8 +38,8 @@ class Slower:
         error: its standard error.
         df: degrees of freedom of the pooled noise.
         bound: which it exceeds with probability `ALPHA`, shared by all that were looked at.
-        n: runs of it, each with one beside it.
-        rest: the second greatest loss.
+        n: how many fresh runs there are, each with one beside it.
+        rest: the second greatest loss: one bad run alone cannot make it.
     """
 
     estimate: float
@@ -66,9 +66,9 @@ class Slower:
         return self.estimate - reach, self.estimate + reach
 
 
-def paired(own: Iterable[float | None], beside: Iterable[float | None]) -> list[float]:
+def paired(scores: Iterable[float | None], neighbours: Iterable[float | None]) -> list[float]:
     """Return the differences of runs and those beside them, where both have a score."""
-    both = zip(own, beside, strict=True)
+    both = zip(scores, neighbours, strict=True)
     return [a - b for a, b in both if a is not None and b is not None]
 
 
@@ -91,7 +91,7 @@ def slower(
     if n < LEAST_REPEATS:
         return None
     ordered = sorted(differences)
-    squares, df = pooled([*others, [each / math.sqrt(jobs) for each in ordered]])
+    squares, df = pooled([*others, [difference / math.sqrt(jobs) for difference in ordered]])
     estimate = fmean(ordered[1:-1] or ordered)
     error = TRIMMED[n] * math.sqrt(squares / df * jobs / n)
     return Slower(
@@ -110,22 +110,22 @@ def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
     A value that is far off the others of its group, in units of the robust spread of all, counts as
     one at that limit; the farthest of each group first: it moves the mean of the others.
     """
-    kept = [sorted(own) for own in groups if len(own) > 1]
+    kept = [sorted(group) for group in groups if len(group) > 1]
     total = sum(map(len, kept)) - len(kept)
     while True:
-        means = [fmean(own) for own in kept]
-        off = [abs(v - mean) for own, mean in zip(kept, means, strict=True) for v in own]
+        means = [fmean(group) for group in kept]
+        off = [abs(v - mean) for group, mean in zip(kept, means, strict=True) for v in group]
         df = len(off) - len(kept)
-        squares = math.fsum(each * each for each in off)
+        squares = math.fsum(distance * distance for distance in off)
         if df < 1:
             return squares, max(df, 0)
         limit = FAR * MAD * median(off) * math.sqrt(len(off) / df)
         is_left_out = False
-        for own, mean in zip(kept, means, strict=True):
-            at = 0 if mean - own[0] >= own[-1] - mean else -1
-            far = abs(own[at] - mean) * math.sqrt(len(own) / (len(own) - 1))
-            if len(own) > LEAST_REPEATS and far > limit > 0:
-                del own[at]
+        for group, mean in zip(kept, means, strict=True):
+            at = 0 if mean - group[0] >= group[-1] - mean else -1
+            far = abs(group[at] - mean) * math.sqrt(len(group) / (len(group) - 1))
+            if len(group) > LEAST_REPEATS and far > limit > 0:
+                del group[at]
                 is_left_out = True
         if not is_left_out:
             return squares + (total - df) * limit**2, total

@@ -45,7 +45,7 @@ class ArmFit:
     # control jobs per job of the arm where it stands in every block; None where cells are missing
     control_weight: float | None
     # variance of the estimate by the arm's own block differences; None with less than three
-    own: float | None = None
+    own_variance: float | None = None
     # their variance over that of everything else in the blocks, both as of one job; None likewise
     excess: float | None = None
 
@@ -86,26 +86,26 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
 
     def alone(arm: str) -> tuple[float | None, float | None]:
         """Return the arm's own variance, and what it is of everything else's."""
-        found = _own_variance(cells.values(), arm, control)
-        if found is None:
+        variances = _own_variance(cells.values(), arm, control)
+        if variances is None:
             return None, None
-        own, job = found
+        own_variance, job = variances
         mine = [at for at, score in enumerate(scores) if score.arm == arm]
         kept = np.eye(len(mine)) - design[mine] @ inverse @ design[mine].T
         taken = float(residual[mine] @ np.linalg.pinv(kept, rcond=1e-9) @ residual[mine])
         rest_df = df - (len(mine) - 1)
         rest = (squares - taken) / rest_df if rest_df > 0 else 0.0
-        return own, job / rest if rest_df >= _REST_DF and rest > 0 else None
+        return own_variance, job / rest if rest_df >= _REST_DF and rest > 0 else None
 
-    own = {arm: alone(arm) for arm in arms}
+    noises = {arm: alone(arm) for arm in arms}
     fits = {
         arm: ArmFit(
             estimate=float(effects[at]),
             variance=float(inverse[at, at]),
             n=counts[arm],
             control_weight=weights.get(arm),
-            own=own[arm][0],
-            excess=own[arm][1],
+            own_variance=noises[arm][0],
+            excess=noises[arm][1],
         )
         for arm, at in column.items()
         if abs(float(estimable[at, at]) - 1) < 1e-6  # noqa: PLR2004 - rounding of a projection
@@ -126,12 +126,12 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     None where no control or nothing beside them was scored.
     """
     counts = Counter([score.arm for score in scores])
-    beside = sorted(counts.keys() & set(controls))
-    arms = sorted(counts.keys() - set(beside))
-    if not beside or not arms:
+    scored_controls = sorted(counts.keys() & set(controls))
+    arms = sorted(counts.keys() - set(scored_controls))
+    if not scored_controls or not arms:
         return None
     blocks = list(dict.fromkeys(score.block for score in scores))
-    column = {name: at for at, name in enumerate((*beside, *arms))}
+    column = {name: at for at, name in enumerate((*scored_controls, *arms))}
     row = {block: len(column) + at for at, block in enumerate(blocks)}
     design = np.zeros((len(scores), len(column) + len(blocks)))
     for at, score in enumerate(scores):
@@ -142,20 +142,20 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     for arm in arms:
         contrast = np.zeros(len(effects))
         contrast[column[arm]] = 1.0
-        contrast[[column[name] for name in beside]] = -1.0 / len(beside)
+        contrast[[column[name] for name in scored_controls]] = -1.0 / len(scored_controls)
         if not np.allclose(estimable @ contrast, contrast, atol=1e-6):
             continue
         fits[arm] = ArmFit(
             estimate=float(contrast @ effects),
             variance=float(contrast @ inverse @ contrast),
             n=counts[arm],
-            control_weight=float(len(beside)) if is_whole else None,
+            control_weight=float(len(scored_controls)) if is_whole else None,
         )
     return BlockFit(
         arms=fits,
         sigma=math.sqrt(float(residual @ residual) / df) if df > 0 else math.nan,
         df=df,
-        n_control=sum(counts[name] for name in beside),
+        n_control=sum(counts[name] for name in scored_controls),
         n_blocks=len(blocks),
     )
 
@@ -192,11 +192,13 @@ def _own_variance(
     both = [(cells[arm], cells[control]) for cells in blocks if arm in cells and control in cells]
     if len(both) < _OWN_RUNS:
         return None
-    gains = [fmean(own) - fmean(beside) for own, beside in both]
+    gains = [fmean(arm_scores) - fmean(control_scores) for arm_scores, control_scores in both]
     mean = fmean(gains)
-    found = math.fsum([(gain - mean) ** 2 for gain in gains]) / (len(gains) - 1)
-    of_one_job = fmean([1 / len(own) + 1 / len(beside) for own, beside in both])
-    return found / len(both), found / of_one_job
+    variance = math.fsum([(gain - mean) ** 2 for gain in gains]) / (len(gains) - 1)
+    of_one_job = fmean(
+        [1 / len(arm_scores) + 1 / len(control_scores) for arm_scores, control_scores in both]
+    )
+    return variance / len(both), variance / of_one_job
 
 
 def _control_weights(
@@ -258,7 +260,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line | None:
 _Points = Sequence[tuple[float, float]]  # slot, score
 
 
-def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> tuple[Line, ...]:
+def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> tuple[Line, ...]:
     """Fit lines of one slope through groups of (slot, score), each at a level of its own.
 
     Groups without a point have no line. The first line holds the residuals of all, as of lines
@@ -266,7 +268,7 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
 
     Args:
         groups: the baselines.
-        beside: groups of other jobs, each at a level of its own, most of which differ by their
+        others: groups of other jobs, each at a level of its own, most of which differ by their
             noise only. A few baselines tell the slope badly; with ten jobs or more beside them it
             is that of all, and jobs far off count less.
     """
@@ -284,10 +286,10 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
     slope = math.fsum([x * y for x, y in off]) / spread if spread else 0.0
     squares = math.fsum([(y - slope * x) ** 2 for x, y in off])
     df = max(len(off) - len(filled) - bool(spread), 0)
-    told = [slot for group in filled for slot, _ in group]
-    if sum(map(len, beside)) >= _MANY:
-        told += [slot for group in beside for slot, _ in group]
-        slope, spread = _shared_slope(off, [sorted(each) for each in beside if each], slope)
+    slots = [slot for group in filled for slot, _ in group]
+    if sum(map(len, others)) >= _MANY:
+        slots += [slot for group in others for slot, _ in group]
+        slope, spread = _shared_slope(off, [sorted(group) for group in others if group], slope)
     return tuple(
         Line(
             level=level,
@@ -297,7 +299,7 @@ def fit_lines(groups: Sequence[_Points], *, beside: Sequence[_Points] = ()) -> t
             squares=0.0 if at else squares,
             df=0 if at else df,
             n=len(group),
-            ends=(min(told), max(told)),
+            ends=(min(slots), max(slots)),
         )
         for at, (group, centre, level) in enumerate(zip(filled, centres, levels, strict=True))
     )
@@ -325,8 +327,10 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
     def distances(values: Sequence[Sequence[float]]) -> list[float]:
         """Return them but for one of each group, which lies at its centre."""
-        found = [abs(x - at) for own, at in zip(values, centres, strict=True) for x in own]
-        return sorted(found)[len(groups) :] or [0.0]
+        distances_off = [
+            abs(x - at) for group, at in zip(values, centres, strict=True) for x in group
+        ]
+        return sorted(distances_off)[len(groups) :] or [0.0]
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
     before: tuple[list[float], float] | None = None
@@ -339,7 +343,7 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
             [value for value in group if abs(value - centre) <= _REACH * sd]
             for group, centre in zip(groups, centres, strict=True)
         ]
-        centres = [median(own or [at]) for own, at in zip(near, centres, strict=True)]
+        centres = [median(group or [at]) for group, at in zip(near, centres, strict=True)]
         sd = max(1.4826 * median(distances(near)), IDENTICAL)
         if before == (centres, sd):
             break
@@ -355,7 +359,7 @@ def weight(distance: float, sd: float) -> float:
     return 1.0 if off <= _HUBER * sd else _HUBER * sd / off
 
 
-def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tuple[float, float]:
+def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tuple[float, float]:
     """Return the slope of all jobs, and the weighted spread of their slots.
 
     By iterated weights (P. J. Huber, Annals of Mathematical Statistics 35, 1964) of the jobs of the
@@ -363,29 +367,31 @@ def _shared_slope(off: _Points, beside: Sequence[_Points], slope: float) -> tupl
 
     Args:
         off: of the baselines, each less the mean of its group; they count in full.
-        beside: the other groups.
+        others: the other groups.
         slope: the slope of the baselines, where the search begins.
     """
     products = math.fsum([x * y for x, y in off])
     squares = math.fsum([x * x for x, _ in off])
     spread = squares
     for _ in range(_ROUNDS):
-        residuals = [[y - slope * x for x, y in group] for group in beside]
+        residuals = [[y - slope * x for x, y in group] for group in others]
         levels, sd = main_group(residuals)
         parts = []
-        for group, own, level in zip(beside, residuals, levels, strict=True):
-            weights = [weight(each - level, sd) for each in own]
-            whole = math.fsum(weights) or 1.0
-            x0 = math.fsum([w * x for w, (x, _) in zip(weights, group, strict=True)]) / whole
-            y0 = math.fsum([w * y for w, (_, y) in zip(weights, group, strict=True)]) / whole
+        for group, group_residuals, level in zip(others, residuals, levels, strict=True):
+            weights = [weight(residual - level, sd) for residual in group_residuals]
+            total = math.fsum(weights) or 1.0
+            x0 = math.fsum([w * x for w, (x, _) in zip(weights, group, strict=True)]) / total
+            y0 = math.fsum([w * y for w, (_, y) in zip(weights, group, strict=True)]) / total
             parts.append((x0, y0, list(zip(weights, group, strict=True))))
         spread = squares + math.fsum(
-            [w * (x - x0) ** 2 for x0, _, own in parts for w, (x, _) in own]
+            [w * (x - x0) ** 2 for x0, _, weighted in parts for w, (x, _) in weighted]
         )
         if not spread:
             return 0.0, 0.0
-        found = math.fsum([w * (x - x0) * (y - y0) for x0, y0, own in parts for w, (x, y) in own])
-        before, slope = slope, (products + found) / spread
+        products_of_others = math.fsum(
+            [w * (x - x0) * (y - y0) for x0, y0, weighted in parts for w, (x, y) in weighted]
+        )
+        before, slope = slope, (products + products_of_others) / spread
         if slope == before:
             break
     return slope, spread
@@ -468,8 +474,10 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
         noise = max(float(values @ (weights * residual)) / df, 0.0)
         if noise <= IDENTICAL**2:
             break
-        own = effects[fixed:]
-        spread = (float(own @ own) + noise * float(np.trace(inverse[fixed:, fixed:]))) / len(slots)
+        slot_effects = effects[fixed:]
+        spread = (
+            float(slot_effects @ slot_effects) + noise * float(np.trace(inverse[fixed:, fixed:]))
+        ) / len(slots)
         ratio = noise / max(spread, _LEAST_SPREAD * noise)
         weights[rows] = _weights(residual[rows].tolist())
     contrast = np.zeros((len(slots), len(effects)))

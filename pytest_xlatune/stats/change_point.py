@@ -50,12 +50,12 @@ class Posterior:
         Changed at that position means that the change lies there or before it. The last position
         is known to be changed and tells nothing.
         """
-        below, best, found = 0.0, math.inf, self.positions[0]
+        below, best, position = 0.0, math.inf, self.positions[0]
         for at, mass in zip(self.positions[:-1], self.mass[:-1], strict=True):
             below += mass
             if abs(below - 0.5) < best:
-                best, found = abs(below - 0.5), at
-        return found
+                best, position = abs(below - 0.5), at
+        return position
 
     def holding(self, share: float) -> tuple[int, int]:
         """Return the first and last position of the likeliest ones that hold this share."""
@@ -110,5 +110,5 @@ def posterior(
 
 def _log_density(errors: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     """Return the log density of t errors, up to a constant."""
-    found: NDArray[np.float64] = -(DF + 1) / 2 * np.log1p((errors / sigma) ** 2 / DF)
-    return found
+    log_density: NDArray[np.float64] = -(DF + 1) / 2 * np.log1p((errors / sigma) ** 2 / DF)
+    return log_density

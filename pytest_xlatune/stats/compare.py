@@ -66,8 +66,8 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
         return NoComparison(reason=say("no block holds both this profile and a baseline"))
     error, df = fit.sigma * math.sqrt(effect.variance), fit.df
     is_alone = is_noisier(effect)
-    if is_alone and effect.own is not None:
-        error, df = max(error, math.sqrt(effect.own)), min(df, OWN_DF)
+    if is_alone and effect.own_variance is not None:
+        error, df = max(error, math.sqrt(effect.own_variance)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
     reach = t_quantile(0.975, df) * error
     is_dunnett = effect.control_weight is not None
@@ -95,44 +95,44 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
 
 
 def two_samples(
-    beside: Sequence[float], own: Sequence[float], *, family: int = 1, alpha: float
+    reference: Sequence[float], candidate: Sequence[float], *, family: int = 1, alpha: float
 ) -> Comparison | NoComparison:
-    """Compare jobs of two sides that shared no block, `own` against `beside`, by Welch's t.
+    """Compare the jobs of two sides that shared no block by Welch's t.
 
     Sides of another time or place may differ in noise, and a common variance would call the noisier
     one faster: 14.5 % of twelve old jobs against three new of twice the noise, at a nominal 5 %.
 
     Degrees of freedom after F. E. Satterthwaite, Biometrics Bulletin 2, 1946, rounded down.
     """
-    sides = (beside, own)
+    sides = (reference, candidate)
     total = sum(map(len, sides)) - len(sides)
     if total < MIN_DF or min(map(len, sides)) < MIN_TRIALS:
         return NoComparison(reason=say(FEW_DF, df=max(total, 0), needed=MIN_DF))
-    if not all(math.isfinite(each) for side in sides for each in side):
+    if not all(math.isfinite(score) for side in sides for score in side):
         return NoComparison(reason=say(_SCORES_NOT_FINITE))
     variances = [stdev(side) ** 2 for side in sides]
-    parts = [found / len(side) for found, side in zip(variances, sides, strict=True)]
+    parts = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
     error = math.sqrt(math.fsum(parts))
     if error < IDENTICAL:
         return NoComparison(reason=say(_SCORES_COPIED))
     weights = [part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)]
     df = math.floor(error**4 / math.fsum(weights) + 1e-9)
-    estimate = fmean(own) - fmean(beside)
+    estimate = fmean(candidate) - fmean(reference)
     critical = bonferroni(family, df, alpha=alpha)
     reach = t_quantile(0.975, df) * error
     return Comparison(
         estimate=estimate,
         ci95=(estimate - reach, estimate + reach),
         lower=estimate - critical * error,
-        n=len(own),
-        n_baseline=len(beside),
+        n=len(candidate),
+        n_baseline=len(reference),
         df=df,
         sigma=math.sqrt(fmean(variances)),
         mde80=math.log1p(mde80(1.0, critical=critical, df=df, variance=error**2)),
         method=say(
             "two samples of {beside} and {own} jobs, Welch, K={family}, alpha {alpha:g}",
-            beside=len(beside),
-            own=len(own),
+            beside=len(reference),
+            own=len(candidate),
             family=family,
             alpha=alpha,
         ),
@@ -157,9 +157,9 @@ def noise_of(effect: ArmFit | None, *, sigma: float, df: int) -> tuple[float, in
 
     `effect` is what blocks say of it, None where it stands in none; `sigma` and `df` are of all.
     """
-    if effect is None or effect.own is None or not is_noisier(effect):
+    if effect is None or effect.own_variance is None or not is_noisier(effect):
         return sigma, df
-    return max(sigma, math.sqrt(effect.own / effect.variance)), min(df, OWN_DF)
+    return max(sigma, math.sqrt(effect.own_variance / effect.variance)), min(df, OWN_DF)
 
 
 def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> float:
@@ -170,7 +170,7 @@ def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> floa
 
 
 def winners(
-    fit: BlockFit, found: Mapping[str, Comparison], *, family: int, alpha: float
+    fit: BlockFit, comparisons: Mapping[str, Comparison], *, family: int, alpha: float
 ) -> tuple[str, ...]:
     """Return the arms that step down through `family` as faster, the clearest first.
 
@@ -180,16 +180,18 @@ def winners(
     """
 
     def excess(arm: str, left: int) -> float:
-        each = found[arm]
-        error = standard_error(each)
-        critical = _simultaneous(fit.arms[arm], each.df, family=max(left, 1), alpha=alpha)
-        return min(each.estimate - critical * error, each.ci95[0])
+        comparison = comparisons[arm]
+        error = standard_error(comparison)
+        critical = _simultaneous(fit.arms[arm], comparison.df, family=max(left, 1), alpha=alpha)
+        return min(comparison.estimate - critical * error, comparison.ci95[0])
 
     passed: list[str] = []
-    left = [arm for arm, comparison in found.items() if comparison.n > 1]
+    left = [arm for arm, comparison in comparisons.items() if comparison.n > 1]
     while left:
         excesses = {arm: excess(arm, family - len(passed)) for arm in left}
-        clearest = max(left, key=lambda arm: found[arm].estimate / standard_error(found[arm]))
+        clearest = max(
+            left, key=lambda arm: comparisons[arm].estimate / standard_error(comparisons[arm])
+        )
         if excesses[clearest] <= 0:
             break
         passed.append(clearest)
@@ -206,7 +208,7 @@ _PLAUSIBLE = 3.0  # standard deviations from which that prior does not hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldWinner:
+class WinnerFigures:
     """The figures that are told of an arm that won, as log ratios.
 
     Attributes:
@@ -219,7 +221,9 @@ class ToldWinner:
     likely: tuple[float, float, float] | None
 
 
-def told_as_winner(fit: BlockFit, found: Comparison, arm: str, *, family: int) -> ToldWinner:
+def winner_figures(
+    fit: BlockFit, comparison: Comparison, arm: str, *, family: int
+) -> WinnerFigures:
     """Return the figures to tell of a winner, the best of several, whose own is rather too high.
 
     The interval's low end is simultaneous over the `family` at 1.25 %, its high end one-sided at
@@ -229,22 +233,22 @@ def told_as_winner(fit: BlockFit, found: Comparison, arm: str, *, family: int) -
     says. The likely
     change is the mean of a normal posterior, effects being N(0, 1 %) before.
     """
-    error, effect = standard_error(found), fit.arms[arm]
-    above = t_quantile(0.95, found.df)
+    error, effect = standard_error(comparison), fit.arms[arm]
+    above = t_quantile(0.95, comparison.df)
 
     def reach(alpha: float) -> float:
-        return _simultaneous(effect, found.df, family=family, alpha=alpha)
+        return _simultaneous(effect, comparison.df, family=family, alpha=alpha)
 
-    low = found.estimate - reach(SELECTED_ALPHA) * error
-    if found.estimate > 0:  # else an earlier look decided, and later blocks fell back
+    low = comparison.estimate - reach(SELECTED_ALPHA) * error
+    if comparison.estimate > 0:  # else an earlier look decided, and later blocks fell back
         low = max(low, 0.0)
-    ci95 = low, found.estimate + above * error
+    ci95 = low, comparison.estimate + above * error
     kept = PRIOR**2 / (PRIOR**2 + error**2)
-    if abs(found.estimate) > _PLAUSIBLE * math.hypot(PRIOR, error):
-        return ToldWinner(ci95=ci95, likely=None)
-    mean, spread = kept * found.estimate, math.sqrt(kept) * error
+    if abs(comparison.estimate) > _PLAUSIBLE * math.hypot(PRIOR, error):
+        return WinnerFigures(ci95=ci95, likely=None)
+    mean, spread = kept * comparison.estimate, math.sqrt(kept) * error
     likely = mean, mean - reach(LIKELY_ALPHA) * spread, mean + above * spread
-    return ToldWinner(ci95=ci95, likely=likely)
+    return WinnerFigures(ci95=ci95, likely=likely)
 
 
 def standard_error(comparison: Comparison) -> float:

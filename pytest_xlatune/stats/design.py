@@ -117,13 +117,13 @@ class SweepLayout:
     again: int = 0  # the best of the screen that run a second time before the blocks
     most: int = MAX_BLOCKS  # blocks
 
-    def of(self, profiles: int, *, slots: int = 1) -> SweepLayout:
+    def for_profiles(self, profiles: int, *, slots: int = 1) -> SweepLayout:
         """Return it for so many profiles: no block has more arms than there are.
 
         On several node slots as many blocks begin at once, and none of them waits for a cut.
         """
         first = self.widths[0]
-        widths = (first if at < slots else each for at, each in enumerate(self.widths))
+        widths = (first if at < slots else width for at, width in enumerate(self.widths))
         return dataclasses.replace(
             self, widths=tuple(min(width, max(profiles, 1)) for width in widths)
         )
@@ -246,8 +246,8 @@ class Plan:
         rank at least as well as two jobs of each.
         """
         again = self.profiles if self.rotations else self.again
-        found = selected80(self.profiles, self.widths, self.block_baselines, again=again)
-        return max(relative(found * sigma), self.mde80(sigma))
+        least = selected80(self.profiles, self.widths, self.block_baselines, again=again)
+        return max(relative(least * sigma), self.mde80(sigma))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,37 +288,37 @@ def plan(
         return _behind_rotations(
             profiles, budget, alone + in_screen + rotations, in_screen, rotations
         )
-    beside = slot_baselines(slots, profiles)
+    on_slots = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET
     quiet = _QUIET_LAYOUTS if is_quiet else ()
     several = _SLOT_LAYOUTS if slots > 1 else ()
     is_repeated = may_repeat and profiles >= 2 * SECOND_RUNS
     twice = _with_second_runs(profiles, slots=slots) if is_repeated else ()
     for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
-        found = layout.of(profiles, slots=slots)
-        in_screen = screen_baselines or max(found.screen_baselines, waves, beside)
-        block = found.widths[-1] + found.block_baselines
-        left = budget - profiles - in_screen - found.again - found.in_blocks
-        if left < 0 or found.df < MIN_DF:
+        candidate = layout.for_profiles(profiles, slots=slots)
+        in_screen = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
+        block = candidate.widths[-1] + candidate.block_baselines
+        left = budget - profiles - in_screen - candidate.again - candidate.in_blocks
+        if left < 0 or candidate.df < MIN_DF:
             continue
         left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
-        most = found.most
+        most = candidate.most
         is_plain = slots == 1 and not is_repeated
         if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
             most = MOST_BLOCKS  # few profiles, of which none runs twice
-        more = max(min(left // block, most - len(found.widths)), 0)
-        widths = found.widths + found.widths[-1:] * more
+        more = max(min(left // block, most - len(candidate.widths)), 0)
+        widths = candidate.widths + candidate.widths[-1:] * more
         return Plan(
             profiles=profiles,
             screen_baselines=in_screen,
             widths=widths,
-            block_baselines=found.block_baselines,
-            again=found.again,
+            block_baselines=candidate.block_baselines,
+            again=candidate.again,
             jobs=profiles
             + in_screen
-            + found.again
+            + candidate.again
             + sum(widths)
-            + len(widths) * found.block_baselines,
+            + len(widths) * candidate.block_baselines,
         )
     return Refusal(why=_why(profiles, budget, waves, slots))
 
@@ -327,19 +327,21 @@ def _behind_rotations(
     profiles: int, budget: int, screened: int, in_screen: int, rotations: int
 ) -> Plan | Refusal:
     """Return the widest blocks that fit behind a screen of so many jobs, and more of the last."""
-    layouts = [layout.of(profiles) for layout in _LAYOUTS]
-    for found in layouts:
-        left = budget - screened - found.in_blocks
-        if left < 0 or found.df < MIN_DF:
+    layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
+    for candidate in layouts:
+        left = budget - screened - candidate.in_blocks
+        if left < 0 or candidate.df < MIN_DF:
             continue
-        more = left // (found.widths[-1] + found.block_baselines)
-        widths = found.widths + found.widths[-1:] * min(more, MOST_BLOCKS - len(found.widths))
+        more = left // (candidate.widths[-1] + candidate.block_baselines)
+        widths = candidate.widths + candidate.widths[-1:] * min(
+            more, MOST_BLOCKS - len(candidate.widths)
+        )
         return Plan(
             profiles=profiles,
             screen_baselines=in_screen,
             widths=widths,
-            block_baselines=found.block_baselines,
-            jobs=screened + sum(widths) + len(widths) * found.block_baselines,
+            block_baselines=candidate.block_baselines,
+            jobs=screened + sum(widths) + len(widths) * candidate.block_baselines,
             rotations=rotations,
         )
     least = screened + min(layout.in_blocks for layout in layouts if layout.df >= MIN_DF)
@@ -436,8 +438,8 @@ def _why(profiles: int, budget: int, waves: int, slots: int) -> Message:
     def jobs(layout: SweepLayout) -> int:
         return profiles + max(layout.screen_baselines, most) + layout.in_blocks
 
-    layouts = [each.of(profiles, slots=slots) for each in _LAYOUTS]
-    least = min(jobs(each) for each in layouts if each.df >= MIN_DF)
+    layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
+    least = min(jobs(layout) for layout in layouts if layout.df >= MIN_DF)
     recommended = max(jobs(layouts[1]), least)
     return say(
         _RANKS_ONLY,
@@ -497,41 +499,41 @@ def selected80(
         again: of the best of the screen that are measured a second time before the first block.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
-    beside = 1 + 1 / block_baselines
+    contrast_variance = 1 + 1 / block_baselines
     critical = max(
         dunnett(widths[0], df, control_weight=block_baselines, alpha=alpha), t_quantile(0.975, df)
     )
     rng = np.random.default_rng(1)
     normal = rng.standard_normal
     rivals_count = profiles - 1
-    own, need = normal(_RUNS), np.full(_RUNS, -np.inf)
+    candidate, need = normal(_RUNS), np.full(_RUNS, -np.inf)
     # a row is a sweep; the screen of the rivals, falling, as far as any of them can come
     if again >= profiles:
         runs = 2
         rivals = _best_of(rivals_count, widths[0], rng) / math.sqrt(runs)
-        own = own / math.sqrt(runs)
+        candidate = candidate / math.sqrt(runs)
     elif again > widths[0]:
         runs = 2
         rivals = _best_of(rivals_count, again, rng)
         if rivals.shape[1] == again:
-            need = rivals[:, -1] - own
-        rivals, own = rivals[:, : again - 1], (own + normal(_RUNS)) / 2
+            need = rivals[:, -1] - candidate
+        rivals, candidate = rivals[:, : again - 1], (candidate + normal(_RUNS)) / 2
         rivals = -np.sort(-(rivals + normal(rivals.shape)) / 2)[:, : widths[0]]
     else:
         runs = 1
         rivals = _best_of(rivals_count, widths[0], rng)
     if rivals.shape[1] == widths[0]:
-        need = np.maximum(need, rivals[:, -1] - own)
+        need = np.maximum(need, rivals[:, -1] - candidate)
     rivals = rivals[:, : widths[0] - 1]
     sums, total = np.zeros_like(rivals), np.zeros(_RUNS)
     for at, width in enumerate(widths):
         if at and width < widths[at - 1] and rivals.shape[1] >= width:
             # screen and blocks so far, by inverse variance
-            share = at / (at + beside * runs)
+            share = at / (at + contrast_variance * runs)
             pooled = (1 - share) * rivals + share * sums / at
             order = np.argsort(-pooled)[:, :width]
             last = np.take_along_axis(pooled, order[:, -1:], axis=1)[:, 0]
-            need = np.maximum(need, last - ((1 - share) * own + share * total / at))
+            need = np.maximum(need, last - ((1 - share) * candidate + share * total / at))
             rivals = np.take_along_axis(rivals, order[:, :-1], axis=1)
             sums = np.take_along_axis(sums, order[:, :-1], axis=1)
         sums = sums + normal(sums.shape)
@@ -539,7 +541,7 @@ def selected80(
     baselines = normal(_RUNS) / math.sqrt(blocks * block_baselines)
     # chi-squared by the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
     seen = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0) ** 1.5
-    passes = critical * math.sqrt(beside / blocks) * seen - (total / blocks - baselines)
+    passes = critical * math.sqrt(contrast_variance / blocks) * seen - (total / blocks - baselines)
     return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND * _RUNS) - 1])
 
 
@@ -571,11 +573,11 @@ def outlook(
     """
     seen = []
     for budget in budgets:
-        found = plan(profiles, budget)
-        if isinstance(found, Refusal):
+        layout = plan(profiles, budget)
+        if isinstance(layout, Refusal):
             seen.append(say("{jobs} jobs: ranking only", jobs=budget))
             continue
-        start, finalist = found.from_start80(sigma), found.mde80(sigma)
+        start, finalist = layout.from_start80(sigma), layout.mde80(sigma)
         seen.append(
             say(
                 "{jobs} jobs: {start:percent} ({finalist:percent})",

@@ -70,12 +70,12 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
         tries = (
             _round(programs, copies, f"{rng_seed} {number} {attempt}") for attempt in range(_TRIES)
         )
-        found = min(
-            (_evened(each, copies, last, follows) for each in tries),
-            key=lambda each: _cost(_pairs(each, last), follows),
+        chosen = min(
+            (_evened(candidate, copies, last, follows) for candidate in tries),
+            key=lambda candidate: _cost(_pairs(candidate, last), follows),
         )
-        follows.update(_pairs(found, last))
-        order += found
+        follows.update(_pairs(chosen, last))
+        order += chosen
     return tuple(order)
 
 
@@ -89,12 +89,12 @@ def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
     """Return a random order of all programs with one copy in each of as many equal parts."""
     names = shuffled(range(copies), f"copies {rng_seed}")
     others = shuffled(range(copies, programs), f"others {rng_seed}")
-    found: list[int] = []
+    order: list[int] = []
     for at, copy in enumerate(names):
-        own = others[at * len(others) // copies : (at + 1) * len(others) // copies]
-        place = int(digest([rng_seed, at]), 16) % (len(own) + 1)
-        found += [*own[:place], copy, *own[place:]]
-    return found
+        part = others[at * len(others) // copies : (at + 1) * len(others) // copies]
+        place = int(digest([rng_seed, at]), 16) % (len(part) + 1)
+        order += [*part[:place], copy, *part[place:]]
+    return order
 
 
 def _pairs(order: Sequence[int], last: int | None) -> list[tuple[int, int]]:
@@ -115,29 +115,29 @@ def _evened(
 
     Copies are swapped with copies only: they stay spread.
     """
-    found, cost = list(order), _cost(_pairs(order, last), follows)
+    evened, cost = list(order), _cost(_pairs(order, last), follows)
 
-    def beside(*places: int) -> int:
+    def cost_around(*places: int) -> int:
         """Return the cost of what stands around two places, which alone a swap changes."""
-        around = {at for place in places for at in (place, place + 1)} - {len(found)}
-        before = ((found[at - 1] if at else last, at) for at in around)
-        return _cost([(one, found[at]) for one, at in before if one is not None], follows)
+        around = {at for place in places for at in (place, place + 1)} - {len(evened)}
+        before = ((evened[at - 1] if at else last, at) for at in around)
+        return _cost([(one, evened[at]) for one, at in before if one is not None], follows)
 
-    for one in range(len(found)):
-        for other in range(one + 1, len(found)):
+    for one in range(len(evened)):
+        for other in range(one + 1, len(evened)):
             # with all costs of an order added up for each swap, 200 programs took 6 s
             if not cost:
-                return found
-            if (found[one] < copies) != (found[other] < copies):
+                return evened
+            if (evened[one] < copies) != (evened[other] < copies):
                 continue
-            was = beside(one, other)
-            found[one], found[other] = found[other], found[one]
-            change = beside(one, other) - was
+            was = cost_around(one, other)
+            evened[one], evened[other] = evened[other], evened[one]
+            change = cost_around(one, other) - was
             if change < 0:
                 cost += change
             else:
-                found[one], found[other] = found[other], found[one]
-    return found
+                evened[one], evened[other] = evened[other], evened[one]
+    return evened
 
 
 def turns_of(
@@ -164,22 +164,24 @@ def turns_of(
         left_out: ids of steps during which something else happened: a checkpoint, an evaluation.
     """
     seconds = {
-        each.step: each.step_s
-        for each in steps
-        if each.kind == "step" and each.step_s is not None and 0 < each.step_s < math.inf
+        record.step: record.step_s
+        for record in steps
+        if record.kind == "step" and record.step_s is not None and 0 < record.step_s < math.inf
     }
     kept: list[list[float]] = []
     of_program: defaultdict[str, list[float]] = defaultdict(list)
     for program, first, count in whose:
-        own = range(first + skipped + (count >= _LONG_TURN), first + count)
-        kept.append([seconds[step] for step in own if step in seconds and step not in left_out])
+        counted_steps = range(first + skipped + (count >= _LONG_TURN), first + count)
+        kept.append(
+            [seconds[step] for step in counted_steps if step in seconds and step not in left_out]
+        )
         of_program[program] += kept[-1]
-    level = {program: median(own) for program, own in of_program.items() if own}
-    found, before = [], ""
+    level = {program: median(steps_s) for program, steps_s in of_program.items() if steps_s}
+    measured, before = [], ""
     for at, ((program, first, _), own_s) in enumerate(zip(whose, kept, strict=True)):
-        usual_s = [each for each in own_s if abs(each / level[program] - 1) <= _STALLED]
+        usual_s = [step_s for step_s in own_s if abs(step_s / level[program] - 1) <= _STALLED]
         if len(usual_s) >= _LEAST_STEPS:
-            found.append(
+            measured.append(
                 MeasuredTurn(
                     program=program,
                     before=before,
@@ -192,9 +194,9 @@ def turns_of(
         before = program
     if not whose:
         return NoTurns(reason=say("no turn began"))
-    if not any(is_baseline(turn.program) for turn in found):
-        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(whose), told=len(found)))
-    return tuple(found)
+    if not any(is_baseline(turn.program) for turn in measured):
+        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(whose), told=len(measured)))
+    return tuple(measured)
 
 
 _LEAST_STEPS = 2  # of a turn
@@ -222,15 +224,15 @@ def fit_turns(
     """
     names = list(dict.fromkeys(turn.program for turn in turns))
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
-    beside = sum(map(is_baseline, names))
-    if not beside:
+    copies = sum(map(is_baseline, names))
+    if not copies:
         return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(turns), told=len(turns)))
     design, ridge = _design(turns, names)
     speeds = np.array([-turn.log_step_s for turn in turns])
     centre = float(np.median(speeds))
     effects, covariance, sd = _weighted(design, speeds - centre, ridge)
     mean = np.zeros(len(effects))
-    mean[:beside] = 1 / beside
+    mean[:copies] = 1 / copies
     counts = Counter(turn.program for turn in turns)
     changes = []
     for at, name in enumerate(names):

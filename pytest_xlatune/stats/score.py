@@ -91,13 +91,13 @@ def score(
     wanted = window_steps(protocol, resumed_at=first)
     if len(wanted) < protocol.min_steps:
         return NoScore(reason=_too_short(protocol, wanted, resumed_at=first))
-    own = known.chosen(map("step".__eq__, known.kind))
-    inside = own.chosen(wanted.has(own.step))
+    plain_steps = known.chosen(map("step".__eq__, known.kind))
+    inside = plain_steps.chosen(wanted.has(plain_steps.step))
     products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     is_rate = tokens is None and any(map(_is_measure, inside.tgs))
     if is_rate:  # no step prints its seconds; what a mean of rates is needs no tokens
-        own = own.chosen(map(_is_measure, own.tgs))
+        plain_steps = plain_steps.chosen(map(_is_measure, plain_steps.tgs))
         tokens = 1.0
     if tokens is None and inside:
         return NoScore(
@@ -108,24 +108,24 @@ def score(
             )
         )
     tokens = tokens or 0.0  # of no step: there is nothing to time
-    timed = _timed(own, tokens) if inside else ((), ())
-    found = _scored(*timed, tokens, wanted, protocol, seen=last)
-    if isinstance(found, NoScore):
-        return found
+    timed = _timed(plain_steps, tokens) if inside else ((), ())
+    job_score = _scored(*timed, tokens, wanted, protocol, seen=last)
+    if isinstance(job_score, NoScore):
+        return job_score
     if is_rate:
-        found = replace(found, step_s=None, timings=())
+        job_score = replace(job_score, step_s=None, timings=())
     flags = {
         "invariant-violated": _violates(products, step_s, tokens_per_device_step or tokens),
         "resumed": first > _FIRST_STEP,
     }
-    loss = [each for each in known.loss if each is not None]
+    loss = [printed for printed in known.loss if printed is not None]
     return replace(
-        found,
+        job_score,
         loss=loss[-1] if loss else None,
         first_loss=loss[0] if loss else None,
-        tflops=_at_rate(found.tgs, own.tflops, own.tgs),
-        mfu=_at_rate(found.tgs, own.mfu, own.tgs),
-        flags=(*found.flags, *(name for name, is_set in flags.items() if is_set)),
+        tflops=_at_rate(job_score.tgs, plain_steps.tflops, plain_steps.tgs),
+        mfu=_at_rate(job_score.tgs, plain_steps.mfu, plain_steps.tgs),
+        flags=(*job_score.flags, *(name for name, is_set in flags.items() if is_set)),
     )
 
 
@@ -166,7 +166,7 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
     of_steps = [(step, value) for step, value in values if step is not None]
     if of_steps:
         wanted = window_steps(protocol, resumed_at=resumed_at)
-        of_steps = [each for each in of_steps if each[0] in wanted]
+        of_steps = [pair for pair in of_steps if pair[0] in wanted]
         if len(of_steps) < protocol.min_steps:
             least = protocol.min_steps
             return NoScore(
@@ -187,7 +187,7 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
                 value=figure,
             )
         )
-    losses = [each for each in steps.loss if each is not None]
+    losses = [loss for loss in steps.loss if loss is not None]
     return Score(
         value=metric.score(figure),
         n_steps=len(kept),
@@ -213,17 +213,17 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     tokens = scored.tgs * scored.step_s
     seen = scored.timings[-1][0]
     ids, seconds = split_pairs(scored.timings)
-    found = _scored(ids, seconds, tokens, wanted, protocol, seen=seen)
-    if isinstance(found, NoScore):
-        return found
+    moved = _scored(ids, seconds, tokens, wanted, protocol, seen=seen)
+    if isinstance(moved, NoScore):
+        return moved
     kept = (name for name in _OF_THE_LOG if name in scored.flags)
     return replace(
-        found,
+        moved,
         loss=scored.loss,
-        flags=(*found.flags, *kept),
+        flags=(*moved.flags, *kept),
         first_loss=scored.first_loss,
-        tflops=scored.tflops and found.tgs and scored.tflops / scored.tgs * found.tgs,
-        mfu=scored.mfu and found.tgs and scored.mfu / scored.tgs * found.tgs,
+        tflops=scored.tflops and moved.tgs and scored.tflops / scored.tgs * moved.tgs,
+        mfu=scored.mfu and moved.tgs and scored.mfu / scored.tgs * moved.tgs,
         memory_gb=scored.memory_gb,
     )
 
@@ -453,8 +453,8 @@ def _measured(ones: _Figures, others: _Figures) -> tuple[Sequence[float], Sequen
         one is not None and other is not None and 0 < one < math.inf and 0 < other < math.inf
         for one, other in zip(ones, others, strict=True)
     ]
-    found = ([*compress(ones, which)], [*compress(others, which)])
-    return cast("tuple[list[float], list[float]]", found)
+    both = ([*compress(ones, which)], [*compress(others, which)])
+    return cast("tuple[list[float], list[float]]", both)
 
 
 def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
@@ -494,7 +494,7 @@ def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]
         else None
         for tgs, step_s in figures
     ]
-    is_told = [each is not None for each in seconds]
+    is_told = [exact_s is not None for exact_s in seconds]
     return [*compress(steps.step, is_told)], [e for e in seconds if e is not None]
 
 

@@ -24,9 +24,9 @@ def points_of(sizes: Sequence[int]) -> Iterator[Point]:
     """Yield all points of ladders of these lengths: those of one setting, then those of two."""
     for many in (1, 2):
         for chosen in combinations(range(len(sizes)), many):
-            for places in product(*(range(sizes[each]) for each in chosen)):
+            for places in product(*(range(sizes[setting]) for setting in chosen)):
                 at = dict(zip(chosen, places, strict=True))
-                yield tuple(at.get(each, DEPLOYED) for each in range(len(sizes)))
+                yield tuple(at.get(setting, DEPLOYED) for setting in range(len(sizes)))
 
 
 def count_of(sizes: Sequence[int]) -> int:
@@ -37,7 +37,7 @@ def count_of(sizes: Sequence[int]) -> int:
 def ask(
     sizes: Sequence[int],
     ordered: Sequence[bool],
-    told: Mapping[Point, float],
+    measured: Mapping[Point, float],
     *,
     without: Collection[Point] = (),
     count: int,
@@ -48,21 +48,22 @@ def ask(
     Args:
         sizes: values of each setting.
         ordered: for each setting whether values that lie close are alike.
-        told: what was measured so far: log ratios to the baseline; where none was, all are drawn.
+        measured: the log ratio to the baseline of each point that was measured so far; where none
+            was, all points are drawn.
         without: further points that are never asked for.
         count: points of this batch.
         rng_seed: of the draw, and of the order of equals.
     """
-    tried = {*told, *without}
+    tried = {*measured, *without}
     every = shuffled(list(points_of(sizes)), f"search {rng_seed}")
-    free = [each for each in every if each not in tried]
+    free = [point for point in every if point not in tried]
     steps: dict[Point, None] = {}
-    for best in sorted(told, key=lambda each: (-told[each], each)):
+    for best in sorted(measured, key=lambda point: (-measured[point], point)):
         if len(steps) >= count / 2:
             break
-        steps.update(dict.fromkeys(each for each in free if _is_step(best, each, ordered)))
+        steps.update(dict.fromkeys(point for point in free if _is_step(best, point, ordered)))
     chosen = list(steps)[: -(-count // 2)]
-    drawn = [each for each in free if each not in chosen]
+    drawn = [point for point in free if point not in chosen]
     return (*chosen, *drawn[: count - len(chosen)])
 
 

@@ -73,14 +73,14 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
     """
     if len(seconds) < LEAST_RANKS:
         return None
-    common = set.intersection(*({*each} for each in seconds.values()))
-    last = max((each for each in common if each >= first_step), default=first_step)
+    common = set.intersection(*({*rank_seconds} for rank_seconds in seconds.values()))
+    last = max((step for step in common if step >= first_step), default=first_step)
     end = first_step + (last + 1 - first_step) // WINDOW * WINDOW
     steps = range(max(end - WINDOW * WINDOWS, first_step), end)
     if len(steps) < WINDOW * WINDOWS or not common.issuperset(steps):
         return None
-    values = [[of[step] for step in steps] for of in seconds.values()]
-    if not all(value > 0 and math.isfinite(value) for each in values for value in each):
+    values = [[rank_seconds[step] for step in steps] for rank_seconds in seconds.values()]
+    if not all(value > 0 and math.isfinite(value) for row in values for value in row):
         return None
     return _compared([*seconds], values, steps)
 
@@ -88,16 +88,17 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
 def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> RankTimes:
     medians = [statistics.median(column) for column in zip(*values, strict=True)]
     ratios = [
-        [math.log(value / of) for value, of in zip(each, medians, strict=True)] for each in values
+        [math.log(value / usual) for value, usual in zip(row, medians, strict=True)]
+        for row in values
     ]
     windows = [
-        [statistics.median(each[at : at + WINDOW]) for each in ratios]
+        [statistics.median(row[at : at + WINDOW]) for row in ratios]
         for at in range(0, len(steps), WINDOW)
     ]
-    found = set.intersection(*(outliers(window) for window in windows))
-    slower = {at: math.expm1(min(window[at] for window in windows)) for at in found}
+    outlying = set.intersection(*(outliers(window) for window in windows))
+    slower = {at: math.expm1(min(window[at] for window in windows)) for at in outlying}
     slow = sorted(
-        (at for at in found if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
+        (at for at in outlying if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
     )
     rest = [value for window in windows for at, value in enumerate(window) if at not in slow]
     return RankTimes(
@@ -112,15 +113,15 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
 def outliers(values: Sequence[float]) -> set[int]:
     """Return the places of the values that are too large to be of the others' kind."""
     left = sorted(range(len(values)), key=lambda at: values[at])
-    found, removed = 0, list[int]()
+    count, removed = 0, list[int]()
     for number in range(1, len(values) // 4 + 1):
         rest = [values[at] for at in left]
         spread, at = _spread(rest), left[-1]
         distance = (values[at] - math.fsum(rest) / len(rest)) / spread if spread else 0.0
         removed.append(left.pop())
         if distance > _critical(len(values), number):
-            found = number
-    return {*removed[:found]}
+            count = number
+    return {*removed[:count]}
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -102,10 +102,10 @@ def judged(
     flags = effective_values((*parse_flags(deployed), *profile.flags))
     keys = overrides or profile.overrides
     of_flag = _of_flags(shown, defaults)
-    asked: list[tuple[SettingKind, str, str, _Said, bool]] = [
+    asked: list[tuple[SettingKind, str, str, _Testimony, bool]] = [
         *(
-            (SettingKind.FLAG, name, value, of_flag(name, value), name in own)
-            for own in [{each.name for each in profile.flags}]
+            (SettingKind.FLAG, name, value, of_flag(name, value), name in profile_flags)
+            for profile_flags in [{flag.name for flag in profile.flags}]
             for name, value in flags.items()
         ),
         *(
@@ -130,16 +130,16 @@ def judged(
             name=name,
             kind=kind,
             asked=value,
-            effect=said.effect,
-            witness=said.witness,
-            seen=said.seen,
-            why=said.why,
+            effect=testimony.effect,
+            witness=testimony.witness,
+            seen=testimony.seen,
+            why=testimony.why,
             is_deployed=not is_own,
             is_exempt=any(fnmatchcase(name, pattern.removeprefix("--")) for pattern in patterns),
         )
-        for kind, name, value, said, is_own in asked
+        for kind, name, value, testimony, is_own in asked
         # of the cell's own keys only trouble is worth a word
-        if is_own or kind is SettingKind.FLAG or said.effect is Effect.CONTRADICTED
+        if is_own or kind is SettingKind.FLAG or testimony.effect is Effect.CONTRADICTED
     )
 
 
@@ -165,15 +165,15 @@ def contradictions(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
 
 def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
     """Return a reason for each way in which settings are not known to be in effect."""
-    found: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
+    labels: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
     for setting in settings:
-        if setting.effect in found:
-            found[setting.effect].append(setting.label)
+        if setting.effect in labels:
+            labels[setting.effect].append(setting.label)
     kinds = {
         Effect.ASKED: "asked, and nothing that reads it says that it is in effect: {names}",
         Effect.NOT_SEEN: "not seen, although what reads it was asked to say so: {names}",
     }
-    return tuple(say(kinds[effect], names=names) for effect, names in found.items() if names)
+    return tuple(say(kinds[effect], names=names) for effect, names in labels.items() if names)
 
 
 def other_device(
@@ -225,8 +225,8 @@ def different_loss(
     # a NaN is within no tolerance
     if off <= tolerance * scale:
         return None
-    own = _TIMES_THEIR_OWN * max((abs(each - reference) for each in others), default=0.0)
-    if off <= min(own, _MOST_TIMES * tolerance * scale):
+    limit = _TIMES_THEIR_OWN * max((abs(other - reference) for other in others), default=0.0)
+    if off <= min(limit, _MOST_TIMES * tolerance * scale):
         return None
     return say(
         "its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} "
@@ -242,7 +242,7 @@ _TIMES_THEIR_OWN, _MOST_TIMES = 2.0, 5.0  # what the baseline's are apart, and t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Testimony:
     """What the strongest witness says of one setting."""
 
     effect: Effect
@@ -251,46 +251,48 @@ class _Said:
     why: Message | None = None
 
 
-_NOT_SEEN = _Said(effect=Effect.NOT_SEEN)
-_ASKED = _Said(effect=Effect.ASKED)
+_NOT_SEEN = _Testimony(effect=Effect.NOT_SEEN)
+_ASKED = _Testimony(effect=Effect.ASKED)
 
 
-def _told(witness: Witness, seen: str | Message, *, is_so: bool) -> _Said:
+def _testimony(witness: Witness, seen: str | Message, *, is_so: bool) -> _Testimony:
     """Return what follows from a value, or from the reason why none is shown."""
     effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
     if isinstance(seen, Message):
-        return _Said(effect=effect, witness=witness, why=seen)
-    return _Said(effect=effect, witness=witness, seen=seen)
+        return _Testimony(effect=effect, witness=witness, why=seen)
+    return _Testimony(effect=effect, witness=witness, seen=seen)
 
 
-def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Said]:
+def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Testimony]:
     """Return what says of a flag and its value whether they were in effect."""
     listed, dropped = _listed(shown.flags)
 
-    def said(name: str, value: str) -> _Said:
+    def testimony(name: str, value: str) -> _Testimony:
         if name == PGLE and (why := pgle_refused(value, shown.pgle_found, shown.pgle_unread)):
-            return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, why=why)
+            return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, why=why)
         dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
         if dumped is not None:
             is_of_another = shown.is_restarted and dumped.effect is Effect.IN_EFFECT
             return dataclasses.replace(dumped, effect=Effect.ASKED) if is_of_another else dumped
         if listed is not None:
-            found = listed.get(name)
-            if found is None or not same_value(found, value):
-                return _not_listed(found, dropped)
+            listed_value = listed.get(name)
+            if listed_value is None or not same_value(listed_value, value):
+                return _not_listed(listed_value, dropped)
         if _is_silent(name, value, shown):
             return _NOT_SEEN
-        return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
+        return (
+            _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
+        )
 
-    return said
+    return testimony
 
 
-def pgle_refused(file: str, found: int | None, unread: str) -> Message | None:
+def pgle_refused(file: str, operations: int | None, unread: str) -> Message | None:
     """Return why XLA scheduled without a profile that it was given; None where nothing says so.
 
     Args:
         file: the file that the profile names.
-        found: operations of it that XLA says it found, the most of all programs.
+        operations: those of it that XLA says it found, the most of all programs.
         unread: a file that it says it could not read; of a folder that is one of no program.
     """
     if unread == file:
@@ -307,15 +309,15 @@ def pgle_refused(file: str, found: int | None, unread: str) -> Message | None:
             "another one, too; Protocol(autotune_cache=...) pins them",
             file=file,
         )
-        if found == 0
+        if operations == 0
         else None
     )
 
 
-def _not_listed(found: str | None, dropped: str) -> _Said:
+def _not_listed(listed: str | None, dropped: str) -> _Testimony:
     """Return that a list of the environment shows another value of a flag, or none."""
-    seen = None if found is None else repr(found)
-    why = _NOT_SET if found is None else None
+    seen = None if listed is None else repr(listed)
+    why = _NOT_SET if listed is None else None
     if dropped:
         why = say(
             "{seen}, for XLA stops reading at '{at}'",
@@ -323,7 +325,7 @@ def _not_listed(found: str | None, dropped: str) -> _Said:
             at=dropped[:40],
         )
     where = Witness.LOG
-    return _Said(effect=Effect.CONTRADICTED, witness=where, seen=seen or "", why=why)
+    return _Testimony(effect=Effect.CONTRADICTED, witness=where, seen=seen or "", why=why)
 
 
 def _is_silent(name: str, value: str, shown: Shown) -> bool:
@@ -344,38 +346,38 @@ def _listed(text: str | None) -> tuple[Mapping[str, str] | None, str]:
     return effective_values(read), dropped
 
 
-def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Said | None:
+def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Testimony | None:
     """Return what a dump says of a flag; None where it is none of its options."""
     if name.startswith(_UNTOLD) and not options.is_whole:
         return None
     other = ALIASES.get(name, name)
     values = options.values
     is_alias = other in values and name not in values
-    found = values.get(other if is_alias else name)
-    if found is None:
+    dumped = values.get(other if is_alias else name)
+    if dumped is None:
         known = defaults(name)
         # nothing at all is printed for an emptied list, a zero or a default
         # a field of that value is left out where it has no presence (jaxlib 0.6)
         if options.is_whole and known and value.lower() in ("", "0", "false"):
-            return _told(Witness.OPTIONS, say("left out"), is_so=True)
+            return _testimony(Witness.OPTIONS, say("left out"), is_so=True)
         if options.is_whole or not known or not value or is_relative(value):
             return None
-        is_so = any(same_value(value, each) for each in known)
-        return _told(Witness.OPTIONS, say("at its default"), is_so=is_so)
+        is_so = any(same_value(value, default) for default in known)
+        return _testimony(Witness.OPTIONS, say("at its default"), is_so=is_so)
     if is_relative(value):
-        is_so = _is_edited(value, found)
+        is_so = _is_edited(value, dumped)
     elif is_alias:
-        is_so = same_value(value, "true", kind="bool") != _is_default(found)
+        is_so = same_value(value, "true", kind="bool") != _is_default(dumped)
     else:
-        is_so = same_value(value, found) or (name in APPENDING and _parts(value) <= _parts(found))
-    return _told(Witness.OPTIONS, repr(found), is_so=is_so)
+        is_so = same_value(value, dumped) or (name in APPENDING and _parts(value) <= _parts(dumped))
+    return _testimony(Witness.OPTIONS, repr(dumped), is_so=is_so)
 
 
-def _is_edited(value: str, found: str) -> bool:
+def _is_edited(value: str, dumped: str) -> bool:
     """Whether a list holds what `+FUSION,-CUBLAS` adds, and nothing of what it takes away."""
-    have = {part.lower() for part in _parts(found)}
-    edits = [each.strip().lower() for each in value.split(",") if each.strip()]
-    return all((each[1:] in have) == (each[0] == "+") for each in edits)
+    have = {part.lower() for part in _parts(dumped)}
+    edits = [edit.strip().lower() for edit in value.split(",") if edit.strip()]
+    return all((edit[1:] in have) == (edit[0] == "+") for edit in edits)
 
 
 def _is_default(mode: str) -> bool:
@@ -391,57 +393,57 @@ def has_witness(variable: str) -> bool:
     return variable in CHANNELS or variable.startswith((*_OF_NCCL, _KEY_VARIABLE))
 
 
-def _of_variable(shown: Shown, name: str, value: str) -> _Said:
+def _of_variable(shown: Shown, name: str, value: str) -> _Testimony:
     if name.startswith(_KEY_VARIABLE) and (key := name[2:].lower()) in shown.config:
         return _of_key(shown, key, value)
     is_nccl = name.startswith(_OF_NCCL)
-    if is_nccl and (found := shown.nccl.get(name)) is not None:
-        return _told(Witness.NCCL, repr(found), is_so=same_value(value, found))
+    if is_nccl and (logged := shown.nccl.get(name)) is not None:
+        return _testimony(Witness.NCCL, repr(logged), is_so=same_value(value, logged))
     listed = shown.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
-        return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
+        return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
     # a library that is silent about one variable may be so about all: it may not be loaded
     if is_nccl and (shown.nccl or shown.expects_nccl):
         return _NOT_SEEN
-    return _Said(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
+    return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
 
-def _of_channel(shown: Shown, variable: str, flag: str, value: str) -> _Said:
+def _of_channel(shown: Shown, variable: str, flag: str, value: str) -> _Testimony:
     """Return what says of a flag in another channel than XLA_FLAGS whether it was in effect."""
     if shown.read:  # all that the library read is there
-        found = shown.read.get(flag)
-        is_so = found is not None and same_value(value, found)
-        return _told(Witness.READER, "" if found is None else repr(found), is_so=is_so)
+        read = shown.read.get(flag)
+        is_so = read is not None and same_value(value, read)
+        return _testimony(Witness.READER, "" if read is None else repr(read), is_so=is_so)
     text = shown.env.get(variable)
     listed = None if text is None else flags_in(variable, text).get(flag)
     if text is not None and (listed is None or not same_value(value, listed)):
         seen = "" if listed is None else repr(listed)
-        return _Said(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
+        return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
     if shown.expects_nccl and CHANNELS[variable].says:
         return _NOT_SEEN
-    return _ASKED if text is None else _Said(effect=Effect.ASKED, witness=Witness.LOG)
+    return _ASKED if text is None else _Testimony(effect=Effect.ASKED, witness=Witness.LOG)
 
 
-def _of_key(shown: Shown, name: str, value: str) -> _Said:
-    found = shown.config.get(name)
-    if found is None:
+def _of_key(shown: Shown, name: str, value: str) -> _Testimony:
+    used = shown.config.get(name)
+    if used is None:
         return _NOT_SEEN if shown.config else _ASKED
     # The ledger keeps no secret, so the value that was asked for is not known here.
     if HIDDEN in value:
         return _ASKED
-    if _same_key(value, found):
-        return _told(Witness.CONFIG, repr(found), is_so=True)
+    if _same_key(value, used):
+        return _testimony(Witness.CONFIG, repr(used), is_so=True)
     if value.strip().lower() in _CHOSEN_LATER:
-        return _Said(effect=Effect.ASKED, witness=Witness.CONFIG, seen=repr(found))
-    return _told(Witness.CONFIG, repr(found), is_so=False)
+        return _Testimony(effect=Effect.ASKED, witness=Witness.CONFIG, seen=repr(used))
+    return _testimony(Witness.CONFIG, repr(used), is_so=False)
 
 
-def _same_key(asked: str, found: str) -> bool:
+def _same_key(asked: str, printed: str) -> bool:
     """Whether a value as a framework prints it is the one that was asked for.
 
     Python prints `True`, `7.0`, `ProfilerType.NONE` and `['a', 'b']`.
     """
-    one, other = (_plain(text) for text in (asked, found))
+    one, other = (_plain(text) for text in (asked, printed))
     with contextlib.suppress(ValueError):
         return float(one) == float(other)
     return same_value(one, other)

@@ -105,14 +105,14 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     start = steady_start(jobs)
     if start is None or start <= first:
         return Window(protocol=protocol)
-    found = {"start": start, "declared": first}
-    kept = sum(bool(each.timings) for each in scores)
+    step_numbers = {"start": start, "declared": first}
+    kept = sum(bool(score.timings) for score in scores)
     if kept < len(scores):
         note = say(
             "steady state begins at step {start}, the protocol's window at step {declared}: "
             "it stays there, for the steps of {trials} trials were not kept; measure again",
             trials=len(scores) - kept,
-            **found,
+            **step_numbers,
         )
         return Window(protocol=protocol, note=note)
     is_long = len(declared) > protocol.min_steps + SPARE
@@ -121,14 +121,14 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
         note = say(
             "steady state begins at step {start}, the protocol's window at step {declared}: {few}",
             few=_too_few(start, protocol),
-            **found,
+            **step_numbers,
         )
         return Window(protocol=protocol, note=note)
     note = say(
         "steady state begins at step {start}, the protocol's window at step {declared}: the "
         "window of all trials starts at step {first}",
         first=moved,
-        **found,
+        **step_numbers,
     )
     if moved < start:
         few = _too_few(start, protocol)
@@ -137,7 +137,7 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
             "the window of all trials starts at step {first}; {few}",
             first=moved,
             few=few,
-            **found,
+            **step_numbers,
         )
     return Window(protocol=replace(protocol, first_step=moved), is_moved=True, note=note)
 

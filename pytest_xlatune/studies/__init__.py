@@ -142,8 +142,9 @@ class Traits:
         cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
             is then an answer, and keeps no sweep from beginning.
         has_slots: whether it can lie on several node slots of its cell, which stay as they are.
-        whole: the fields that deselect a part of it -> what they are where nothing is deselected.
-        found: the fields that hold what earlier sessions found.
+        selection_fields: the fields that deselect a part of it -> their values where nothing is
+            deselected.
+        measured_fields: the fields that hold what earlier sessions measured.
     """
 
     aim: Aim = Aim.EXPLORES
@@ -152,8 +153,8 @@ class Traits:
     is_deployed: bool = False
     cell_nodes: int = 0
     has_slots: bool = False
-    whole: Mapping[str, Json] = field(default_factory=dict)
-    found: tuple[str, ...] = ()
+    selection_fields: Mapping[str, Json] = field(default_factory=dict)
+    measured_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,8 +182,8 @@ class Decision:
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """The profiles that are compared, each once, the deployed baseline left out."""
-        found = {arm.profile.id: arm.profile for arm in self.arms}
-        return tuple(profile for name, profile in found.items() if name != BASELINE_ID)
+        by_id = {arm.profile.id: arm.profile for arm in self.arms}
+        return tuple(profile for name, profile in by_id.items() if name != BASELINE_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,9 +283,9 @@ def name_of(kind: str, *parts: Json) -> str:
     return f"{kind}-{digest(list(parts), length=8)}" if parts else kind
 
 
-def whole(study: S) -> S:
+def all_selected(study: S) -> S:
     """Return a study with nothing deselected: what a report is about."""
-    fields = study.traits.whole
+    fields = study.traits.selection_fields
     changes = {name: value for name, value in fields.items() if getattr(study, name) != value}
     return replace(study, **changes) if changes else study
 
@@ -295,12 +296,15 @@ def as_begun(study: S, declared: Mapping[str, Json]) -> S:
     What was found since then, such as a calibration's noise, counts from the next session on:
     otherwise two processes of one session would plan differently.
     """
-    own, before = study.to_json(), {name: declared.get(name) for name in study.traits.found}
-    if own | before == own:
+    current, before = (
+        study.to_json(),
+        {name: declared.get(name) for name in study.traits.measured_fields},
+    )
+    if current | before == current:
         return study
     # a declaration is kept without its secrets: all but what was found stays our own
-    begun = study.from_json(own | before)
-    return replace(study, **{name: getattr(begun, name) for name in before})
+    restored = study.from_json(current | before)
+    return replace(study, **{name: getattr(restored, name) for name in before})
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -392,14 +396,14 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
         return False
 
 
-def check_declared(found: object, *, kinds: Collection[str], what: str) -> None:
+def check_declared(declaration: object, *, kinds: Collection[str], what: str) -> None:
     """Refuse a value that declares no study of one of these kinds.
 
     Raises:
         ConfigError: names it `what`.
     """
-    if not isinstance(found, DeclaredStudy) or found.kind not in kinds:
-        raise wrong_kind(what, found, "a study's declaration, e.g. Gate(...)")
+    if not isinstance(declaration, DeclaredStudy) or declaration.kind not in kinds:
+        raise wrong_kind(what, declaration, "a study's declaration, e.g. Gate(...)")
 
 
 def remembered(

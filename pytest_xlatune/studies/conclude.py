@@ -27,7 +27,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.stats.blocks import combine
-from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, told_as_winner
+from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, winner_figures
 from pytest_xlatune.stats.design import (
     MIN_DF,
     SWEEP_ALPHA,
@@ -38,7 +38,7 @@ from pytest_xlatune.stats.design import (
     t_quantile,
 )
 from pytest_xlatune.studies.engine import BOUND, FAR, BlocksSoFar, SweepDecision, best_of
-from pytest_xlatune.studies.look import Look, begun, design_of, frozen_arms, is_spare
+from pytest_xlatune.studies.look import Look, begun_design, design_of, frozen_arms, is_spare
 from pytest_xlatune.studies.parts import is_out, largest, recipe
 from pytest_xlatune.studies.screen import Screened
 from pytest_xlatune.studies.slots import notes_on_slots
@@ -94,7 +94,7 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     base = with_effect(base, everything)
     taken = decision.taken.get(profile_id)
     if taken is not None:
-        return taken.of(measured(base, everything) if taken.can_run else base)
+        return taken.verdict_on(measured(base, everything) if taken.can_run else base)
     if profile_id in decision.kept and confirmed and decision.look is not None:
         return _confirmed(decision, decision.look, base, confirmed, in_blocks)
     is_spared = any(usable(result) for result in in_blocks) and not confirmed
@@ -141,46 +141,46 @@ def _ranked(
         why = say("measured in the screen only: the delta ranks and proves nothing")
     # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
     is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, place)
-    found = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
+    place_reasons = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
     if not is_cut and decision.blocks and base.arm in decision.finalists:
-        found.append(_progress(decision.past, decision.blocks, base.arm))
+        place_reasons.append(_progress(decision.past, decision.blocks, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
         delta=relative(place.estimate) if place else None,
         method=method,
         is_likely_slower=is_likely_slower,
-        reasons=(*found, *base.reasons, *score_flags(scored)),
+        reasons=(*place_reasons, *base.reasons, *score_flags(scored)),
     )
 
 
-def _is_likely_slower(decision: SweepDecision, arm: str, standing: Screened | None) -> bool:
+def _is_likely_slower(decision: SweepDecision, arm: str, screened: Screened | None) -> bool:
     """Whether runs lie so far below their baselines that noise hardly explains it.
 
     Turns claim no such thing.
     """
-    if standing is None or arm in decision.ranks.turned:
+    if screened is None or arm in decision.ranks.turned:
         return False
     fit = decision.look.fit if decision.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
     sigma = max(seen, decision.noise.known or DEFAULT_SIGMA)
-    return standing.estimate < -FAR * sigma * math.sqrt(standing.variance)
+    return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
 
 
 def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
-    own = [trial for trial in blocks.planned if trial.profile.id == profile_id]
-    done = sum(past.is_final(trial) for trial in own)
-    total = max(blocks.design.blocks, len(own))
+    trials = [trial for trial in blocks.planned if trial.profile.id == profile_id]
+    done = sum(past.is_final(trial) for trial in trials)
+    total = max(blocks.design.blocks, len(trials))
     return say("a finalist: {done} of {total} confirming trials are over", done=done, total=total)
 
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:
     """Return an arm over screen and all blocks; None where neither tells."""
     fit = decision.in_blocks
-    standing = decision.ranks.standings.get(arm)
-    found = fit.arms.get(arm) if fit is not None else None
-    parts = [(standing.estimate, standing.variance)] if standing else []
-    parts += [(found.estimate, found.variance)] if found else []
+    screened = decision.ranks.standings.get(arm)
+    effect = fit.arms.get(arm) if fit is not None else None
+    parts = [(screened.estimate, screened.variance)] if screened else []
+    parts += [(effect.estimate, effect.variance)] if effect else []
     if not parts:
         return None
     estimate, variance = combine(parts)
@@ -211,8 +211,8 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     kind = look.kinds[base.arm]
-    told = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
-    if told is not comparison:
+    figures = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
+    if figures is not comparison:
         base = measured(base, in_blocks)
     past = decision.past
     baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
@@ -223,12 +223,12 @@ def _confirmed(
         spare=comparison.lower,
         level=_VETO_P,
     )
-    found = (straggling, survivor_veto(trials, baselines))
-    vetoes = [why for why in found if why and kind is VerdictKind.FASTER]
+    objections = (straggling, survivor_veto(trials, baselines))
+    vetoes = [why for why in objections if why and kind is VerdictKind.FASTER]
     winner = None
     if kind is VerdictKind.FASTER and not vetoes and look.fit is not None:
-        winner = told_as_winner(look.fit, told, base.arm, family=look.family)
-    reasons = [_found(kind, told, ends=winner.ci95 if winner else told.ci95)]
+        winner = winner_figures(look.fit, figures, base.arm, family=look.family)
+    reasons = [_change_reason(kind, figures, ends=winner.ci95 if winner else figures.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
@@ -237,7 +237,7 @@ def _confirmed(
     if base.arm in look.unlike:
         reasons.append(unlike_warmup(look.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
-    decided = with_comparison(base, told, kind=kind, reasons=reasons)
+    decided = with_comparison(base, figures, kind=kind, reasons=reasons)
     return decided if winner is None else as_winner(decided, winner)
 
 
@@ -249,16 +249,18 @@ def _in_all_blocks(
     A spare block spends no alpha: what decides stays as it was, its power likewise.
     """
     spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
-    found = compared(decision.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
-    if not spare or not isinstance(found, Comparison):
+    in_all = compared(decision.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
+    if not spare or not isinstance(in_all, Comparison):
         return None
     method = say(
         "{method}; its figures with {blocks:+spare block}", method=decided.method, blocks=spare
     )
-    return replace(found, lower=decided.lower, mde80=decided.mde80, method=method)
+    return replace(in_all, lower=decided.lower, mde80=decided.mde80, method=method)
 
 
-def _found(kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]) -> Message:
+def _change_reason(
+    kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]
+) -> Message:
     # the simultaneous bound beside the interval showed two lower ends of one thing, unexplained
     # one interval is shown of an arm; the bound of all at once decides, and is not shown
     low, high = map(relative, ends)
@@ -308,9 +310,9 @@ _CONFIRMED = (
 def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts, their figures at the level of the reference."""
     for name in decision.arms.profiles:
-        found = verdict(decision, name)
-        if found is not None:
-            yield beside(found, level)
+        line = verdict(decision, name)
+        if line is not None:
+            yield beside(line, level)
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:
@@ -322,8 +324,8 @@ def conclusion(decision: SweepDecision) -> Conclusion:
         sigma: float | None = fit.sigma
     else:
         sigma = decision.ranks.sigma
-    found, widest = _bound(decision, shown) or (None, "")
-    bound = found if found is None or math.isfinite(found) else None
+    highest, widest = _bound(decision, shown) or (None, "")
+    bound = highest if highest is None or math.isfinite(highest) else None
     window = decision.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=place_of)),
@@ -342,7 +344,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
                 fit=fit,
             ),
         ),
-        alpha=SWEEP_ALPHA if decision.blocks and begun(decision.past) else 0.0,
+        alpha=SWEEP_ALPHA if decision.blocks and begun_design(decision.past) else 0.0,
         complete=not decision.due,
         first_step=window.moved_to,
         notes=tuple(_notes(decision, shown, bound, widest)),
@@ -362,12 +364,12 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
     if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
         return None
     fit = decision.in_blocks if decision.look else None
-    found = largest(
+    limit = largest(
         decision.ranks, fit, verdicts, arms=decision.arms.candidates, kept=decision.kept
     )
-    if found is None:
+    if limit is None:
         return None
-    high, widest = found
+    high, widest = limit
     return (relative(high) if math.isfinite(high) else math.inf), widest
 
 
@@ -375,10 +377,10 @@ def _mde80(decision: SweepDecision) -> float | None:
     """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
     if decision.look is not None:
         compared_arms = decision.look.comparisons.values()
-        found = [
+        effects = [
             comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
         ]
-        return relative(max(found)) if found else None
+        return relative(max(effects)) if effects else None
     return (
         decision.layout.mde80(decision.noise.value) if isinstance(decision.layout, Plan) else None
     )
@@ -389,7 +391,7 @@ def _from_start80(decision: SweepDecision) -> float | None:
 
     None where it only ranks, and where nothing that was screened can be found.
     """
-    known = begun(decision.past)
+    known = begun_design(decision.past)
     if not isinstance(decision.layout, Plan) or not decision.arms.profiles:
         return None
     if decision.look is None or known is None:
@@ -400,8 +402,8 @@ def _from_start80(decision: SweepDecision) -> float | None:
     widths = known.widths or (known.arms,) * known.blocks
     screened = max(len(decision.ranks.standings), widths[0])
     again = sum(key.stage == AGAIN for key in decision.past.screen)
-    found = selected80(screened, widths, known.baselines, again=again)
-    return max(relative(found * fit.sigma), finalist)
+    gain = selected80(screened, widths, known.baselines, again=again)
+    return max(relative(gain * fit.sigma), finalist)
 
 
 def _notes(
@@ -410,7 +412,7 @@ def _notes(
     notes = [*_late_notes(decision)]  # first: it is news of a profile that a user just added
     if not decision.arms.profiles:
         seen, noise = decision.ranks.sigma, decision.noise
-        notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.told))
+        notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.described))
     elif isinstance(decision.layout, Refusal):
         notes.append(say(RANKING_ONLY, why=decision.layout.why))
     elif decision.look is None:
@@ -419,16 +421,16 @@ def _notes(
                 "with {noise} this plan ({jobs} jobs) finds a profile that gains "
                 "{start:percent} with 80 % power, and among the finalists one that gains "
                 "{finalist:percent}",
-                noise=decision.noise.told,
+                noise=decision.noise.described,
                 jobs=decision.layout.jobs,
                 start=decision.layout.from_start80(decision.noise.value),
                 finalist=decision.layout.mde80(decision.noise.value),
             )
         )
     may_win = {
-        each.arm
-        for each in verdicts
-        if each.wins and not decision.arms.profiles[each.arm].is_control
+        verdict.arm
+        for verdict in verdicts
+        if verdict.wins and not decision.arms.profiles[verdict.arm].is_control
     }
     look = decision.look
     if look is not None:
@@ -436,12 +438,12 @@ def _notes(
             say(
                 "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: "
                 "you may stop here",
-                arm=each,
-                change=relative(found.estimate),
+                arm=arm,
+                change=relative(comparison.estimate),
                 excluded=STOP_FLOOR,
             )
-            for each, found in look.comparisons.items()
-            if each in may_win and isinstance(found, Comparison) and stops(found)
+            for arm, comparison in look.comparisons.items()
+            if arm in may_win and isinstance(comparison, Comparison) and stops(comparison)
         ]
         control = look.comparisons.get(ALIAS.id)
         notes += _tie(look)
@@ -461,7 +463,7 @@ def _notes(
     if decision.ranks.baselines == 1 and decision.ranks.standings:
         notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
     notes += of_history(decision.past)
-    notes += decision.arms.told
+    notes += decision.arms.messages
     notes += _slot_notes(decision)
     absent = len(decision.arms.profiles) - len(verdicts)
     if absent:
@@ -496,7 +498,7 @@ def _bound_notes(
             bound=bound,
             arm=widest,
         )
-    unseen = [each.arm for each in verdicts if each.unproved and not is_out(each)]
+    unseen = [verdict.arm for verdict in verdicts if verdict.unproved and not is_out(verdict)]
     if unseen:
         yield say(
             "{arms} may gain more: nothing shows that the settings were in effect", arms=unseen
@@ -523,13 +525,13 @@ def _moved(decision: SweepDecision) -> tuple[float, float] | None:
         return None
     compared_arms = decision.look.comparisons
     apart = [
-        found
-        for arm, found in compared_arms.items()
-        if arm in _idle(decision) and isinstance(found, Comparison) and _is_apart(found)
+        comparison
+        for arm, comparison in compared_arms.items()
+        if arm in _idle(decision) and isinstance(comparison, Comparison) and _is_apart(comparison)
     ]
     if not apart:
         return None
-    low, high = max(apart, key=lambda found: abs(found.estimate)).ci95
+    low, high = max(apart, key=lambda comparison: abs(comparison.estimate)).ci95
     return relative(low), relative(high)
 
 
@@ -568,7 +570,11 @@ TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machin
 def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
     """Yield where settings that do nothing moved by more than the effects that are looked for."""
     idle = _idle(decision)
-    moved = [abs(each.delta) for each in verdicts if each.arm in idle and each.delta is not None]
+    moved = [
+        abs(verdict.delta)
+        for verdict in verdicts
+        if verdict.arm in idle and verdict.delta is not None
+    ]
     if max(moved, default=0.0) >= TOO_NOISY:
         yield say(
             "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
@@ -582,7 +588,7 @@ def _window_notes(decision: SweepDecision) -> Iterator[Message]:
     if window.note:
         yield window.note
     if decision.look is not None:
-        unlike = [each for each in decision.look.unlike if each != ALIAS.id]
+        unlike = [arm for arm in decision.look.unlike if arm != ALIAS.id]
         if unlike:
             yield say(
                 "profiles differ in warm-up from the baseline: {arms}; the window of all "
@@ -600,11 +606,11 @@ def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
 
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which profiles came too late for the blocks: they would be finalists by now."""
-    own, layout = frozen_arms(decision.past), decision.layout
-    if not own or isinstance(layout, Refusal):
+    frozen, layout = frozen_arms(decision.past), decision.layout
+    if not frozen or isinstance(layout, Refusal):
         return
     size = design_of(decision.past, layout, arms=0).arms
-    if len(own) < size:
+    if len(frozen) < size:
         return  # still being planned, and filled up
     if decision.again:  # it would have run a second time
         ranked = best_of(
@@ -613,11 +619,11 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
             most=max(layout.again, len(decision.again)),
             always=decision.again,
         )
-        late = [each for each in ranked if each not in decision.again]
+        late = [arm for arm in ranked if arm not in decision.again]
     else:
         # one that could not run in its blocks keeps its place
         ranked = best_of(decision, decision.ranks, most=size, always=decision.past.dropped)
-        late = [each for each in ranked if each not in own]
+        late = [arm for arm in ranked if arm not in frozen]
     if late:
         yield say(
             "{arms} would be a finalist by now, but the finalists were fixed when the "

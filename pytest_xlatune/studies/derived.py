@@ -167,16 +167,18 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
         rule: whose candidates.
         evidence: of the baseline; None, or one without shares, leaves the declared order.
     """
-    own = [replace(profile, wave=rule.wave) for profile in rule.candidates]
+    candidates = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
-        own.insert(0, rule.by_trace(evidence.pgle))
+        candidates.insert(0, rule.by_trace(evidence.pgle))
     shares = evidence.shares if evidence is not None else None
     if shares is None:
-        return tuple(Placed(profile=profile) for profile in own)
-    known = {profile.id: _weighed(rule.aims.get(profile.id, ()), shares) for profile in own}
-    left, taken, order = list(own), Counter[str](), []
+        return tuple(Placed(profile=profile) for profile in candidates)
+    known = {profile.id: _weighed(rule.aims.get(profile.id, ()), shares) for profile in candidates}
+    left, taken, order = list(candidates), Counter[str](), []
     while left:
-        best = max(left, key=lambda each: _claim(known[each.id], taken))  # the first of equals
+        best = max(
+            left, key=lambda profile: _claim(known[profile.id], taken)
+        )  # the first of equals
         left.remove(best)
         taken[known[best.id].part] += 1
         order.append(Placed(profile=best, why=known[best.id].why))
@@ -201,7 +203,7 @@ def choices(
         refused: id -> why it gets no slot whatever its place.
     """
     kept = set(chosen)
-    own = [candidate for candidate in order if candidate.profile.id in kept]
+    measured = [candidate for candidate in order if candidate.profile.id in kept]
     cut = [
         candidate
         for candidate in order
@@ -210,19 +212,19 @@ def choices(
     by = _by(rule, evidence)
     numbered = [
         say("{number} {name}", number=number, name=candidate.profile.id)
-        for number, candidate in enumerate(own, start=1)
+        for number, candidate in enumerate(measured, start=1)
     ]
-    taken = _grouped(numbered, [candidate.why for candidate in own])
-    found = [
+    taken = _grouped(numbered, [candidate.why for candidate in measured])
+    notes = [
         say("{wave}: {by}: {groups:; }", wave=rule.wave, by=by, groups=taken)
-        if own
+        if measured
         else say("{wave}: {by}", wave=rule.wave, by=by)
     ]
     if cut:
         named = _grouped(
             [candidate.profile.id for candidate in cut], [candidate.why for candidate in cut]
         )
-        found.append(
+        notes.append(
             say(
                 "{wave}: cut at {slots:+slot}: {groups:; }",
                 wave=rule.wave,
@@ -231,9 +233,9 @@ def choices(
             )
         )
     if (unaimed := _unaimed(rule, evidence)) is not None:
-        found.append(unaimed)
+        notes.append(unaimed)
     if rule.pgle and evidence is not None and not evidence.pgle:
-        found.append(
+        notes.append(
             say(
                 "{wave}: no pgle-profile: the trace of {trial} names no operation of the "
                 "program. A deployed --xla_gpu_enable_command_buffer= (empty) makes it do so",
@@ -241,7 +243,7 @@ def choices(
                 trial=evidence.trial.id,
             )
         )
-    return (*found, *left_out(rule.wave, refused))
+    return (*notes, *left_out(rule.wave, refused))
 
 
 _ACTING = {
@@ -255,8 +257,8 @@ _ACTING = {
 def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
     """Say that no candidate aims at the largest part of a step; None where one does."""
     shares = evidence.shares if evidence is not None else None
-    spent = {} if shares is None else {each: shares.of_step.get(each, 0.0) for each in _ACTING}
-    largest = max(spent, key=lambda each: spent[each], default="")
+    spent = {} if shares is None else {part: shares.of_step.get(part, 0.0) for part in _ACTING}
+    largest = max(spent, key=lambda part: spent[part], default="")
     aimed = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
     aimed |= {"communication"} if aimed & set(COLLECTIVES) else set()
     if shares is None or not spent[largest] or largest in aimed:
@@ -293,28 +295,28 @@ def _claim(weight: _Weight, taken: Counter[str]) -> float:
 
 def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
     """Weigh what a profile acts on by what a step spends there with nothing beside it."""
-    present = [each for each in aims if not _is_absent(each, shares)]
+    present = [part for part in aims if not _is_absent(part, shares)]
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
     if not present:
         return _Weight(
             part="", value=-1.0, why=say("the program has no {parts: and no }", parts=aims)
         )
-    found = {each: shares.of_step[each] for each in present if each in shares.of_step}
-    if not found:
+    spent = {part: shares.of_step[part] for part in present if part in shares.of_step}
+    if not spent:
         return _Weight(
             part=present[0],
             value=0.0,
             why=say("{parts: and }: no trace tells the time that it costs", parts=present),
         )
-    if "communication" in found:  # that of all collectives
-        found = {each: share for each, share in found.items() if each not in COLLECTIVES}
-    largest = max(found, key=lambda each: found[each])
+    if "communication" in spent:  # that of all collectives
+        spent = {part: share for part, share in spent.items() if part not in COLLECTIVES}
+    largest = max(spent, key=lambda part: spent[part])
     if largest == "compute":
-        why = say(SHARE_OF_STEP, parts=[largest], share=found[largest])
-        return _Weight(part=largest, value=COMPUTE_COUNTS * found[largest], why=why)
-    total = sum(found.values())
-    why = say(SHARE_OF_STEP_ALONE, parts=list(found), share=total)
+        why = say(SHARE_OF_STEP, parts=[largest], share=spent[largest])
+        return _Weight(part=largest, value=COMPUTE_COUNTS * spent[largest], why=why)
+    total = sum(spent.values())
+    why = say(SHARE_OF_STEP_ALONE, parts=list(spent), share=total)
     if largest == "idle":
         why = say(SHARE_OF_STEP, parts=[largest], share=total)
     return _Weight(part=largest, value=total, why=why)
@@ -347,10 +349,10 @@ def _grouped(
     for name, why in zip(names, reasons, strict=True):
         groups.setdefault(why, []).append(name)
     return tuple(
-        say("{names} ({why})", names=at_most(6, each), why=why)
+        say("{names} ({why})", names=at_most(6, members), why=why)
         if why
-        else say("{names}", names=at_most(6, each))
-        for why, each in groups.items()
+        else say("{names}", names=at_most(6, members))
+        for why, members in groups.items()
     )
 
 
@@ -368,7 +370,7 @@ class Leader:
     estimate: float
 
     @property
-    def told(self) -> Message:
+    def label(self) -> Message:
         """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
         return say(
             "{profile} {change:percent}", profile=self.profile.id, change=relative(self.estimate)
@@ -394,10 +396,16 @@ class LeaderRule(Rule, frozen=True, kw_only=True):
         if not planned:
             return ()
         is_cut = any(len(name) == ID_LENGTH for name in planned)
-        parts = (each for each in pool if is_cut or any(each.id in name for name in planned))
-        made = self.made([Leader(profile=each, estimate=0.0) for each in parts], pool=pool)
-        found = {each.id for each in made if each.id in planned and each.same_as(planned[each.id])}
-        return tuple(planned[name] for name in sorted(found))[: self.slots]
+        parts = (
+            profile for profile in pool if is_cut or any(profile.id in name for name in planned)
+        )
+        made = self.made([Leader(profile=profile, estimate=0.0) for profile in parts], pool=pool)
+        ids = {
+            profile.id
+            for profile in made
+            if profile.id in planned and profile.same_as(planned[profile.id])
+        }
+        return tuple(planned[name] for name in sorted(ids))[: self.slots]
 
 
 class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
@@ -458,11 +466,11 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
             key=lambda parts: -sum(part.estimate for part in parts),
         ):
             ordered = sorted(parts, key=lambda part: place[part.profile.id])
-            found = _stack([part.profile for part in ordered], wave=self.wave)
-            if found is not None:
-                told = [part.told for part in ordered]
+            stack = _stack([part.profile for part in ordered], wave=self.wave)
+            if stack is not None:
+                labels = [part.label for part in ordered]
                 yield replace(
-                    found, origin=say("stacked, for the screen showed {leaders}", leaders=told)
+                    stack, origin=say("stacked, for the screen showed {leaders}", leaders=labels)
                 )
 
 
@@ -510,23 +518,23 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
         """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""
         del pool  # a leader stands by itself
         for leader in leaders:
-            for found, name in self._beside(leader.profile):
+            for neighbour, name in self._neighbours_of(leader.profile):
                 origin = say(
-                    "beside {setting} of {leader} in the screen", setting=name, leader=leader.told
+                    "beside {setting} of {leader} in the screen", setting=name, leader=leader.label
                 )
-                yield replace(found, origin=origin)
+                yield replace(neighbour, origin=origin)
 
-    def _beside(self, profile: Profile) -> Iterator[tuple[Profile, str]]:
-        own = settings_of(profile)
+    def _neighbours_of(self, profile: Profile) -> Iterator[tuple[Profile, str]]:
+        settings = settings_of(profile)
         ladders = {ALIASES.get(name, name): values for name, values in self.ladders.items()}
-        on_ladders = [key for key in own if key[1] in ladders]
+        on_ladders = [key for key in settings if key[1] in ladders]
         for key in on_ladders:
-            for value in _neighbours(ladders[key[1]], own[key]):
+            for value in _neighbours(ladders[key[1]], settings[key]):
                 # the setting is named where the value alone would not say which
                 tag = f"{_initials(key[1])}-" if len(on_ladders) > 1 else ""
                 made = _with_value(profile, key, value)
                 slug = f"{profile.id}.{tag}{_slug(value)}"
-                yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={own[key]}"
+                yield replace(made, id=_cut(slug), wave=self.wave), f"{key[1]}={settings[key]}"
 
 
 class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
@@ -564,13 +572,13 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
             itertools.product(others, shapes),
             key=lambda pair: -sum(leader.estimate for leader in pair),
         ):
-            found = _stack([leader.profile for leader in parts], wave=self.wave)
-            if found is not None:
-                told = [leader.told for leader in parts]
+            crossed = _stack([leader.profile for leader in parts], wave=self.wave)
+            if crossed is not None:
+                labels = [leader.label for leader in parts]
                 yield replace(
-                    found,
+                    crossed,
                     origin=say(
-                        "flags and shape together: {leaders: and } in the screen", leaders=told
+                        "flags and shape together: {leaders: and } in the screen", leaders=labels
                     ),
                 )
 
@@ -662,41 +670,41 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     def at(self, point: Point) -> Profile:
         """Return the candidate at a point of the space."""
-        own = _set_at(self.space, point)
+        flag_values = _set_at(self.space, point)
         return Profile(
-            id=_candidate_id(own, self.space),
-            flags=tuple(Flag(name=name, value=value) for name, value in own),
+            id=_candidate_id(flag_values, self.space),
+            flags=tuple(Flag(name=name, value=value) for name, value in flag_values),
             wave=self.wave,
             origin=say("found by the search of {wave}", wave=self.wave),
         )
 
-    def beside(self, dropped: Iterable[str], told: Collection[Point]) -> set[Point]:
+    def holding_dropped(self, dropped: Iterable[str], measured: Collection[Point]) -> set[Point]:
         """Return the candidates of several flags that hold a value of those that were dropped.
 
         A value that any candidate has that ran is none of them.
         """
-        ran = {value for point in told for value in enumerate(point)}
+        ran = {value for point in measured for value in enumerate(point)}
         bad = {
             value
             for name in dropped
             for value in enumerate(self.names[name])
             if value[1] != DEPLOYED and value not in ran
         }
-        several = (each for each in self.names.values() if len(each) - each.count(DEPLOYED) > 1)
-        return {each for each in several if bad.intersection(enumerate(each))} if bad else set()
+        several = (point for point in self.names.values() if len(point) - point.count(DEPLOYED) > 1)
+        return {point for point in several if bad.intersection(enumerate(point))} if bad else set()
 
     @property
     def singles(self) -> tuple[Profile, ...]:
         """The candidates of one flag, which all others are made of."""
         return tuple(
-            self.at(each)
-            for each in points_of(self._sizes)
-            if each.count(DEPLOYED) + 1 == len(each)
+            self.at(point)
+            for point in points_of(self._sizes)
+            if point.count(DEPLOYED) + 1 == len(point)
         )
 
     def asked(
         self,
-        told: Mapping[Point, float],
+        measured: Mapping[Point, float],
         *,
         without: Iterable[Point],
         count: int,
@@ -707,15 +715,15 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             len(values) >= _ORDERED and all(_number(value) is not None for value in values)
             for values in self.space.values()
         )
-        found = _asked(
+        points = _asked(
             self._sizes,
             ordered,
-            tuple(told.items()),
+            tuple(measured.items()),
             without=frozenset(without),
             count=count,
             rng_seed=rng_seed,
         )
-        return tuple(map(self.at, found))
+        return tuple(map(self.at, points))
 
 
 _ORDERED = 3  # values of a flag from which neighbours may be alike
@@ -725,14 +733,14 @@ _ORDERED = 3  # values of a flag from which neighbours may be alike
 def _asked(
     sizes: tuple[int, ...],
     ordered: tuple[bool, ...],
-    told: tuple[tuple[Point, float], ...],
+    measured: tuple[tuple[Point, float], ...],
     *,
     without: frozenset[Point],
     count: int,
     rng_seed: str,
 ) -> tuple[Point, ...]:
     """Ask once: a study is walked again for each trial that lands."""
-    return ask(sizes, ordered, dict(told), without=without, count=count, rng_seed=rng_seed)
+    return ask(sizes, ordered, dict(measured), without=without, count=count, rng_seed=rng_seed)
 
 
 @functools.lru_cache(maxsize=8)
@@ -790,10 +798,10 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
     for value in values:
         try:
             made = Profile(id="searched", flags=(Flag(name=name, value=value),))
-            found = options_of(made, ())
+            options = options_of(made, ())
         except ConfigError as error:
             raise ConfigError(f"{where}: {name}={value}: {error}") from None
-        if isinstance(found, Message) or name in APPENDING:
+        if isinstance(options, Message) or name in APPENDING:
             raise ConfigError(
                 f"{where}: {name}={value} is no option of a compilation, so that it cannot take "
                 "turns with others; declare profiles of it, or a ladder of Around"
@@ -820,15 +828,15 @@ _SHORT = (
 def _short(name: str) -> str:
     for long, short in _SHORT:
         name = name.replace(long, short)
-    return "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower())
+    return "".join(char if char.isascii() and char.isalnum() else "-" for char in name.lower())
 
 
-def _candidate_id(own: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
+def _candidate_id(flag_values: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
     """Name a candidate by its values: `ar-threshold-64m`, two of them joined by a plus."""
     shorts = Counter(map(_short, space))
     parts = [
         f"{_short(name) if shorts[_short(name)] == 1 else name.lower()}-{_slug(value)}"
-        for name, value in own
+        for name, value in flag_values
     ]
     return _cut("+".join(part.strip("-") for part in parts))
 
@@ -909,7 +917,7 @@ def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
         at = ladder.index(value)
         return [ladder[near] for near in (at + 1, at - 1) if 0 <= near < len(ladder)]
     number = _number(value)
-    rungs = [(found, each) for each in ladder if (found := _number(each)) is not None]
+    rungs = [(size, text) for text in ladder if (size := _number(text)) is not None]
     if number is None or len(rungs) < len(ladder):
         return []
     above = sorted(rung for rung in rungs if rung[0] > number)
@@ -928,7 +936,7 @@ def _slug(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, others by their letters and digits."""
     if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
-    kept = "".join(each if each.isascii() and each.isalnum() else "-" for each in value.lower())
+    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in value.lower())
     return kept.strip("-") or digest(value, length=4)
 
 

@@ -152,7 +152,7 @@ class SweepDecision:
     def kept(self) -> tuple[str, ...]:
         """The finalists that no cut has dropped so far."""
         going = self.blocks.going if self.blocks else ()
-        return tuple(each for each in self.finalists if each in going)
+        return tuple(arm for arm in self.finalists if arm in going)
 
     @cached_property
     def able(self) -> Mapping[str, Profile]:
@@ -223,8 +223,8 @@ def _to_screen(decision: SweepDecision) -> tuple[Trial, ...]:
     arms = decision.arms
     if not _has_node(decision.slots):
         return ()
-    own = [trial for queue in arms.selected for trial in queue.trials if arms.is_asked(trial)]
-    return (*own, *([] if arms.evidence is None else [arms.evidence]))
+    asked = [trial for queue in arms.selected for trial in queue.trials if arms.is_asked(trial)]
+    return (*asked, *([] if arms.evidence is None else [arms.evidence]))
 
 
 def _has_node(slots: Slots | None) -> bool:
@@ -304,9 +304,9 @@ def second_runs(decision: SweepDecision) -> tuple[Trial, ...]:
     best = best_of(decision, decision.first, most=layout.again)
     if not decision.again and len(best) <= layout.finalists:
         return ()
-    more = [each for each in best if each not in decision.again]
+    more = [arm for arm in best if arm not in decision.again]
     chosen = [*decision.again, *more[: max(layout.again - len(decision.again), 0)]]
-    trials = decision.plan.orders.again([arms.profiles[each] for each in chosen])
+    trials = decision.plan.orders.again([arms.profiles[arm] for arm in chosen])
     if decision.slots is not None:
         trials = decision.slots.dealt_again(trials, at_most=decision.plan.screen_slots)
     return tuple(trial for trial in trials if trial.arm in arms.candidates)
@@ -314,7 +314,7 @@ def second_runs(decision: SweepDecision) -> tuple[Trial, ...]:
 
 def _order(arms: Waves, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
     """Return profile -> what it is sorted by: its estimate, and its place among equals."""
-    places = {each: at for at, each in enumerate(arms.profiles)}
+    places = {name: at for at, name in enumerate(arms.profiles)}
     return {
         name: (-screened.estimate, places[name]) for name, screened in ranking.standings.items()
     }
@@ -333,8 +333,8 @@ def best_of(
     With `among` only these profiles are looked at.
     """
     order = _order(decision.arms, ranking)
-    own = (each for each in order if not among or each in among)
-    chosen = (each for each in own if each in always or _may_help(decision, each, ranking))
+    eligible = (arm for arm in order if not among or arm in among)
+    chosen = (arm for arm in eligible if arm in always or _may_help(decision, arm, ranking))
     return entering(sorted(chosen, key=order.__getitem__), most, profiles=decision.arms.profiles)
 
 
@@ -345,9 +345,9 @@ def _may_help(decision: SweepDecision, arm: str, ranking: Ranking) -> bool:
         return False
     if arm in decision.taken:
         return False
-    standing = ranking.standings[arm]
-    reach = 2 * decision.noise.value * math.sqrt(standing.variance)
-    return math.isfinite(standing.estimate) and standing.estimate + reach > 0
+    screened = ranking.standings[arm]
+    reach = 2 * decision.noise.value * math.sqrt(screened.variance)
+    return math.isfinite(screened.estimate) and screened.estimate + reach > 0
 
 
 def enter(decision: SweepDecision) -> tuple[Profile, ...]:
@@ -364,13 +364,13 @@ def enter(decision: SweepDecision) -> tuple[Profile, ...]:
     chosen = best_of(decision, decision.ranks, most=most, among=decision.again)
     if chosen and len(chosen) < layout.finalists:
         chosen.append(ALIAS.id)
-    if own := frozen_arms(decision.past):
-        chosen = [each for each in chosen if each not in own]
-        chosen = [*own, *chosen[: max(size - len(own), 0)]]
+    if frozen := frozen_arms(decision.past):
+        chosen = [arm for arm in chosen if arm not in frozen]
+        chosen = [*frozen, *chosen[: max(size - len(frozen), 0)]]
     order = _order(decision.arms, decision.ranks)
     declared = {**decision.arms.profiles, ALIAS.id: ALIAS}
-    ordered = sorted(chosen, key=lambda each: order.get(each, (math.inf, 0)))
-    return tuple(declared[each] for each in ordered if each in declared)
+    ordered = sorted(chosen, key=lambda arm: order.get(arm, (math.inf, 0)))
+    return tuple(declared[arm] for arm in ordered if arm in declared)
 
 
 def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
@@ -396,8 +396,8 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
                     later=sum(later) + len(later) * design.baselines,
                 )
             going = _narrowed(decision, going, width, profiles, design, after=number - 1)
-        own = [profiles[each] for each in going if each not in past.dropped]
-        planned += _block(decision, own, number, design)
+        staying = [profiles[arm] for arm in going if arm not in past.dropped]
+        planned += _block(decision, staying, number, design)
     jobs = plan.budget - _screened_jobs(decision) if plan.may_spare else 0
     blocks = BlocksSoFar(
         design=design,
@@ -435,14 +435,14 @@ def _narrowed(
     """Return the arms that go on after a block, best first; those that did already have passed."""
     ranked = _promising(decision, going, design, after)
     passed = frozen_arms(decision.past, after=after)
-    able = [each for each in ranked if each != ALIAS.id]
-    own = [each for each in ranked if each in passed]
-    chosen = entering(able, width, profiles=profiles, frozen=own)
+    able = [arm for arm in ranked if arm != ALIAS.id]
+    frozen = [arm for arm in ranked if arm in passed]
+    chosen = entering(able, width, profiles=profiles, frozen=frozen)
     if len(chosen) < width and ALIAS.id in ranked and ALIAS.id not in chosen:
         chosen.append(ALIAS.id)
     # a dropped arm can never win: with the critical value of all that entered, the cut needs no
     # alpha of its own
-    return tuple(each for each in ranked if each in chosen)
+    return tuple(arm for arm in ranked if arm in chosen)
 
 
 def _promising(
@@ -462,7 +462,7 @@ def _promising(
         here = (inside.estimate, inside.variance) if inside is not None else lacking
         return combine([(screened.estimate, screened.variance), here])[0]
 
-    sound = [each for each in going if each not in decision.taken]
+    sound = [arm for arm in going if arm not in decision.taken]
     return tuple(sorted(sound, key=lambda e: (e == ALIAS.id, -promise(e), going.index(e))))
 
 
@@ -482,7 +482,7 @@ def _with_spare_blocks(decision: SweepDecision, blocks: BlocksSoFar, jobs: int) 
         chosen = _spared(decision, others, blocks.going, before=number, free=free)
         if not chosen:
             return blocks
-        trials = _block(decision, [others[each] for each in chosen], number, spare)
+        trials = _block(decision, [others[arm] for arm in chosen], number, spare)
         blocks = replace(
             blocks,
             planned=(*blocks.planned, *trials),

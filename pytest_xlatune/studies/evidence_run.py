@@ -62,16 +62,16 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
         Nothing is measured: evidence explains a verdict and is none.
         """
-        own = [result for result in history if result.trial.id == self.trial.id]
-        due = () if any(map(_is_over, own)) else (self.trial,)
+        runs = [result for result in history if result.trial.id == self.trial.id]
+        due = () if any(map(_is_over, runs)) else (self.trial,)
         other = () if self.profile.id == BASELINE_ID else (self.profile,)
         why = say("an evidence run measures nothing")
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
-        found = Conclusion(verdicts=(), reference=reference, complete=not due, notes=(why,))
+        conclusion = Conclusion(verdicts=(), reference=reference, complete=not due, notes=(why,))
         return Decision(
             due=due,
-            arms=tuple(deployed(self.cell, each) for each in (BASELINE, *other)),
-            concluded=lambda: found,
+            arms=tuple(deployed(self.cell, profile) for profile in (BASELINE, *other)),
+            concluded=lambda: conclusion,
         )
 
     def outlook(self, history: History) -> Outlook:

@@ -241,11 +241,11 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         planned = tuple(trial for trial in self.trials if trial.arm not in past.dropped)
         due = not_over(past, planned)
         gated = Gated(study=self, past=past, planned=planned, due=due)
-        own = (
+        candidates = (
             deployed(self.others.get(profile.id, self.cell), profile) for profile in self.profiles
         )
         return Decision(
-            due=due, arms=(deployed(self.cell), *own), concluded=lambda: conclusion(gated)
+            due=due, arms=(deployed(self.cell), *candidates), concluded=lambda: conclusion(gated)
         )
 
     def outlook(self, history: History) -> Outlook:
@@ -351,10 +351,10 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
     base = measured(base, trials)
     taken = of_arm(gated.past, candidate, tolerance=gated.study.loss_tolerance)
     if taken is not None and not taken.can_run:
-        return taken.of(base)
+        return taken.verdict_on(base)
     base = replace(base, reasons=score_flags(trials))
     if taken is not None:
-        return taken.of(base)
+        return taken.verdict_on(base)
     if gated.due:
         planned = len(gated.planned)
         return _because(
@@ -371,19 +371,19 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
 
 
 def _compared(gated: Gated, base: Verdict) -> Verdict:
-    found, margin = gated.look.comparisons[base.arm], gated.study.gate.margin
+    comparison, margin = gated.look.comparisons[base.arm], gated.study.gate.margin
     missing = _missing(gated, base.arm)
-    if isinstance(found, NoComparison):
-        return _because(base, say(_CANNOT_TELL_FOR, why=found.reason), *missing)
-    own, baselines = (gated.past.confirms_of(each) for each in (base.arm, BASELINE_ID))
-    spare = interval90(found)[0] - math.log1p(-margin)
-    untold = [*missing, straggler_veto(found, own, baselines, spare=spare), of_effect(base)]
+    if isinstance(comparison, NoComparison):
+        return _because(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
+    trials, baselines = (gated.past.confirms_of(arm) for arm in (base.arm, BASELINE_ID))
+    spare = interval90(comparison)[0] - math.log1p(-margin)
+    untold = [*missing, straggler_veto(comparison, trials, baselines, spare=spare), of_effect(base)]
     claims = [
-        _margin(gated, found),
+        _margin(gated, comparison),
         *(
-            (VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=each))
-            for each in untold
-            if each is not None
+            (VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=reason))
+            for reason in untold
+            if reason is not None
         ),
     ]
     # the worst of the claims is the verdict; where all hold it is the first's word
@@ -392,9 +392,11 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     reasons = [reason for _, reason in claims]
     if base.arm in gated.look.unlike:
         reasons.append(unlike_warmup(gated.look.unlike[base.arm]))
-    method = say("non-inferiority at {margin:size}; {method}", margin=margin, method=found.method)
-    decided = with_comparison(base, found, kind=kind, reasons=(*reasons, *base.reasons))
-    if kind is VerdictKind.EQUIVALENT and not is_within(found, margin=margin):
+    method = say(
+        "non-inferiority at {margin:size}; {method}", margin=margin, method=comparison.method
+    )
+    decided = with_comparison(base, comparison, kind=kind, reasons=(*reasons, *base.reasons))
+    if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
         # a loss is excluded, a gain is not: it passes, and is not called the same
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
@@ -453,15 +455,17 @@ def _enough(gated: Gated, comparison: Comparison) -> Message:
 
 def _missing(gated: Gated, candidate: str) -> list[Message]:
     """Return why the candidate's or the baseline's trials are incomplete."""
-    own = [gated.past.of(e) for e in gated.study.trials if e.arm in (candidate, BASELINE_ID)]
-    absent = [each for each in own if each is None or usable(each) is None]
+    trials = [
+        gated.past.result_of(e) for e in gated.study.trials if e.arm in (candidate, BASELINE_ID)
+    ]
+    absent = [result for result in trials if result is None or usable(result) is None]
     if not absent:
         return []
     return [
         say(
             "{absent} of {trials} trials have no score ({why}); run it again",
             absent=len(absent),
-            trials=len(own),
+            trials=len(trials),
             why=(absent[0].reason if absent[0] else None) or say("no finite score"),
         )
     ]

@@ -92,9 +92,9 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """The baseline, what has its settings, and what does nothing, as is known."""
         same = self.settings[BASELINE_ID]
         return tuple(
-            each
-            for each, settings in self.settings.items()
-            if settings == same or each in self.no_ops
+            name
+            for name, settings in self.settings.items()
+            if settings == same or name in self.no_ops
         )
 
 
@@ -104,7 +104,7 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
     for result in runs:
         if (score := usable(result)) is not None:
             scores.setdefault(result.trial.arm, []).append(score.value)
-    control = [value for each in study.controls for value in scores.get(each, [])]
+    control = [value for name in study.controls for value in scores.get(name, [])]
     noise = _noise(study, scores)
 
     def verdict(name: str) -> Verdict:
@@ -128,11 +128,11 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
             why = say("nothing in the table was run twice: its noise is not known")
         else:
             among, runs_of_it = len(study.profiles), len(scores[name])
-            why = noise.told(abs(difference), runs_of_it, len(control), profiles=among)
+            why = noise.compared(abs(difference), runs_of_it, len(control), profiles=among)
         return replace(line, delta=relative(difference), reasons=(why,))
 
     return Conclusion(
-        verdicts=tuple(sorted((verdict(each.id) for each in study.profiles), key=_place)),
+        verdicts=tuple(sorted((verdict(profile.id) for profile in study.profiles), key=_place)),
         reference=verdict(BASELINE_ID),
         record=NoiseRecord(
             sigma=noise.sigma if noise else None,
@@ -179,7 +179,7 @@ class _Noise:
     sigma: float
     df: int
 
-    def told(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
+    def compared(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
         """Return how a difference compares with that of equal settings in 95 of 100 tables."""
 
         def reach(comparisons: int) -> float:
@@ -210,9 +210,9 @@ class _Noise:
 def _noise(study: ImportedStudy, scores: Mapping[str, Sequence[float]]) -> _Noise | None:
     """Return the noise between runs that should be equal; None where no group has two."""
     groups: dict[tuple[str, str], list[float]] = {}
-    for name, found in scores.items():
+    for name, run_scores in scores.items():
         key = ("control", "") if name in study.controls else study.settings[name]
-        groups.setdefault(key, []).extend(found)
+        groups.setdefault(key, []).extend(run_scores)
     repeated = [group for group in groups.values() if len(group) > 1]
     df = sum(len(group) - 1 for group in repeated)
     squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)

@@ -47,12 +47,12 @@ def not_over(past: Past, trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(trial for trial in trials if not past.is_final(trial))
 
 
-def begun(past: Past) -> ConfirmDesign | None:
+def begun_design(past: Past) -> ConfirmDesign | None:
     """Return the design of the deciding blocks that have trials; None before the first."""
-    found = {
+    designs = {
         result.trial.design for result in past.confirm.values() if result.trial.design is not None
     }
-    return max((design for design in found if design.look != SPARE), default=None)
+    return max((design for design in designs if design.look != SPARE), default=None)
 
 
 def is_spare(trial: Trial) -> bool:
@@ -62,12 +62,12 @@ def is_spare(trial: Trial) -> bool:
 
 def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
     """Return the arms that have trials in blocks after number `after`, the alias included."""
-    found = {
+    arms = {
         key.arm
         for key, result in past.confirm.items()
         if key.block > after and not is_spare(result.trial)
     }
-    return tuple(sorted(found - {BASELINE_ID}))
+    return tuple(sorted(arms - {BASELINE_ID}))
 
 
 def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
@@ -78,7 +78,7 @@ def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
     """
     widths = tuple(min(width, arms) for width in layout.widths)
     is_narrowing = len(set(widths)) > 1
-    return begun(past) or ConfirmDesign(
+    return begun_design(past) or ConfirmDesign(
         arms=arms,
         blocks=layout.blocks,
         baselines=layout.block_baselines,
@@ -106,15 +106,15 @@ def look_at(
     comparisons = {
         arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
     }
-    found = {
+    tested = {
         arm: comparison
         for arm, comparison in comparisons.items()
         if isinstance(comparison, Comparison) and arm != ALIAS.id
     }
-    faster = () if fit is None else winners(fit, found, family=family, alpha=SWEEP_ALPHA)
+    faster = () if fit is None else winners(fit, tested, family=family, alpha=SWEEP_ALPHA)
     kinds = {
-        arm: decide(each) if isinstance(each, Comparison) else VerdictKind.INCONCLUSIVE
-        for arm, each in comparisons.items()
+        arm: decide(comparison) if isinstance(comparison, Comparison) else VerdictKind.INCONCLUSIVE
+        for arm, comparison in comparisons.items()
     }
     return Look(
         family=family,

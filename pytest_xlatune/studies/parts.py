@@ -56,27 +56,33 @@ def entering(
     are places: only beside its parts can be shown what it needs. One that has no place for a part
     stays out. Those that are `frozen` go in any case.
     """
-    settings = {each: settings_of(profiles[each]) for each in ranked}
+    settings = {arm: settings_of(profiles[arm]) for arm in ranked}
 
-    def family(whole: str) -> list[str]:
+    def family(stack: str) -> list[str]:
         """Return a set, its best part, the best part of that, and so on; then its other parts."""
-        own = settings[whole]
+        stack_settings = settings[stack]
         # a single setting, which has no parts, is compared with none of the others
-        parts = [each for each in ranked if is_part(settings[each], own)] if len(own) > 1 else []
-        return list(dict.fromkeys([whole, *(family(parts[0]) if parts else ()), *parts]))
+        parts = (
+            [part for part in ranked if is_part(settings[part], stack_settings)]
+            if len(stack_settings) > 1
+            else []
+        )
+        return list(dict.fromkeys([stack, *(family(parts[0]) if parts else ()), *parts]))
 
-    chosen = dict.fromkeys(each for each in ranked if each in frozen)
-    for each in ranked:
+    chosen = dict.fromkeys(arm for arm in ranked if arm in frozen)
+    for arm in ranked:
         free = size - len(chosen)
         if free < 1:
             break
-        if each in chosen:
+        if arm in chosen:
             continue
-        chain = family(each)
-        own = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
-        if len(chain) == 1 or any(is_part(settings[one], settings[each]) for one in chosen | own):
-            chosen |= own
-    return [each for each in ranked if each in chosen]
+        chain = family(arm)
+        joining = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
+        if len(chain) == 1 or any(
+            is_part(settings[one], settings[arm]) for one in chosen | joining
+        ):
+            chosen |= joining
+    return [arm for arm in ranked if arm in chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,25 +120,27 @@ def contrasts(
     scores: dict[str, dict[Hashable, float]] = {}
     for block, name, score in cells:
         scores.setdefault(name, {})[block] = score.value
-    own, found = scores.get(arm, {}), []
+    arm_scores, arm_contrasts = scores.get(arm, {}), []
     for other in others:
         theirs = scores.get(other, {})
-        gains = [own[block] - theirs[block] for block in own if block in theirs]
+        gains = [arm_scores[block] - theirs[block] for block in arm_scores if block in theirs]
         if not gains:
             continue
         n = len(gains)
         # below three differences their spread says nothing of their noise
         spread = stdev(gains) if n >= _OWN else 0.0
         error = max(fit.sigma * math.sqrt(2), spread) / math.sqrt(n)
-        found.append(Contrast(arm=arm, without=other, estimate=fmean(gains), error=error, n=n))
-    return found
+        arm_contrasts.append(
+            Contrast(arm=arm, without=other, estimate=fmean(gains), error=error, n=n)
+        )
+    return arm_contrasts
 
 
-def shown(found: Sequence[Contrast], *, df: int) -> list[Contrast]:
+def shown(every: Sequence[Contrast], *, df: int) -> list[Contrast]:
     """Return the contrasts that are shown to be above zero, by Holm's step-down over all."""
     rejected: list[Contrast] = []
-    for contrast in sorted(found, key=lambda each: -each.t):
-        if contrast.t <= t_quantile(1 - ALPHA / (len(found) - len(rejected)), df):
+    for contrast in sorted(every, key=lambda contrast: -contrast.t):
+        if contrast.t <= t_quantile(1 - ALPHA / (len(every) - len(rejected)), df):
             break
         rejected.append(contrast)
     return rejected
@@ -169,10 +177,10 @@ def recipe(
     invalid = {verdict.arm for verdict in verdicts if verdict.kind is VerdictKind.INVALID}
     valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
     # an arm that the later blocks left out ranks, and proves nothing
-    told = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
-    inside = sorted({arm for _, arm, _ in cells} & valid & told)
+    decided = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
+    inside = sorted({arm for _, arm, _ in cells} & valid & decided)
     parts = {
-        arm: [each for each in inside if is_part(settings[each], settings[arm])] for arm in inside
+        arm: [part for part in inside if is_part(settings[part], settings[arm])] for arm in inside
     }
     # the largest is the best of several, so all arms with their parts share the error
     every = [
@@ -184,7 +192,7 @@ def recipe(
 
     def may_lead(arm: str) -> bool:
         """Whether a part stands beside it, or it has none that was measured."""
-        others = (each for each in valid if is_part(settings[each], settings[arm]))
+        others = (other for other in valid if is_part(settings[other], settings[arm]))
         return bool(parts[arm]) or next(others, None) is None
 
     # every stack with the one setting that helps looks as good: 60 % of the recommended ones held
@@ -202,7 +210,7 @@ def recipe(
     leaders = sorted(able, key=lambda arm: (faster[arm], arm), reverse=True)
     largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(largest)
-    own = [contrast for contrast in every if contrast.arm == best]
+    best_contrasts = [contrast for contrast in every if contrast.arm == best]
     beyond = next(
         (contrast for contrast in every if (contrast.arm, contrast.without) == (largest, best)),
         None,
@@ -211,7 +219,7 @@ def recipe(
         arm=best,
         largest=largest,
         parts=(
-            *_parts(best, own, faster[best], settings=settings, needed=needed),
+            *_parts(best, best_contrasts, faster[best], settings=settings, needed=needed),
             *([] if beyond is None else [_left_out(beyond, settings=settings)]),
         ),
         ties=_ties(best, faster, cells=cells, fit=fit, settings=settings),
@@ -223,30 +231,30 @@ Settings = Mapping[str, Mapping[Key, str]]
 
 def _parts(
     arm: str,
-    found: Sequence[Contrast],
+    arm_contrasts: Sequence[Contrast],
     delta: float,
     *,
     settings: Settings,
     needed: Sequence[Contrast],
 ) -> list[RecipePart]:
     """Return the settings of an arm, those together that were only measured together."""
-    own = settings[arm]
-    if len(own) == 1:  # what the arm gains over the baseline is what its one setting gains
-        name = next(iter(own))[1]
+    arm_settings = settings[arm]
+    if len(arm_settings) == 1:  # what the arm gains over the baseline is what its one setting gains
+        name = next(iter(arm_settings))[1]
         return [RecipePart(settings=(name,), need=Needed.NEEDED, gain=delta, without=BASELINE_ID)]
     groups: dict[tuple[Key, ...], Contrast] = {}
-    for contrast in sorted(found, key=lambda each: -each.t):
-        lacks = tuple(key for key in own if key not in settings[contrast.without])
+    for contrast in sorted(arm_contrasts, key=lambda contrast: -contrast.t):
+        lacks = tuple(key for key in arm_settings if key not in settings[contrast.without])
         groups.setdefault(lacks, contrast)
-    said: list[RecipePart] = []
-    told: set[Key] = set()
+    recipe_parts: list[RecipePart] = []
+    covered: set[Key] = set()
     # the smallest group that a setting is in says most of it
     for lacks, contrast in sorted(groups.items(), key=lambda item: len(item[0])):
-        if told >= set(lacks):
+        if covered >= set(lacks):
             continue
-        told |= set(lacks)
+        covered |= set(lacks)
         is_needed = contrast in needed
-        said.append(
+        recipe_parts.append(
             RecipePart(
                 settings=tuple(name for _, name in lacks),
                 need=Needed.NEEDED if is_needed else Needed.NOT_SHOWN,
@@ -255,19 +263,19 @@ def _parts(
                 n=contrast.n,
             )
         )
-    rest = tuple(name for kind, name in own if (kind, name) not in told)
-    return [*said, *([RecipePart(settings=rest, need=Needed.NOT_TESTED)] if rest else [])]
+    rest = tuple(name for kind, name in arm_settings if (kind, name) not in covered)
+    return [*recipe_parts, *([RecipePart(settings=rest, need=Needed.NOT_TESTED)] if rest else [])]
 
 
-def _left_out(found: Contrast, *, settings: Settings) -> RecipePart:
+def _left_out(contrast: Contrast, *, settings: Settings) -> RecipePart:
     """Return what the largest set has beyond the recipe."""
-    own, largest = settings[found.without], settings[found.arm]
+    recommended, largest = settings[contrast.without], settings[contrast.arm]
     return RecipePart(
-        settings=tuple(name for kind, name in largest if (kind, name) not in own),
+        settings=tuple(name for kind, name in largest if (kind, name) not in recommended),
         need=Needed.NOT_SHOWN,
-        gain=relative(found.estimate),
-        without=found.without,
-        n=found.n,
+        gain=relative(contrast.estimate),
+        without=contrast.without,
+        n=contrast.n,
         is_deployed=False,
     )
 
@@ -285,15 +293,17 @@ def _ties(
     Those that hold the recipe, or a part of it, are no alternatives.
     """
     others = [
-        each
-        for each in faster
-        if each != arm
-        and not is_part(settings[each], settings[arm])
-        and not is_part(settings[arm], settings[each])
+        other
+        for other in faster
+        if other != arm
+        and not is_part(settings[other], settings[arm])
+        and not is_part(settings[arm], settings[other])
     ]
-    found = contrasts(arm, others, cells=cells, fit=fit)
-    beaten = {contrast.without for contrast in found if contrast.t > t_quantile(1 - ALPHA, fit.df)}
-    return tuple(sorted(set(others) - beaten, key=lambda each: -faster[each]))
+    arm_contrasts = contrasts(arm, others, cells=cells, fit=fit)
+    beaten = {
+        contrast.without for contrast in arm_contrasts if contrast.t > t_quantile(1 - ALPHA, fit.df)
+    }
+    return tuple(sorted(set(others) - beaten, key=lambda other: -faster[other]))
 
 
 def bounds(
@@ -312,23 +322,23 @@ def bounds(
     if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
         return {}
     sigma = math.sqrt(squares / df)
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for arm in arms:
         # turns bound nothing: a program may be another one as it is deployed
-        standing = None if arm in ranking.turned else ranking.standings.get(arm)
+        screened = None if arm in ranking.turned else ranking.standings.get(arm)
         inside = fit.arms.get(arm) if fit else None
         shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
         if isinstance(shown, Comparison):
-            found[arm] = shown.ci95[1]
+            limits[arm] = shown.ci95[1]
             continue
-        parts = [(standing.estimate, standing.variance)] if standing is not None else []
+        parts = [(screened.estimate, screened.variance)] if screened is not None else []
         noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        own = [upper_bound(*part, sigma=noise, df=its_df) for part in parts]
+        arm_bounds = [upper_bound(*part, sigma=noise, df=its_df) for part in parts]
         if inside is not None:
             both = combine([*parts, (inside.estimate, inside.variance)])
-            own.append(upper_bound(*both, sigma=noise, df=its_df))
-        found[arm] = min(own, default=math.inf)
-    return found
+            arm_bounds.append(upper_bound(*both, sigma=noise, df=its_df))
+        limits[arm] = min(arm_bounds, default=math.inf)
+    return limits
 
 
 def largest(
@@ -364,16 +374,16 @@ def largest(
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
         return None  # ranked alone
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
-    found = bounds(ranking, fit, proved, kept=kept)
-    if not found:
+    limits = bounds(ranking, fit, proved, kept=kept)
+    if not limits:
         return None
     for arm, verdict in claimed.items():
         if verdict.ci95 is not None:
-            found[arm] = math.log1p(verdict.ci95[1])
-        elif verdict.delta is not None and arm in found:
-            found[arm] = max(found[arm], math.log1p(verdict.delta))
-    widest = max(found, key=lambda each: found[each])
-    return found[widest], widest
+            limits[arm] = math.log1p(verdict.ci95[1])
+        elif verdict.delta is not None and arm in limits:
+            limits[arm] = max(limits[arm], math.log1p(verdict.delta))
+    widest = max(limits, key=lambda arm: limits[arm])
+    return limits[widest], widest
 
 
 def is_out(verdict: Verdict) -> bool:

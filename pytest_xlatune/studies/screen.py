@@ -83,8 +83,8 @@ class Ranking:
 
         Few baselines err together, and the profiles that neither help nor harm do not.
         """
-        found = [screened.estimate for screened in self.standings.values()]
-        return min(0.0, *main_group([found])[0]) if len(found) >= _ENOUGH else 0.0
+        estimates = [screened.estimate for screened in self.standings.values()]
+        return min(0.0, *main_group([estimates])[0]) if len(estimates) >= _ENOUGH else 0.0
 
 
 _ENOUGH = 10  # profiles whose spread tells the noise
@@ -124,9 +124,9 @@ def screen(
                     runs[result.trial.profile.id].append((value - line.at(at), line.leverage(at)))
     in_turns = _turned(past, {segment.wave for segment in segments}, sigma)
     turned = frozenset(in_turns.keys() - runs.keys())
-    for profile_id, found in in_turns.items():
-        runs[profile_id] += found
-    combined = {profile_id: combine(found) for profile_id, found in runs.items()}
+    for profile_id, changes in in_turns.items():
+        runs[profile_id] += changes
+    combined = {profile_id: combine(parts) for profile_id, parts in runs.items()}
     if has_second:
         combined |= twice(past, combined)
     return Ranking(
@@ -145,15 +145,15 @@ def _turned(
     past: Past, stages: Collection[str], sigma: float
 ) -> Mapping[str, list[tuple[float, float]]]:
     """Return what rotations say of profiles: change, and its variance in units of sigma^2."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    changes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key, result in past.screen.items():
         score = result.rotation.score if result.rotation is not None else None
         if key.stage not in stages or score is None or usable(result) is None:
             continue
-        for own in score.programs:
-            error = sigma if own.error is None else own.error
-            found[key.arm].append((own.change, _OWN + (error / sigma) ** 2))
-    return found
+        for program in score.programs:
+            error = sigma if program.error is None else program.error
+            changes[key.arm].append((program.change, _OWN + (error / sigma) ** 2))
+    return changes
 
 
 def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: bool) -> Ranking:
@@ -173,16 +173,16 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     for result, value in scored:
         queues[result.trial.cell_digest, result.epoch].append((result, value))
     jobs: list[tuple[TrialResult, SlotScore]] = []
-    for slot, own in queues.items():
-        starts = {id(result): start_of(result) for result, _ in own}
+    for slot, queue in queues.items():
+        starts = {id(result): start_of(result) for result, _ in queue}
         is_told = None not in starts.values()
-        own.sort(key=lambda job: (
+        queue.sort(key=lambda job: (
             (starts[id(job[0])] or 0.0) if is_told else 0.0,
             places.get(place(job[0].trial), len(places)),
         ))  # fmt: skip
         jobs += [
             (result, SlotScore(slot=slot, at=at, value=value, is_baseline=result.trial.is_baseline))
-            for at, (result, value) in enumerate(own)
+            for at, (result, value) in enumerate(queue)
         ]
     lines = fit_slots([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
@@ -194,9 +194,9 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     shift = second_shift([(result, value) for result, value, _ in placed])
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result, value, variance in placed:
-        found = value - (shift if result.trial.stage == AGAIN else 0.0)
-        runs[result.trial.profile.id].append((found, variance))
-    combined = {name: combine(found) for name, found in runs.items()}
+        shifted = value - (shift if result.trial.stage == AGAIN else 0.0)
+        runs[result.trial.profile.id].append((shifted, variance))
+    combined = {name: combine(parts) for name, parts in runs.items()}
     standings = {
         name: Screened(estimate=estimate, variance=variance)
         for name, (estimate, variance) in combined.items()
@@ -241,12 +241,14 @@ def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]
             parts.append(session)
     with_line = [part for part in parts if _baselines(part)]
     # a wave of other settings has a level of its own, so that it does not tilt the line
-    beside: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    profile_points: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for number, part in enumerate(with_line):
         for result, at, value in part:
             if not result.trial.is_baseline:
-                beside[number, result.trial.stage].append((at, value))
-    lines = fit_lines([_baselines(each) for each in with_line], beside=list(beside.values()))
+                profile_points[number, result.trial.stage].append((at, value))
+    lines = fit_lines(
+        [_baselines(part) for part in with_line], others=list(profile_points.values())
+    )
     yield from zip(lines, with_line, strict=True)
 
 
@@ -259,18 +261,18 @@ def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
 
     Only a part with a baseline stands apart: without one it has no level.
     """
-    ordered = sorted(epoch, key=lambda each: (each[1], place(each[0].trial)))
+    ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
     starts = [start_of(result) for result, _, _ in ordered]
-    known = [each for each in starts if each is not None]
+    known = [start for start in starts if start is not None]
     if len(known) < len(starts) or len(known) < ANOTHER_SESSION:
         return [ordered]
     between = [after - before for before, after in pairwise(known)]
     long = ANOTHER_SESSION * median(between)
     sessions = [ordered[:1]]
-    for gap, before, each in zip(between, ordered, ordered[1:], strict=False):
-        if gap > long and each[0].trial.stage != before[0].trial.stage:
+    for gap, before, job in zip(between, ordered, ordered[1:], strict=False):
+        if gap > long and job[0].trial.stage != before[0].trial.stage:
             sessions.append([])
-        sessions[-1].append(each)
+        sessions[-1].append(job)
     return sessions
 
 

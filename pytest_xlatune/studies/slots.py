@@ -82,7 +82,7 @@ class Slots:
         return tuple(name for name in self.names if name not in self.dead)
 
     @cached_property
-    def standing(self) -> tuple[TrialResult, ...]:
+    def kept_results(self) -> tuple[TrialResult, ...]:
         """The history without what died with its slot, each trial once and each block on one."""
         kept = []
         for result in self.history:
@@ -113,7 +113,7 @@ class Slots:
         with_baseline = Counter(
             slot for key, slot in self._screen.items() if key.arm == BASELINE_ID
         )
-        found: list[Segment] = []
+        queues: list[Segment] = []
         for segment in segments:
             laid = {
                 key: slot
@@ -121,7 +121,7 @@ class Slots:
                 if (slot := self._screen.get(key := place(trial))) is not None
             }
             for is_baseline in (True, False):
-                level = [each for each in open_slots if is_baseline or with_baseline[each]]
+                level = [slot for slot in open_slots if is_baseline or with_baseline[slot]]
                 if len(open_slots) - len(level) <= len(open_slots) // FEW:
                     level = list(open_slots)
                 for trial in segment.trials:
@@ -130,14 +130,14 @@ class Slots:
                         continue
                     counts = (with_baseline, held) if is_baseline else (held,)
                     slot = min(
-                        level or open_slots, key=lambda each: [count[each] for count in counts]
+                        level or open_slots, key=lambda slot: [count[slot] for count in counts]
                     )
                     laid[key] = slot
                     held[slot] += 1
                     with_baseline[slot] += is_baseline
-            trials = (replace(each, cell_digest=laid[place(each)]) for each in segment.trials)
-            found.append(dataclasses.replace(segment, trials=tuple(trials)))
-        return tuple(found)
+            trials = (replace(trial, cell_digest=laid[place(trial)]) for trial in segment.trials)
+            queues.append(dataclasses.replace(segment, trials=tuple(trials)))
+        return tuple(queues)
 
     def dealt_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
         """Return second runs of the screen, each on a slot: another than the first run's."""
@@ -148,10 +148,10 @@ class Slots:
         for trial in trials:
             if (key := place(trial)) not in laid:
                 laid[key] = min(
-                    open_slots, key=lambda each: (held[each], (trial.arm, each) in first)
+                    open_slots, key=lambda slot: (held[slot], (trial.arm, slot) in first)
                 )
                 held[laid[key]] += 1
-        return tuple(replace(each, cell_digest=laid[place(each)]) for each in trials)
+        return tuple(replace(trial, cell_digest=laid[place(trial)]) for trial in trials)
 
     def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on its slot."""
@@ -164,12 +164,12 @@ class Slots:
         held = Counter(known.values())
         on: dict[int, str] = {}
         open_slots = sorted(
-            self.alive or self.names[:1], key=lambda each: digest([self.seed, "slot of", each])
+            self.alive or self.names[:1], key=lambda slot: digest([self.seed, "slot of", slot])
         )
         for block in range(1, last + 1):
             slot = known.get(block)
             if slot is None:
-                slot = min(open_slots, key=lambda each: held[each])
+                slot = min(open_slots, key=lambda slot: held[slot])
                 held[slot] += 1
             on[block] = slot
         return on
@@ -177,7 +177,7 @@ class Slots:
     @cached_property
     def _screen(self) -> Mapping[Place, str]:
         """The slot of each trial of the screen that exists and did not die with it."""
-        found: dict[Place, tuple[tuple[bool, bool], str]] = {}
+        placed: dict[Place, tuple[tuple[bool, bool], str]] = {}
         for result in self.history:
             trial = result.trial
             if not trial.is_screened or trial.cell_digest not in self.names:
@@ -187,9 +187,9 @@ class Slots:
                 continue
             key, rank = place(trial), (is_over, result.status.is_final)
             # of two equal ones the first that was planned
-            if key not in found or rank > found[key][0]:
-                found[key] = rank, trial.cell_digest
-        return {key: slot for key, (_, slot) in found.items()}
+            if key not in placed or rank > placed[key][0]:
+                placed[key] = rank, trial.cell_digest
+        return {key: slot for key, (_, slot) in placed.items()}
 
     @cached_property
     def _blocks(self) -> Mapping[int, str]:
@@ -198,16 +198,16 @@ class Slots:
         for result in self.history:
             if result.trial.block and result.trial.cell_digest in self.names:
                 held[result.trial.block][result.trial.cell_digest].append(result)
-        found: dict[int, str] = {}
+        slots: dict[int, str] = {}
         for block, by_slot in held.items():
-            whole = {
-                slot: sum(result.status.is_final for result in own)
-                for slot, own in by_slot.items()
-                if slot not in self.dead or not any(map(_is_open, own))
+            finished = {
+                slot: sum(result.status.is_final for result in results)
+                for slot, results in by_slot.items()
+                if slot not in self.dead or not any(map(_is_open, results))
             }
-            if whole:
-                found[block] = max(whole, key=lambda slot: whole[slot])
-        return found
+            if finished:
+                slots[block] = max(finished, key=lambda slot: finished[slot])
+        return slots
 
 
 def _is_lost_to_nodes(result: TrialResult) -> bool:
@@ -257,7 +257,7 @@ def outlined(
     screen = rounds_of_screen((first, *derived, layout.again), layout, len(cells))
     blocks = rounds_of_blocks(layout, len(cells))
     used = screen_slots(len(cells), layout.profiles)
-    beside = say(
+    side_by_side = say(
         "{slots} slots of {nodes:+node} side by side{used}: {screen} rounds of the screen "
         "and {blocks} of the blocks, so that {rounds} trials follow one another and not "
         "{jobs}",
@@ -271,9 +271,9 @@ def outlined(
     )
     jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
     if not jobs:
-        return (beside,)
+        return (side_by_side,)
     return (
-        beside,
+        side_by_side,
         say(
             "with {jobs} jobs (--xlatune-budget {jobs}) the best {again} of the screen run a "
             "second time, and the sweep finds smaller effects",
@@ -329,8 +329,8 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
         if (start := start_of(result)) is not None:
             starts[result.trial.cell_digest].append((start, result.trial.stage == AGAIN))
     waits: dict[bool, list[float]] = {False: [], True: []}
-    for own in starts.values():
-        for (before, was_second), (after, is_second) in pairwise(sorted(own)):
+    for times in starts.values():
+        for (before, was_second), (after, is_second) in pairwise(sorted(times)):
             waits[is_second and not was_second].append(after - before)
     if not all(waits.values()) or min(waits[True]) <= ANOTHER_SESSION * median(waits[False]):
         return 0.0
@@ -358,13 +358,13 @@ def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tup
     for key, result in past.screen.items():
         if key.stage == AGAIN and (score := usable(result)) is not None and key.arm in first:
             again[result.epoch][key.arm] = score.value
-    found = {}
-    for own in again.values():
-        shift = fmean(value - first[arm][0] for arm, value in own.items())
-        for arm, value in own.items():
+    means = {}
+    for scores in again.values():
+        shift = fmean(value - first[arm][0] for arm, value in scores.items())
+        for arm, value in scores.items():
             once, variance = first[arm]
-            found[arm] = (once + value - shift) / 2, variance - 1 / 2
-    return found
+            means[arm] = (once + value - shift) / 2, variance - 1 / 2
+    return means
 
 
 _ALPHA = 0.05  # of calling any slot slower that is not
@@ -385,7 +385,7 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
     present = {value.arm for value in values}
     if len(present) < _PAIR:
         return {}
-    found = {}
+    changes = {}
     for slot in slots.names:
         others = present - {slot}
         fit = fit_group(values, controls=others) if slot in present else None
@@ -394,8 +394,8 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
             continue
         reach = t_quantile(1 - _ALPHA / len(present), fit.df)
         if arm.estimate < -reach * fit.sigma * math.sqrt(arm.variance):
-            found[slot] = relative(arm.estimate)
-    return found
+            changes[slot] = relative(arm.estimate)
+    return changes
 
 
 def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Message]:
@@ -407,7 +407,7 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
         nodes: of each slot, as a host list.
     """
     notes = []
-    standing = {id(result) for result in slots.standing}
+    kept_ids = {id(result) for result in slots.kept_results}
     for slot, change in slower(past, slots).items():
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(
@@ -432,7 +432,7 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
         lost = sum(
             result.trial.cell_digest == slot and result.trial.block > 0 and result.status.is_final
             for result in slots.history
-            if id(result) not in standing
+            if id(result) not in kept_ids
         )
         with_block = (
             say(", and {trials:+trial} of its block went with it", trials=lost) if lost else None

@@ -220,19 +220,19 @@ def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: P
     known = _WINDOWS.get(protocol)
     if known and len(known[0]) == len(pool) and all(map(operator.is_, known[0], pool)):
         return known[1]
-    found = common_window(list(pool), protocol)
-    _WINDOWS[protocol] = pool, found
-    return found
+    window = common_window(list(pool), protocol)
+    _WINDOWS[protocol] = pool, window
+    return window
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
     """Return a trial as scored in the window of all; it may have no score there, and says why."""
     if not window.is_moved or result.score is None or result.rotation is not None:
         return result
-    found = rescore(result.score, protocol=window.protocol)
-    if isinstance(found, Score):
-        return replace(result, score=found)
-    return replace(result, score=None, reason=found.reason)
+    rescored = rescore(result.score, protocol=window.protocol)
+    if isinstance(rescored, Score):
+        return replace(result, score=rescored)
+    return replace(result, score=None, reason=rescored.reason)
 
 
 def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[TrialResult, ...]:
@@ -268,13 +268,13 @@ def unlike_warmups(
     if fit is None:
         return {}
     unlike = {}
-    for arm in sorted({each.arm for each in contrasts} - {BASELINE.id}):
-        found = compare(fit, arm, family=family, alpha=ALPHA)
-        if not isinstance(found, Comparison) or abs(found.estimate) <= TOLERANCE:
+    for arm in sorted({contrast.arm for contrast in contrasts} - {BASELINE.id}):
+        comparison = compare(fit, arm, family=family, alpha=ALPHA)
+        if not isinstance(comparison, Comparison) or abs(comparison.estimate) <= TOLERANCE:
             continue
         # the bound lies as far below the estimate as its mirror image lies above
-        if abs(found.estimate) > found.estimate - found.lower and found.n > 1:
-            unlike[arm] = relative(found.estimate)
+        if abs(comparison.estimate) > comparison.estimate - comparison.lower and comparison.n > 1:
+            unlike[arm] = relative(comparison.estimate)
     return unlike
 
 
@@ -324,7 +324,9 @@ def _real_blocks(
         by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
         for key, result in trials.items():
             by_slot[result.trial.cell_digest][key] = result
-        return {key: at for own in by_slot.values() for key, at in _real_blocks(own).items()}
+        return {
+            key: at for in_slot in by_slot.values() for key, at in _real_blocks(in_slot).items()
+        }
     starts = {
         key: start
         for key, result in trials.items()
@@ -334,31 +336,33 @@ def _real_blocks(
     for key, start in starts.items():
         by_block[key.block].append(start)
     # eight jobs were queued ahead: a retried trial ran beside a later block than the planned one
-    middles = {block: median(own) for block, own in by_block.items()}
+    middles = {block: median(begins) for block, begins in by_block.items()}
     late = {
         key: start
         for key, start in starts.items()
         if any(block > key.block and middle < start for block, middle in middles.items())
     }
-    found: dict[Place, Hashable] = {key: key.block for key in trials}
+    blocks: dict[Place, Hashable] = {key: key.block for key in trials}
     if not late:
-        return found
+        return blocks
     in_place: dict[int, list[float]] = defaultdict(list)
     for key in starts.keys() - late.keys():
         in_place[key.block].append(starts[key])
     ordered = sorted(starts.values())
     reach = _BESIDE * median(after - before for before, after in pairwise(ordered))
     for key, start in late.items():
-        beside = [
+        overlapping = [
             block
-            for block, own in in_place.items()
-            if block > key.block and min(own) - reach <= start <= max(own) + reach
+            for block, begins in in_place.items()
+            if block > key.block and min(begins) - reach <= start <= max(begins) + reach
         ]
         # one that ran beside nothing is compared with nothing
         # of two that are as near the first: the order of a set is another in each process
-        nearest = min(beside, key=lambda block: (abs(middles[block] - start), block), default=None)
-        found[key] = ("alone", *key) if nearest is None else nearest
-    return found
+        nearest = min(
+            overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
+        )
+        blocks[key] = ("alone", *key) if nearest is None else nearest
+    return blocks
 
 
 _SLUG_CHARS = 57  # of 64, with a word behind
@@ -443,13 +447,13 @@ class Past:
         """Return in which block each trial ran, by its start."""
         return _real_blocks(self.confirm, are_beside=self.slots)
 
-    def of(self, trial: Trial) -> TrialResult | None:
+    def result_of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None where there is none."""
         return (self.confirm if trial.block else self.screen).get(place(trial))
 
     def is_final(self, trial: Trial) -> bool:
         """Whether a planned trial is over."""
-        result = self.of(trial)
+        result = self.result_of(trial)
         return result is not None and result.status.is_final
 
     @property
@@ -466,8 +470,8 @@ class Past:
     @cached_property
     def reference_losses(self) -> tuple[list[float], float | None]:
         """The losses that the scored trials of the reference printed, and the median first one."""
-        own = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
-        return losses_of(own), first_loss(own)
+        trials = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
+        return losses_of(trials), first_loss(trials)
 
     @cached_property
     def _screened(self) -> Mapping[str, Sequence[TrialResult]]:
@@ -512,8 +516,8 @@ def read(
     undeclared: set[str] = set()
     changed: set[str] = set()
     foreign = 0
-    for each in history:
-        result, trial = each, each.trial
+    for recorded in history:
+        result, trial = recorded, recorded.trial
         if not trial.protocol.is_scored:
             continue  # an evidence run is no trial of another study
         if study == STUDY and trial.rotation is not None:
@@ -534,14 +538,14 @@ def read(
             result = replace(result, trial=trial)
         kept = stages[bool(trial.block)]
         key = place(trial)
-        if key not in kept or _standing(result) > _standing(kept[key]):
+        if key not in kept or _precedence(result) > _precedence(kept[key]):
             kept[key] = result
     screen = {key: r for key, r in stages[False].items() if key.arm in known}
     confirm = stages[True]
     windows = {
-        cell: window_of(_scores(screen, of), _scores(confirm, of), protocol)
+        cell: window_of(_scores(screen, scored_cell), _scores(confirm, scored_cell), protocol)
         for cell, protocol in protocols.items()
-        for of in [None if is_one_window or slots else cell]
+        for scored_cell in [None if is_one_window or slots else cell]
     }
     # a leaderboard in the declared window once stood beside a document in the moved one
     if any(window.is_moved for window in windows.values()):
@@ -571,10 +575,10 @@ def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STU
 
 
 def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
-    found: dict[str, list[TrialResult]] = defaultdict(list)
+    by_arm: dict[str, list[TrialResult]] = defaultdict(list)
     for key in sorted(trials):
-        found[key.arm].append(trials[key])
-    return dict(found)
+        by_arm[key.arm].append(trials[key])
+    return dict(by_arm)
 
 
 def median_loss(results: Sequence[TrialResult]) -> float | None:
@@ -608,12 +612,12 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
         read_ = result.rotation.read if result.rotation is not None else None
         own_s = [program.compile_s for program in read_.compiled] if read_ is not None else []
         compiled_s += own_s
-        of, score = result.outcome, usable(result)
-        if score is None or not score.step_s or of is None or result.trial.protocol.dump:
+        outcome, score = result.outcome, usable(result)
+        if score is None or not score.step_s or outcome is None or result.trial.protocol.dump:
             continue
-        if of.start_s is not None and of.end_s is not None:
+        if outcome.start_s is not None and outcome.end_s is not None:
             ran_s = result.trial.protocol.steps * score.step_s
-            starts_s.append(max(of.end_s - of.start_s - math.fsum(own_s) - ran_s, 0.0))
+            starts_s.append(max(outcome.end_s - outcome.start_s - math.fsum(own_s) - ran_s, 0.0))
             steps_s.append(score.step_s)
     if not starts_s:
         return None
@@ -629,8 +633,10 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
 
 def place(trial: Trial) -> Place:
     """Return where in the sweep a trial stands."""
-    of = trial.design
-    layout = (of.look, of.looks, of.arms, of.blocks, of.baselines) if of else ()
+    design = trial.design
+    layout = (
+        (design.look, design.looks, design.arms, design.blocks, design.baselines) if design else ()
+    )
     return Place(trial.stage, layout, trial.block, trial.arm, trial.position)
 
 
@@ -654,7 +660,7 @@ def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> li
     return [score for result in of_cell if (score := usable(result)) is not None]
 
 
-def _standing(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:
+def _precedence(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:
     """Order two records of one trial: a final one over a running one, never by a better score."""
     value = 0.0 if result.score is None else -result.score.value
     return (

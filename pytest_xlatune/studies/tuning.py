@@ -29,8 +29,8 @@ from pytest_xlatune.studies import (
     History,
     Outlook,
     Question,
+    all_selected,
     remembered,
-    whole,
 )
 from pytest_xlatune.studies.conclude import conclusion
 from pytest_xlatune.studies.derived import Singles
@@ -82,12 +82,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return what follows from a history, of trials of their own in the place of rotations."""
         if self.slots:
             slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
-            arms = Waves(self, slots.standing, slots)
-            return decide(self, arms, self.read(slots.standing, arms.profiles), slots)
+            arms = Waves(self, slots.kept_results, slots)
+            return decide(self, arms, self.read(slots.kept_results, arms.profiles), slots)
         so_far, plan = self.rotated(history), self
         if self.rotates and so_far.why_not is not None:
             plan = self.as_jobs
-            spent = len(so_far.looks) + len(so_far.found)
+            spent = len(so_far.looks) + len(so_far.numbered)
             plan = replace(plan, budget=max(self.budget - spent, plan.least))
         arms = Waves(plan, so_far.results, None)
         return decide(plan, arms, plan.read(so_far.results, arms.profiles))
@@ -106,12 +106,16 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         )
 
     def _concluded(self, sweep: SweepDecision, so_far: Rotations) -> Conclusion:
-        found = conclusion(sweep)
+        concluded = conclusion(sweep)
         if so_far.is_lost and not sweep.entered:
-            found = replace(found, complete=False)
+            concluded = replace(concluded, complete=False)
         if self.rotates and so_far.why_not is not None:
-            return replace(found, notes=(so_far.why_not, *found.notes))
-        return replace(found, notes=(*so_far.told, *found.notes)) if so_far.found else found
+            return replace(concluded, notes=(so_far.why_not, *concluded.notes))
+        return (
+            replace(concluded, notes=(*so_far.messages, *concluded.notes))
+            if so_far.numbered
+            else concluded
+        )
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes where an evidence run that it awaits says nothing."""
@@ -125,12 +129,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             for rule in self.derived
             if not isinstance(rule, Singles) or rule.candidates
         )
-        found = replace(self, derived=rules, selected=None)
+        study = replace(self, derived=rules, selected=None)
         if self.selected is None:
-            return found
-        slots = {slot.name for every in found.places.values() for slot in every}
+            return study
+        slots = {slot.name for every in study.places.values() for slot in every}
         names = {BASELINE_ID, *(profile.id for profile in self.profiles), *slots}
-        return replace(found, selected=self.selected & names)
+        return replace(study, selected=self.selected & names)
 
     @remembered
     def outlook(self, history: History) -> Outlook:
@@ -142,29 +146,29 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         sweep, so_far, due = self.swept(history), self.rotated(history), self.decide(history).due
         foreseen = self.foreseen(history)
         later = sweep if foreseen is self else foreseen.swept(history)
-        jobs = (each for each in (*later.due, *waiting(foreseen, later)))
+        jobs = (job for job in (*later.due, *waiting(foreseen, later)))
         named = (
             *due,
             *first_of(later.plan, so_far, later.due),
             *(job for job in jobs if not is_turned(later.plan, job)),
         )
-        ahead = tuple({each.id: each for each in named}.values())
-        own, turned = self._left(sweep, so_far)
+        ahead = tuple({trial.id: trial for trial in named}.values())
+        jobs_left, turned = self._left(sweep, so_far)
 
         def lines() -> tuple[Message, ...]:
             of_trials = outline(
                 self,
                 screened=sum(trial.is_screened for trial in ahead),
-                filled=later.arms.told,
+                filled=later.arms.messages,
             )
             return (*outline_of_rotations(self), *of_trials)
 
         return Outlook(
             ahead=ahead,
-            left=own + turned,
-            at_most=self._at_most(sweep, own + turned),
-            rounds=own + turned if self.rotates else self._rounds(sweep, history),
-            work=work(sweep.plan, due, own, turned) if turned else None,
+            left=jobs_left + turned,
+            at_most=self._at_most(sweep, jobs_left + turned),
+            rounds=jobs_left + turned if self.rotates else self._rounds(sweep, history),
+            work=work(sweep.plan, due, jobs_left, turned) if turned else None,
             told=lines,
         )
 
@@ -204,8 +208,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return longest
         if isinstance(layout, Refusal) or any(trial.block for trial in sweep.due):
             return longest + math.ceil(later / slots)
-        begun = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
-        runs = derived_runs([rule for rule in self.rules if rule.wave not in begun])
+        stages = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
+        runs = derived_runs([rule for rule in self.rules if rule.wave not in stages])
         runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
         of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
         return longest + rounds_of_screen(runs, layout, slots) + of_blocks
@@ -217,31 +221,33 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         confirmation are taken when everything is over.
         """
         if question.about is Ask.PROVEN:
-            return best(self._whole.decide(history))
+            return best(self._with_all_selected.decide(history))
         if self._lacks(history, question):
             return NOT_YET
         decision = self.decide(history)
         match question.about:
             case Ask.REFERENCE if self._is_told_by_the_look(history):
-                found = told(decision.conclusion.reference)
+                answer = told(decision.conclusion.reference)
             case Ask.REFERENCE:
                 wave = self._reference_wave(history)
-                found = told(self._screened(history, wave, BASELINE_ID))
+                answer = told(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
-                found = told(self._screened(history, question.wave, question.name))
+                answer = told(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
                 filled = self.swept(history).arms.slots.get(question.name)
-                found = named(filled.id if filled else "", decision.arms)
+                answer = named(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
                 # by the sweep file: a rank may change with the next trial, and a test's name stays
-                own = [arm.id for arm in decision.arms if arm.id in entered]
-                found = named("".join(own[question.number : question.number + 1]), decision.arms)
+                in_file_order = [arm.id for arm in decision.arms if arm.id in entered]
+                answer = named(
+                    "".join(in_file_order[question.number : question.number + 1]), decision.arms
+                )
             case Ask.BEST:
-                found = best(decision)
+                answer = best(decision)
             case _:
-                found = told(decision.conclusion.verdict(question.name))
-        return found
+                answer = told(decision.conclusion.verdict(question.name))
+        return answer
 
     def _lacks(self, history: History, question: Question) -> bool:
         """Whether trials are still to come that the answer rests on."""
@@ -249,7 +255,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if question.about is Ask.REFERENCE:
             if self._is_told_by_the_look(history):
                 return False
-            if any(is_turned(self, each) for each in pending):
+            if any(is_turned(self, trial) for trial in pending):
                 return True
             wave = self._reference_wave(history)
             return not wave or any(belongs_to_wave(wave, trial) for trial in pending)
@@ -268,12 +274,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         A small wave has one of its own. "" while an evidence run, or results, have to open it.
         """
         waves = self.swept(history).arms
-        found = [queue.wave for queue in waves.selected]
-        if not found:
+        selected = [queue.wave for queue in waves.selected]
+        if not selected:
             return "" if waves.opens else waves.queues[0].wave
-        planned = accumulate(self.baselines.get(wave, 1) for wave in found)
-        enough = next((w for w, n in zip(found, planned, strict=True) if n >= MIN_TRIALS), "")
-        return enough or ("" if waves.opens else found[-1])
+        planned = accumulate(self.baselines.get(wave, 1) for wave in selected)
+        enough = next((w for w, n in zip(selected, planned, strict=True) if n >= MIN_TRIALS), "")
+        return enough or ("" if waves.opens else selected[-1])
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict from what was measured once, up to the end of a wave or of all."""
@@ -299,18 +305,18 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return {}
 
     @cached_property
-    def _whole(self) -> TuningStudy:
-        return whole(self)
+    def _with_all_selected(self) -> TuningStudy:
+        return all_selected(self)
 
 
 def waiting(plan: TuningPlan, sweep: SweepDecision) -> tuple[Trial, ...]:
     """Return the trials of declared profiles whose wave is behind one that is still open."""
     arms = sweep.arms
-    own = {profile.id for profile in plan.profiles} & arms.candidates
+    declared = {profile.id for profile in plan.profiles} & arms.candidates
     return tuple(
         trial
         for queue in arms.queues[len(arms.plannable) :]
-        if any(each.arm in own for each in queue.trials)
+        if any(trial.arm in declared for trial in queue.trials)
         for trial in queue.trials
-        if (trial.is_baseline or trial.arm in own) and not sweep.past.is_final(trial)
+        if (trial.is_baseline or trial.arm in declared) and not sweep.past.is_final(trial)
     )

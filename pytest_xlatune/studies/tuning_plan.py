@@ -101,7 +101,7 @@ class JobNoise:
         return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
 
     @property
-    def told(self) -> Message:
+    def described(self) -> Message:
         """The value and where it is from; what was not measured is called assumed."""
         if self.seen is not None and self.seen >= self.value:
             return say("the job noise of {sigma:.2%} that the screen shows", sigma=self.value)
@@ -159,8 +159,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         compares_settings=True,
         is_deployed=True,
         has_slots=True,
-        whole={"selected": None, "confirm": True},
-        found=("sigma_prior", "rotation"),
+        selection_fields={"selected": None, "confirm": True},
+        measured_fields=("sigma_prior", "rotation"),
     )
     cell: Cell
     profiles: tuple[Profile, ...]
@@ -244,12 +244,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             return why or say(_ROTATION_OFF)
         if not rule.must_save or self.searches:  # which no job can measure
             return None
-        own, without = replace(self, rotation=replace(rule, must_save=False)).works
+        rotating, without = replace(self, rotation=replace(rule, must_save=False)).works
         pace = rule.pace or JobPace.guessed(self.cell.protocol.deadline_s, self.cell.protocol.steps)
-        took_s, other_s = own.seconds(pace), without.seconds(pace)
-        if own.jobs < without.jobs and took_s <= other_s:
+        took_s, other_s = rotating.seconds(pace), without.seconds(pace)
+        if rotating.jobs < without.jobs and took_s <= other_s:
             return None
-        spent = {"jobs": own.jobs, "others": without.jobs, "took_s": took_s, "other_s": other_s}
+        spent = {
+            "jobs": rotating.jobs,
+            "others": without.jobs,
+            "took_s": took_s,
+            "other_s": other_s,
+        }
         return say(
             "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
             "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same",
@@ -309,15 +314,15 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if not self.rotates:
             return 0
         is_first = any(map(self.can_turn, self.profiles))
-        found = LOOK + RANKINGS * is_first
+        count = LOOK + RANKINGS * is_first
         for rule in self._turning_rules:
             if isinstance(rule, Singles):
-                found += RANKINGS
+                count += RANKINGS
             elif isinstance(rule, Search):
-                found += rule.rounds
+                count += rule.rounds
             else:
-                found += 1
-        return found
+                count += 1
+        return count
 
     @cached_property
     def turns(self) -> TurnLayout:
@@ -335,13 +340,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         steps, programs = self.cell.protocol.steps, self.turned + COPIES
         jobs = self._jobs - self.rotations
         turned = self.rotations - LOOK - (RANKINGS - self.turns.rankings)
-        own = JobWork(
+        rotating = JobWork(
             jobs=jobs + LOOK + turned,
             steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
             compilations=turned * programs + LOOK,
         )
         others = self.as_jobs._jobs  # noqa: SLF001 - of a plan as this
-        return own, JobWork(jobs=others, steps=others * steps)
+        return rotating, JobWork(jobs=others, steps=others * steps)
 
     @property
     def _jobs(self) -> int:
@@ -352,8 +357,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The sweep without rotations, and so without what only rotations can search."""
         if not self.searches:
             return replace(self, rotation=None, budget=max(self.budget, self.least))
-        begun = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
-        first = min(map(wave_order, begun), default=None)
+        waves = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
+        first = min(map(wave_order, waves), default=None)
         # nor has it what reads a search alone
         kept = tuple(
             rule
@@ -418,7 +423,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if isinstance(start, Refusal):
             return start
         widths = self._stated_widths(start.widths, count)
-        beside = self.block_baselines or start.block_baselines
+        block_baselines = self.block_baselines or start.block_baselines
         screened = count - turned + (in_screen or start.screen_baselines) + self.rotations
         return dataclasses.replace(
             start,
@@ -426,8 +431,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             rotations=self.rotations,
             screen_baselines=in_screen or start.screen_baselines,
             widths=widths,
-            block_baselines=beside,
-            jobs=screened + sum(widths) + len(widths) * beside,
+            block_baselines=block_baselines,
+            jobs=screened + sum(widths) + len(widths) * block_baselines,
         )
 
     @property
@@ -503,9 +508,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def counts(self) -> dict[str, int]:
         """Waves in the order they run -> their profiles, slots of derived ones included."""
         rules = ((rule.wave, rule.slots) for rule in self.rules)
-        own = [*((profile.wave, 1) for profile in self.profiles), *rules]
-        waves = sorted({wave for wave, _ in own} or {"wave1"}, key=wave_order)
-        return {wave: sum(count for other, count in own if other == wave) for wave in waves}
+        per_wave = [*((profile.wave, 1) for profile in self.profiles), *rules]
+        waves = sorted({wave for wave, _ in per_wave} or {"wave1"}, key=wave_order)
+        return {wave: sum(count for other, count in per_wave if other == wave) for wave in waves}
 
     @property
     def least(self) -> int:
@@ -521,10 +526,16 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The waves that have jobs of their own -> profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
-        own = [(profile.wave, 1) for profile in self.profiles if profile.id not in self._turning]
-        own += [(rule.wave, rule.slots) for rule in self.rules if rule not in self._turning_rules]
-        found = {wave: sum(count for other, count in own if other == wave) for wave in self.counts}
-        return {wave: count for wave, count in found.items() if count}
+        per_wave = [
+            (profile.wave, 1) for profile in self.profiles if profile.id not in self._turning
+        ]
+        per_wave += [
+            (rule.wave, rule.slots) for rule in self.rules if rule not in self._turning_rules
+        ]
+        counts = {
+            wave: sum(count for other, count in per_wave if other == wave) for wave in self.counts
+        }
+        return {wave: count for wave, count in counts.items() if count}
 
     @cached_property
     def baselines(self) -> dict[str, int]:
@@ -554,15 +565,15 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
                 return
             if until and wave_order(wave) > wave_order(until):
                 return
-            own = [profile for profile in profiles if profile.wave == wave]
+            in_wave = [profile for profile in profiles if profile.wave == wave]
             # one line goes through the baselines of all waves: they lie far apart
             lone = at / max(len(waves) - 1, 1)
-            turned = [profile for profile in own if self.rotates and self.can_turn(profile)]
+            turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
             turned_ids = {profile.id for profile in turned}
-            jobs = [profile for profile in own if profile.id not in turned_ids]
+            jobs = [profile for profile in in_wave if profile.id not in turned_ids]
             if jobs or not self.rotates:
-                beside = self.baselines.get(wave, 1)
-                segment = self.orders.segment(wave, jobs, baselines=beside, lone=lone)
+                baselines = self.baselines.get(wave, 1)
+                segment = self.orders.segment(wave, jobs, baselines=baselines, lone=lone)
             else:
                 segment = Segment(wave=wave, trials=())
             ranked = self.orders.ranked(
@@ -682,11 +693,11 @@ def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> t
     seen = [
         say(
             "{start:size} ({finalist:size}) at {sigma:size} job noise",
-            start=layout.from_start80(each),
-            finalist=layout.mde80(each),
-            sigma=each,
+            start=layout.from_start80(noise),
+            finalist=layout.mde80(noise),
+            sigma=noise,
         )
-        for each in (_SIGMAS if sigma is None else (sigma,))
+        for noise in (_SIGMAS if sigma is None else (sigma,))
     ]
     jobs = say("{jobs} jobs of {budget}", jobs=layout.jobs, budget=sweep.budget)
     if sweep.may_spare and sweep.budget > layout.jobs:

@@ -42,12 +42,12 @@ class Rotations:
 
     Attributes:
         looks: that began.
-        found: that began besides, by their numbers.
+        numbered: those that began besides, by their numbers.
         results: the history with each program of them as a trial of its own.
     """
 
     looks: tuple[TrialResult, ...]
-    found: tuple[TrialResult, ...]
+    numbered: tuple[TrialResult, ...]
     results: tuple[TrialResult, ...]
 
     @property
@@ -69,7 +69,7 @@ class Rotations:
         One that could not be measured tells nothing: the next session tries it again.
         """
         look = self.look
-        turned = next((result for result in self.found if result.status.is_final), None)
+        turned = next((result for result in self.numbered if result.status.is_final), None)
         if look is not None and self.is_look_in_vain:
             text = "all profiles are jobs, because programs cannot take turns: {said}"
             return say(text, said=_why_no_turns(look))
@@ -81,19 +81,21 @@ class Rotations:
     @property
     def is_lost(self) -> bool:
         """Whether one could not be measured: the next session tries it again."""
-        return any(result.status is TrialStatus.UNMEASURED for result in (*self.looks, *self.found))
+        return any(
+            result.status is TrialStatus.UNMEASURED for result in (*self.looks, *self.numbered)
+        )
 
     @property
-    def told(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[Message, ...]:
         """In how many rotations profiles took turns so far, and which were cut short."""
         counts = {
             rotation_of(result).number: len(score.turns)
-            for result in self.found
+            for result in self.numbered
             if (score := _score_of(result)) is not None
         }
         programs = {
             program.id
-            for result in self.found
+            for result in self.numbered
             for program in rotation_of(result).spec.programs
             if not is_baseline(program.id)
         }
@@ -112,7 +114,7 @@ class Rotations:
                 turns=counts[rotation_of(result).number],
                 planned=len(rotation_of(result).spec.order),
             )
-            for result in self.found
+            for result in self.numbered
             if rotation_of(result).number in counts
             and result.outcome is not None
             and result.outcome.state is State.TIMEOUT
@@ -150,16 +152,16 @@ def _why_no_turns(result: TrialResult) -> Message | None:
 
 def rotations(plan: TuningPlan, history: History) -> Rotations:
     """Return the rotations of a sweep in a history, and what each says of its programs."""
-    own = [
+    trials = [
         result
         for result in history
         if result.trial.study == STUDY
         and result.trial.cell_digest == plan.cell.digest
         and result.trial.rotation is not None
     ]
-    looks = tuple(result for result in own if rotation_of(result).is_look)
-    turned = (result for result in own if not rotation_of(result).is_look)
-    found = tuple(sorted(turned, key=lambda each: rotation_of(each).number))
+    looks = tuple(result for result in trials if rotation_of(result).is_look)
+    turned = (result for result in trials if not rotation_of(result).is_look)
+    numbered = tuple(sorted(turned, key=lambda result: rotation_of(result).number))
     plain = [result for result in history if result.trial.rotation is None]
     results = list(plain)
     # the look runs the baseline alone: it is a job of that
@@ -168,10 +170,10 @@ def rotations(plan: TuningPlan, history: History) -> Rotations:
         for result in looks
     )
     base = next((score for result in looks if (score := usable(result))), None)
-    for result in found:
+    for result in numbered:
         if result.status.is_final:
             results += _programs(plan, result, results, base)
-    so_far = Rotations(looks=looks, found=found, results=tuple(results))
+    so_far = Rotations(looks=looks, numbered=numbered, results=tuple(results))
     return so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(plain))
 
 
@@ -181,11 +183,13 @@ def _programs(
     """Return what a rotation says of each of its programs; one that was edited since is another."""
     programs = [e for e in rotation_of(result).spec.programs if not is_baseline(e.id)]
     known = _known(plan, [program.id for program in programs], before)
-    ran = [each.trial.arm for each in before if each.rotation is not None]
+    ran = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
     return [
-        _as_job(result, plan.orders.trial(own, own.wave, position=ran.count(own.id)), base)
+        _as_job(
+            result, plan.orders.trial(profile, profile.wave, position=ran.count(profile.id)), base
+        )
         for program in programs
-        if (own := known.get(program.id)) and program.options == _options(plan, own)
+        if (profile := known.get(program.id)) and program.options == _options(plan, profile)
     ]
 
 
@@ -196,8 +200,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     """
     rotation, program = result.rotation or RotationResult(), job.arm
     # it begins when others of its rotation do, whatever was tried again
-    blamed = tuple(each for each in rotation.blamed if each.program == program)
-    found = TrialResult(
+    blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
+    job_result = TrialResult(
         trial=job,
         status=TrialStatus.UNMEASURED,
         reason=first([rotation.reason, result.reason]) or say("it had no turn that counts"),
@@ -206,20 +210,20 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
         rotation=RotationResult(blamed=blamed),
     )
     if (left_out := _left_out(rotation, program)) is not None:
-        return replace(found, status=TrialStatus.DROPPED, reason=left_out)
+        return replace(job_result, status=TrialStatus.DROPPED, reason=left_out)
     score = _score_of(result)
     change = score.of(program) if score is not None else None
     if score is None or change is None:
-        return found
+        return job_result
     # an equal text of a program is none that runs alike: the level at which LLVM optimises the
     # loops is in no line of it, and makes a step 2.2 times slower
-    own = replace(score, programs=(change,), turns=())
+    program_score = replace(score, programs=(change,), turns=())
     return replace(
-        found,
+        job_result,
         status=TrialStatus.MEASURED,
         reason=None,
         score=_job_score(score, change, base),
-        rotation=RotationResult(score=own, blamed=blamed),
+        rotation=RotationResult(score=program_score, blamed=blamed),
     )
 
 
@@ -262,15 +266,15 @@ def _known(
     plan: TuningPlan, names: Sequence[str], before: Sequence[TrialResult]
 ) -> Mapping[str, Profile]:
     """Return profiles by name: declared, asked for by a search, derived from what ran before."""
-    found = {each.id: each for each in plan.profiles}
+    profiles = {profile.id: profile for profile in plan.profiles}
     # what a search asked for is known by its name, whatever it would ask for today
     for name in names:
-        own = (search.find(name) for search in plan.searches)
-        if profile := next((each for each in own if each is not None), None):
-            found.setdefault(name, profile)
-    if not found.keys() >= set(names):
-        found |= Waves(plan, before, None).profiles
-    return {name: found[name] for name in names if name in found}
+        candidates = (search.find(name) for search in plan.searches)
+        if profile := next((candidate for candidate in candidates if candidate is not None), None):
+            profiles.setdefault(name, profile)
+    if not profiles.keys() >= set(names):
+        profiles |= Waves(plan, before, None).profiles
+    return {name: profiles[name] for name in names if name in profiles}
 
 
 def is_turned(plan: TuningPlan, trial: Trial) -> bool:
@@ -290,7 +294,7 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
     if so_far.look is None:
         return (next((result.trial for result in so_far.looks), look_of(plan)),)
     others = tuple(trial for trial in due if trial not in turned)
-    open_ones = tuple(result.trial for result in so_far.found if not result.status.is_final)
+    open_ones = tuple(result.trial for result in so_far.numbered if not result.status.is_final)
     return (*others, *(open_ones or (_next(plan, so_far, turned),)))
 
 
@@ -335,20 +339,23 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
         [trial for trial in turned if (trial.stage if trial.stage in waves else None) == stage]
         for stage in stages
     ]
-    own = next(group for group in groups if group)
-    least = min(trial.position for trial in own)
+    chosen = next(group for group in groups if group)
+    least = min(trial.position for trial in chosen)
     order = {profile.id: at for at, profile in enumerate(plan.profiles)}
     # in the order of the sweep file: what may abort can stand first
     profiles = sorted(
-        (trial.profile for trial in own if trial.position == least),
-        key=lambda each: order.get(each.id, len(order)),
+        (trial.profile for trial in chosen if trial.position == least),
+        key=lambda profile: order.get(profile.id, len(order)),
     )
     pace = None if so_far.look is None else pace_of([so_far.look])
-    number = max((rotation_of(result).number for result in so_far.found), default=0) + 1
+    number = max((rotation_of(result).number for result in so_far.numbered), default=0) + 1
     turns = plan.turns_by(pace)
     programs = (
-        *(RotatedProgram(id=each) for each in copies_of_baseline(COPIES)),
-        *(RotatedProgram(id=each.id, options=dict(_options(plan, each))) for each in profiles),
+        *(RotatedProgram(id=copy_id) for copy_id in copies_of_baseline(COPIES)),
+        *(
+            RotatedProgram(id=profile.id, options=dict(_options(plan, profile)))
+            for profile in profiles
+        ),
     )
     drawn = f"{plan.seed} {plan.orders.cell_digest} {number}"
     spec = RotationSpec(
@@ -376,7 +383,7 @@ def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Itera
 
 def to_come(plan: TuningPlan, so_far: Rotations) -> int:
     """Return how many rotations are likely still to come, the look and those that run included."""
-    over = sum(result.status.is_final for result in (*so_far.looks, *so_far.found))
+    over = sum(result.status.is_final for result in (*so_far.looks, *so_far.numbered))
     pace = None if so_far.look is None else pace_of([so_far.look])
     return max(plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over, 0)
 
@@ -391,20 +398,20 @@ def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobW
         turned: rotations, likewise.
     """
     steps = plan.cell.protocol.steps
-    found = JobWork(jobs=jobs, steps=jobs * steps)
+    total = JobWork(jobs=jobs, steps=jobs * steps)
     for trial in due:
         if trial.rotation is not None:
             programs = len(trial.rotation.spec.programs)
-            found += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
+            total += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
             turned -= 1
-    return found + rotations_work(plan, max(turned, 0))
+    return total + rotations_work(plan, max(turned, 0))
 
 
 def rotations_work(plan: TuningPlan, count: int) -> JobWork:
     """Return what so many rotations of all profiles that turn have to do."""
     programs = plan.turned + COPIES
-    each = plan.turns.steps(programs) + FIRST_STEPS
-    return JobWork(jobs=count, steps=count * each, compilations=count * programs)
+    steps = plan.turns.steps(programs) + FIRST_STEPS
+    return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
 
 
 def outline(plan: TuningPlan) -> tuple[Message, ...]:
@@ -414,7 +421,7 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
     if plan.why_none_rotates is not None:
         return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
     turns = plan.turns
-    own = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
+    turning = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
     rows = [
         *(
             say(
@@ -430,7 +437,7 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
             "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "
             "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
             "or so: {steps} steps. Ordinary jobs decide",
-            arms=(*own, *(search.wave for search in plan.searches)),
+            arms=(*turning, *(search.wave for search in plan.searches)),
             rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
             copies=COPIES,
             turn_steps=turns.turn_steps,
@@ -440,7 +447,7 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
     ]
     stays = {profile.id: plan.way_of(profile) for profile in plan.profiles}
     for why in dict.fromkeys(message for message in stays.values() if isinstance(message, Message)):
-        arms = [name for name, each in stays.items() if each == why]
+        arms = [name for name, way in stays.items() if way == why]
         rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
     with_, without = plan.works
     both = {"jobs": with_.jobs, "steps": with_.steps, "compilations": with_.compilations}

@@ -30,7 +30,7 @@ from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
     NoComparison,
-    ToldWinner,
+    WinnerFigures,
     compare,
 )
 from pytest_xlatune.studies import (
@@ -65,17 +65,17 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
     Of a rotation these are the attempts that the arm is blamed for.
     """
-    own = [result for result in trials if result.rotation is None]
+    jobs = [result for result in trials if result.rotation is None]
     blamed = [
         blame
-        for of in trials
-        for blame in (of.rotation.blamed if of.rotation else ())
+        for result in trials
+        for blame in (result.rotation.blamed if result.rotation else ())
         if blame.program == base.arm
     ]
     return replace(
         base,
-        retries=sum(max(len(result.job_ids) - 1, 0) for result in own) + len(blamed),
-        hangs=sum(finding.cls in HANGS for result in own for finding in result.findings)
+        retries=sum(max(len(result.job_ids) - 1, 0) for result in jobs) + len(blamed),
+        hangs=sum(finding.cls in HANGS for result in jobs for finding in result.findings)
         + sum(blame.cls in HANGS for blame in blamed),
     )
 
@@ -99,9 +99,11 @@ def values_of(results: Sequence[TrialResult]) -> list[float]:
 
 def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Fill in how well it is known that the settings of an arm were in effect, in every trial."""
-    own = [setting for trial in trials for setting in trial.own_settings]
-    open_ones = dict.fromkeys(setting.label for setting in own if not setting.is_proved)
-    weakest = max((setting.effect for setting in own), key=lambda each: each.rank, default=None)
+    settings = [setting for trial in trials for setting in trial.own_settings]
+    open_ones = dict.fromkeys(setting.label for setting in settings if not setting.is_proved)
+    weakest = max(
+        (setting.effect for setting in settings), key=lambda effect: effect.rank, default=None
+    )
     return replace(base, effect=weakest, unproved=tuple(open_ones))
 
 
@@ -163,15 +165,15 @@ def at_level(base: Verdict, level: float) -> Verdict:
     return replace(base, tgs=tgs, step_s=base.step_s and base.step_s * base.tgs / tgs)
 
 
-def level_kind(found: Verdict) -> VerdictKind:
+def level_kind(verdict: Verdict) -> VerdictKind:
     """Return the kind of an arm that is not accused: EQUIVALENT where its interval shows that.
 
     Else it is SCREENED, whatever its word: it was looked at and is not low, and that is all. No
     suspicion was left that its trials could not decide, so it is not INCONCLUSIVE.
     """
-    if found.n < MIN_TRIALS or found.ci95 is None:
+    if verdict.n < MIN_TRIALS or verdict.ci95 is None:
         return VerdictKind.SCREENED
-    is_inside = found.ci95[0] > -EQUIVALENCE and found.ci95[1] < EQUIVALENCE
+    is_inside = verdict.ci95[0] > -EQUIVALENCE and verdict.ci95[1] < EQUIVALENCE
     return VerdictKind.EQUIVALENT if is_inside else VerdictKind.SCREENED
 
 
@@ -185,25 +187,25 @@ def compared(
 
 
 def with_comparison(
-    base: Verdict, found: Comparison, *, kind: VerdictKind, reasons: Sequence[Message]
+    base: Verdict, comparison: Comparison, *, kind: VerdictKind, reasons: Sequence[Message]
 ) -> Verdict:
     """Return a verdict with the figures of a comparison, as relative changes."""
     return replace(
-        changed(base, found.estimate, found.ci95),
+        changed(base, comparison.estimate, comparison.ci95),
         kind=kind,
-        n=found.n,
-        mde80=relative(found.mde80),
-        method=found.method,
+        n=comparison.n,
+        mde80=relative(comparison.mde80),
+        method=comparison.method,
         reasons=tuple(reasons),
     )
 
 
-def as_winner(base: Verdict, told: ToldWinner) -> Verdict:
+def as_winner(base: Verdict, figures: WinnerFigures) -> Verdict:
     """Return a verdict with the figures that are told of a winner, as relative changes."""
-    low, high = map(relative, told.ci95)
-    if told.likely is None:
+    low, high = map(relative, figures.ci95)
+    if figures.likely is None:
         return replace(base, ci95=(low, high))
-    mean, least, most = map(relative, told.likely)
+    mean, least, most = map(relative, figures.likely)
     return replace(base, ci95=(low, high), likely=(mean, least, most))
 
 
@@ -262,14 +264,14 @@ def told(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
 
 def best(decision: Decision) -> Answer:
     """Return the arm that is recommended as an answer; YES without an arm: none is."""
-    found = decision.conclusion.winner
-    return named(found.arm if found else "", decision.arms)
+    winner = decision.conclusion.winner
+    return named(winner.arm if winner else "", decision.arms)
 
 
 def named(arm: str, arms: Sequence[Arm]) -> Answer:
     """Return the arm of a name as an answer; YES without an arm: there is none."""
-    found = next((each for each in arms if each.id == arm), None)
-    return Answer(state=Answered.YES, arm=found)
+    match = next((candidate for candidate in arms if candidate.id == arm), None)
+    return Answer(state=Answered.YES, arm=match)
 
 
 class OneCell(Study, frozen=True, kw_only=True):

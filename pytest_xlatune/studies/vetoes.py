@@ -39,9 +39,9 @@ _SURVIVORS_N = 3
 
 def of_history(past: Past) -> tuple[Message, ...]:
     """Return which trials of a history are not compared, or no longer decided, and why."""
-    found = []
+    notes = []
     if past.epochs > 1:
-        found.append(
+        notes.append(
             say(
                 "the nodes or the software on them changed: {epochs} epochs, and trials of two "
                 "epochs are not compared",
@@ -49,17 +49,17 @@ def of_history(past: Past) -> tuple[Message, ...]:
             )
         )
     if past.undeclared:
-        found.append(say("no longer declared, ignored: {arms}", arms=sorted(past.undeclared)))
+        notes.append(say("no longer declared, ignored: {arms}", arms=sorted(past.undeclared)))
     if past.changed:
-        found.append(say(SETTINGS_CHANGED, arms=sorted(past.changed)))
+        notes.append(say(SETTINGS_CHANGED, arms=sorted(past.changed)))
     if past.foreign:
-        found.append(
+        notes.append(
             say(
                 "{trials} trials of another cell, protocol or study were ignored",
                 trials=past.foreign,
             )
         )
-    return tuple(found)
+    return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Veto:
     why: Message
     can_run: bool = True
 
-    def of(self, base: Verdict) -> Verdict:
+    def verdict_on(self, base: Verdict) -> Verdict:
         """Return the verdict on the arm: INVALID, why in front of what was known of it."""
         return replace(
             base,
@@ -92,15 +92,15 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
         arm: its id.
         tolerance: relative distance of its loss from the reference's that makes it another.
     """
-    own = (*past.screens_of(arm), *past.confirms_of(arm))
-    for result in own:
+    trials = (*past.screens_of(arm), *past.confirms_of(arm))
+    for result in trials:
         if result.status is TrialStatus.DROPPED:
             return Veto(why=result.reason or CANNOT_RUN, can_run=False)
     expected = past.reference_loss
     if expected is None:
         return None
     others, began = past.reference_losses
-    losses = losses_of(own)
+    losses = losses_of(trials)
     why = first(
         different_loss(loss, expected, tolerance=tolerance, others=others, first=began)
         for loss in losses
@@ -110,8 +110,8 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
 
 def of_arms(past: Past, arms: Iterable[str], *, tolerance: float) -> Mapping[str, Veto]:
     """Return the arms that are out, and why."""
-    found = ((arm, of_arm(past, arm, tolerance=tolerance)) for arm in arms)
-    return {arm: taken for arm, taken in found if taken is not None}
+    vetoes = ((arm, of_arm(past, arm, tolerance=tolerance)) for arm in arms)
+    return {arm: taken for arm, taken in vetoes if taken is not None}
 
 
 def of_effect(base: Verdict) -> Message | None:
@@ -155,20 +155,20 @@ def survivor_veto(
     """
     # a +4 % profile that hung in half of its runs was FASTER in 205 of 300 sweeps, and losing its
     # slow runs alone made one FASTER that gains nothing
-    own, beside = lost_runs(trials), lost_runs(references)
-    if own is None:
+    lost, reference_lost = lost_runs(trials), lost_runs(references)
+    if lost is None:
         return None
     over = sum(result.status.is_final for result in references)
-    p = straggler_p(own.lost, own.runs, beside.lost if beside else 0, over)
-    left = own.runs - own.lost
+    p = straggler_p(lost.lost, lost.runs, reference_lost.lost if reference_lost else 0, over)
+    left = lost.runs - lost.lost
     if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
         return None
     return coded(
         MessageCode.SURVIVORS,
         "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
         "the fast ones",
-        runs=own.told,
-        baselines_lost=beside.lost if beside else 0,
+        runs=lost.told,
+        baselines_lost=reference_lost.lost if reference_lost else 0,
         baselines=over,
     )
 

@@ -63,14 +63,14 @@ class FilledWave:
         is_open: whether more could come.
         is_begun: whether those that there are run before more can come.
         awaits_evidence: whether an evidence run has to say so.
-        told: how, and what was passed over.
+        messages: how, and what was passed over.
     """
 
     profiles: tuple[Profile, ...]
     is_open: bool = False
     is_begun: bool = False
     awaits_evidence: bool = False
-    told: tuple[Message, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 class Waves:
@@ -85,10 +85,10 @@ class Waves:
         repeats: profile -> what has the same effective settings.
         queues: the queue of each wave in the order they run.
         opens: waves that this run asks for and whose slots cannot be filled yet, in order.
-        begun: those of them of which a part runs first.
+        partly_open: those of them of which a part runs first.
         unfilled: how many slots of them are not filled.
         evidence: the run of the baseline that they wait for; None where they wait for none.
-        told: how slots were filled, what was passed over and why.
+        messages: how slots were filled, what was passed over and why.
     """
 
     def __init__(self, sweep: TuningPlan, history: History, slots: Slots | None) -> None:
@@ -96,37 +96,37 @@ class Waves:
         self.history = history
         self.slots: dict[str, Profile] = {}
         self.opens: list[str] = []
-        self.begun: set[str] = set()
+        self.partly_open: set[str] = set()
         self.unfilled = 0
         self.evidence: Trial | None = None
-        self.told: list[Message] = []
+        self.messages: list[Message] = []
         self._all = list(sweep.profiles)  # those that are known so far
         waits: list[str] = []
         for rule in sweep.rules:
             is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
-            found = self._filled(rule, is_waiting=is_waiting)
-            named = zip(sweep.places[rule], found.profiles, strict=False)
+            filled = self._filled(rule, is_waiting=is_waiting)
+            named = zip(sweep.places[rule], filled.profiles, strict=False)
             self.slots |= {slot.name: profile for slot, profile in named}
-            self._all += found.profiles
-            self.told += found.told
-            waits += [rule.wave] * found.is_open
-            if found.is_open and self._asks_for(rule):
+            self._all += filled.profiles
+            self.messages += filled.messages
+            waits += [rule.wave] * filled.is_open
+            if filled.is_open and self._asks_for(rule):
                 self.opens.append(rule.wave)
-                self.begun |= {rule.wave} if found.is_begun else set()
-                self.unfilled += rule.slots - (len(found.profiles) if found.is_begun else 0)
-                if found.awaits_evidence:
+                self.partly_open |= {rule.wave} if filled.is_begun else set()
+                self.unfilled += rule.slots - (len(filled.profiles) if filled.is_begun else 0)
+                if filled.awaits_evidence:
                     self.evidence = sweep.evidence_trial
         self.profiles = {profile.id: profile for profile in self._all}
         self.candidates = self._candidates()
         is_declared = not sweep.rules
         self.repeats = sweep.declared_aliases if is_declared else sweep.effective.repeats(self._all)
-        own = sweep.declared_queues if is_declared else sweep.queues(self._all)
-        self.queues = tuple(map(self._unranked, own))
+        queues = sweep.declared_queues if is_declared else sweep.queues(self._all)
+        self.queues = tuple(map(self._unranked, queues))
         if slots is not None:
             self.queues = slots.dealt(self.queues, at_most=sweep.screen_slots)
 
     @cached_property
-    def _told(self) -> frozenset[str]:
+    def _settled(self) -> frozenset[str]:
         """The profiles that no further rotation ranks: jobs did, or the first one left them out."""
         return frozenset(
             result.trial.arm
@@ -145,7 +145,9 @@ class Waves:
         kept = (
             trial
             for trial in queue.trials
-            if trial.is_baseline or not trial.position or not (is_once or trial.arm in self._told)
+            if trial.is_baseline
+            or not trial.position
+            or not (is_once or trial.arm in self._settled)
         )
         return dataclasses.replace(queue, trials=tuple(kept))
 
@@ -164,18 +166,18 @@ class Waves:
         """The queues that can be planned now: those before the first wave that is still open."""
         for at, segment in enumerate(self.queues):
             if segment.wave in self.opens:
-                return self.queues[: at + (segment.wave in self.begun)]
+                return self.queues[: at + (segment.wave in self.partly_open)]
         return self.queues
 
     @property
     def selected(self) -> tuple[Segment, ...]:
         """Those of the selected waves; of the first wave where none is selected."""
-        found = tuple(
+        segments = tuple(
             segment
             for segment in self.plannable
             if any(trial.arm in self.candidates for trial in segment.trials)
         )
-        return found or (() if self.opens else self.queues[:1])
+        return segments or (() if self.opens else self.queues[:1])
 
     def is_asked(self, trial: Trial) -> bool:
         """Whether this run is about a trial: the baselines of a wave go with any of it."""
@@ -242,7 +244,7 @@ class Waves:
         """
         key, critic = self.sweep.effective.key, self._critic()
         ids = {profile.id for profile in self._all}
-        seen = {key(each): each.id for each in (BASELINE, *self._all, *kept.values())}
+        seen = {key(profile): profile.id for profile in (BASELINE, *self._all, *kept.values())}
         given: dict[str, Profile] = {}
         refused: dict[str, Message] = {}
         free = slots - len(kept)
@@ -280,8 +282,8 @@ class Waves:
         order = rule.made(rule.able(leaders, pool=pool), pool=pool)
         given, refused = self._given(order, kept, slots=rule.slots)
         # a profile that was measured and leads no longer comes last
-        own = given | {name: kept[name] for name in kept if name not in given}
-        return FilledWave(profiles=tuple(own.values()), told=left_out(rule.wave, refused))
+        ordered = given | {name: kept[name] for name in kept if name not in given}
+        return FilledWave(profiles=tuple(ordered.values()), messages=left_out(rule.wave, refused))
 
     def _chosen(self, rule: Singles, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that have a slot, in their order."""
@@ -294,22 +296,22 @@ class Waves:
             and candidate.profile.same_as(planned[name].trial.profile)
         }
         if rule.evidence and evidence is None and len(kept) < rule.slots:
-            own = tuple(kept.values())
-            return FilledWave(profiles=own, is_open=True, awaits_evidence=True)
+            running = tuple(kept.values())
+            return FilledWave(profiles=running, is_open=True, awaits_evidence=True)
         noted = (
-            _noted(candidate, number=number, of=len(order))
+            _noted(candidate, number=number, count=len(order))
             for number, candidate in enumerate(order, start=1)
         )
         given, refused = self._given(noted, kept, slots=rule.slots, is_named=True)
-        told = choices(rule, order, evidence=evidence, chosen=given, refused=refused)
-        return FilledWave(profiles=tuple(given.values()), told=told)
+        messages = choices(rule, order, evidence=evidence, chosen=given, refused=refused)
+        return FilledWave(profiles=tuple(given.values()), messages=messages)
 
     def _searched(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that were measured, by rounds, and those of the next."""
         kept = tuple(
-            found
+            candidate
             for name, result in planned.items()
-            if (found := rule.find(name)) and found.same_as(result.trial.profile)
+            if (candidate := rule.find(name)) and candidate.same_as(result.trial.profile)
         )[: rule.slots]
         if any(not planned[profile.id].status.is_final for profile in kept):
             is_open = len(kept) < rule.slots
@@ -318,9 +320,9 @@ class Waves:
         known = {profile.id: profile for profile in kept}
         order = itertools.chain(kept, self._asked(rule, kept, planned, most=most))
         given, refused = self._given(order, known, slots=len(kept) + most)
-        own = tuple(given.values())
-        is_open = len(own) == len(kept) + most and len(own) < rule.slots
-        said = say(
+        profiles = tuple(given.values())
+        is_open = len(profiles) == len(kept) + most and len(profiles) < rule.slots
+        progress = say(
             "{wave}: the search measured {tried} of {points} candidates; the best of them "
             "go on to fresh blocks of ordinary jobs, which alone decide",
             wave=rule.wave,
@@ -328,10 +330,10 @@ class Waves:
             points=rule.points,
         )
         return FilledWave(
-            profiles=own,
+            profiles=profiles,
             is_open=is_open,
             is_begun=is_open,
-            told=(*([said] if kept else ()), *left_out(rule.wave, refused)),
+            messages=(*([progress] if kept else ()), *left_out(rule.wave, refused)),
         )
 
     def _asked(
@@ -345,26 +347,30 @@ class Waves:
         """Yield the candidates of the next round, and more while some have no place in it."""
         scores = self._scores_of(rule, kept)
         dropped = [e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED]
-        without = {rule.names[profile.id] for profile in kept} | rule.beside(dropped, scores)
+        without = {rule.names[profile.id] for profile in kept} | rule.holding_dropped(
+            dropped, scores
+        )
         drawn = f"{self.sweep.seed} {rule.wave}"
-        while found := rule.asked(scores, without=without, count=most, rng_seed=drawn):
-            for profile in found:
+        while candidates := rule.asked(scores, without=without, count=most, rng_seed=drawn):
+            for profile in candidates:
                 without.add(rule.names[profile.id])
                 yield profile
 
     def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
         """Return what the screen says of the candidates of a search that were measured."""
-        own = [result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)]
-        if not own or not kept:
+        results = [
+            result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)
+        ]
+        if not results or not kept:
             return {}
         declared = {profile.id: profile for profile in (*self._before(rule), *kept)}
         every = self.sweep.queues(tuple(declared.values()), until=rule.wave)
         queues = [segment for segment in every if segment.has_profiles]
-        standings = self._ranked(self.sweep.read(own, declared), queues).standings
+        standings = self._ranked(self.sweep.read(results, declared), queues).standings
         return {
-            rule.names[profile.id]: round(standing.estimate, 9)
+            rule.names[profile.id]: round(screened.estimate, 9)
             for profile in kept
-            if (standing := standings.get(profile.id)) and math.isfinite(standing.estimate)
+            if (screened := standings.get(profile.id)) and math.isfinite(screened.estimate)
         }
 
     def _planned(self, rule: Rule) -> dict[str, TrialResult]:
@@ -407,8 +413,8 @@ class Waves:
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return what led the waves before, best first; None while they are not over."""
         sweep = self.sweep
-        own = [result for result in self.history if _is_before(rule.wave, result.trial)]
-        past = sweep.read(own, {profile.id: profile for profile in pool})
+        results = [result for result in self.history if _is_before(rule.wave, result.trial)]
+        past = sweep.read(results, {profile.id: profile for profile in pool})
         every = map(self._unranked, sweep.queues(self._all, before=rule.wave))
         queues = [segment for segment in every if segment.has_profiles]
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
@@ -420,15 +426,15 @@ class Waves:
         repeats = sweep.effective.repeats(pool)
         level = ranked.level
         leaders = [
-            Leader(profile=profile, estimate=standing.estimate)
+            Leader(profile=profile, estimate=screened.estimate)
             for profile in pool
-            if (standing := ranked.standings.get(profile.id)) is not None
-            and math.isfinite(standing.estimate)
-            and standing.estimate - level > LEAD * sigma * math.sqrt(standing.variance)
+            if (screened := ranked.standings.get(profile.id)) is not None
+            and math.isfinite(screened.estimate)
+            and screened.estimate - level > LEAD * sigma * math.sqrt(screened.variance)
             and profile.id not in repeats
             and of_arm(past, profile.id, tolerance=sweep.loss_tolerance) is None
         ]
-        return tuple(sorted(leaders, key=lambda each: -each.estimate))
+        return tuple(sorted(leaders, key=lambda leader: -leader.estimate))
 
 
 def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
@@ -444,23 +450,23 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
         history: with the evidence trials among it.
         run: the evidence run of the cell as deployed.
     """
-    own = [
+    runs = [
         result
         for result in history
         if isinstance(result, EvidenceResult)
         and result.trial.is_baseline
         and result.trial.cell_digest == run.cell_digest
     ]
-    read = [result for result in own if result.is_read]
-    told = [result for result in read if result.shares is not None]
+    read = [result for result in runs if result.is_read]
+    with_shares = [result for result in read if result.shares is not None]
     lost = [
         result
-        for result in own
+        for result in runs
         if result.trial.id == run.id
         and result.status.is_final
         and result.status is not TrialStatus.MEASURED
     ]
-    return next(reversed([*lost, *read, *told]), None)
+    return next(reversed([*lost, *read, *with_shares]), None)
 
 
 def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
@@ -469,11 +475,11 @@ def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
     return None if shares is None else shares.kinds
 
 
-def _noted(placed: Placed, *, number: int, of: int) -> Profile:
+def _noted(placed: Placed, *, number: int, count: int) -> Profile:
     """Return a candidate with its place; without evidence as it was declared."""
     if placed.why is None:
         return placed.profile
     place = say(
-        "number {number} of {of} by the evidence ({why})", number=number, of=of, why=placed.why
+        "number {number} of {of} by the evidence ({why})", number=number, of=count, why=placed.why
     )
     return replace(placed.profile, origin=place)

@@ -41,7 +41,7 @@ from pytest_xlatune.report.document import Document, literal
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell, OtherCell
 from pytest_xlatune.report.study_documents import command_of
-from pytest_xlatune.studies import Aim, Study, whole
+from pytest_xlatune.studies import Aim, Study, all_selected
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
@@ -352,7 +352,7 @@ def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened
         # a study of the cell itself has the document only where no other study ran
         asked = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
         last = (asked or opened)[-1]
-        return last, whole(study_of(last.study, last.declared))
+        return last, all_selected(study_of(last.study, last.declared))
     except LedgerError as error:
         raise LedgerError(f"{path}: {error}") from None
 

@@ -161,13 +161,13 @@ def test_the_noise_of_everything_else_is_that_of_a_fit_without_the_arm() -> None
             if s.arm == "a"
         ]
         of_one = np.var(differences, ddof=1) / 1.5
-        assert found.own == pytest.approx(np.var(differences, ddof=1) / len(differences))
+        assert found.own_variance == pytest.approx(np.var(differences, ddof=1) / len(differences))
         assert found.excess == pytest.approx(of_one / rest.sigma**2, rel=1e-6)
 
 
 def test_one_arm_beside_single_baselines_has_nothing_to_be_noisier_than() -> None:
     assert fitted(blocks(arms={"a": 0.0}, baselines=1)).arms["a"].excess is None
-    assert fitted(blocks(arms={"a": 0.0, "b": 0.0}, n=2)).arms["a"].own is None
+    assert fitted(blocks(arms={"a": 0.0, "b": 0.0}, n=2)).arms["a"].own_variance is None
 
 
 def test_winners_step_down_and_the_bound_stays_that_of_all() -> None:
@@ -459,19 +459,19 @@ def test_many_jobs_beside_a_few_baselines_tell_the_slope() -> None:
     baselines = [(0.0, 7.006), (14.0, 7.0), (28.0, 7.003)]
     jobs = [(float(at), 6.99 + 0.0004 * at + 0.004 * (-1) ** at) for at in range(1, 28)]
     (alone,) = fit_lines([baselines])
-    (line,) = fit_lines([baselines], beside=[jobs])
+    (line,) = fit_lines([baselines], others=[jobs])
     assert alone.slope < 0
     assert line.slope == pytest.approx(0.0003, abs=0.0001)
     assert line.leverage(28.0) < alone.leverage(28.0)
     assert (line.squares, line.df) == (alone.squares, alone.df), "the noise is the baselines' own"
     fast = [(at, value + 0.05 * (at > 24)) for at, value in jobs]
-    (robust,) = fit_lines([baselines], beside=[fast])
+    (robust,) = fit_lines([baselines], others=[fast])
     assert robust.slope == pytest.approx(line.slope, abs=0.0003)
     # two waves of other settings, each with a level of its own, are no drift
     waves = [jobs[:13], [(at, value + 0.05) for at, value in jobs[13:]]]
-    (apart,) = fit_lines([baselines], beside=waves)
+    (apart,) = fit_lines([baselines], others=waves)
     assert apart.slope == pytest.approx(line.slope, abs=0.0002)
-    assert fit_lines([baselines], beside=[jobs[:9]]) == (alone,), "nine jobs are too few"
+    assert fit_lines([baselines], others=[jobs[:9]]) == (alone,), "nine jobs are too few"
 
 
 def _harmed(share: float, harm: Sequence[float]) -> list[tuple[float, float]]:
@@ -490,7 +490,7 @@ def _harmed(share: float, harm: Sequence[float]) -> list[tuple[float, float]]:
 def test_jobs_that_do_harm_do_not_bend_the_line(share: float, harm: list[float]) -> None:
     """Twelve of 25 flags that cost 3 to 30 % once made a good one look like any other."""
     baselines = [(0.0, 7.0), (13.0, 7.0039), (26.0, 7.0078)]
-    (line,) = fit_lines([baselines], beside=[_harmed(share, harm)])
+    (line,) = fit_lines([baselines], others=[_harmed(share, harm)])
     assert line.slope == pytest.approx(0.0003, abs=0.00015)
 
 

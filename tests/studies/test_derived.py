@@ -16,7 +16,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import Ask, Question, whole
+from pytest_xlatune.studies import Ask, Question, all_selected
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import measured, noise
@@ -269,7 +269,7 @@ def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
     assert of_wave(run(some, cluster()), "wave3") == set()
     every = study(selected=frozenset(each.id for each in SINGLES))
-    assert whole(every) == study(), "it has no slots, and is not the whole"
+    assert all_selected(every) == study(), "it has no slots, and is not the whole"
 
 
 @pytest.mark.parametrize(

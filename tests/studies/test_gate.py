@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.claims import no_regression
-from pytest_xlatune.studies import whole
+from pytest_xlatune.studies import all_selected
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -289,7 +289,7 @@ def test_a_declared_study_is_read_back(
     study: GateStudy | CalibrationStudy | TuningStudy,
 ) -> None:
     assert study_of(study.name, study.to_json()) == study
-    assert whole(study) == study
+    assert all_selected(study) == study
     with pytest.raises(LedgerError, match="another version"):
         study_of("phase-of-the-moon", study.to_json())
 

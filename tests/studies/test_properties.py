@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import whole
+from pytest_xlatune.studies import all_selected
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.answers import drive
 from tests.helpers.examples import tried
@@ -185,12 +185,12 @@ def test_a_selection_is_a_filter(seed: int, chosen: set[str]) -> None:
 def test_who_selects_all_asks_for_the_whole_sweep(seed: int, truth: list[float], cut: int) -> None:
     done, all_of_it = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
     every = study(seed=seed, selected=frozenset(NAMES))
-    assert whole(every) == whole(all_of_it) == all_of_it
+    assert all_selected(every) == all_selected(all_of_it) == all_of_it
     assert every.decide(done).due == all_of_it.decide(done).due
     assert every.decide(done).conclusion == all_of_it.decide(done).conclusion
     for other in ({"selected": frozenset(NAMES[1:])}, {"confirm": False}):
         part = study(seed=seed, **{"selected": frozenset(NAMES)} | other)
-        assert whole(part) == all_of_it
+        assert all_selected(part) == all_of_it
 
 
 @FEW

@@ -59,7 +59,7 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
         BASELINE.id,
         "ag-1g",
     }
-    assert sentence(sweep.swept([evidence()]).arms.told[-1]) == (
+    assert sentence(sweep.swept([evidence()]).arms.messages[-1]) == (
         f"wave2: left out: rs-1g (--{RS}={GIB} does nothing to this program: it has no "
         "reduce-scatter)"
     )
@@ -81,7 +81,7 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
     assert sweep.swept(done).arms.slots["stack-1"].id == "ag-1g+channels"
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
     assert not sweep.swept([*done, gathers]).arms.slots
-    (said,) = sweep.swept([*done, gathers]).arms.told
+    (said,) = sweep.swept([*done, gathers]).arms.messages
     assert sentence(said).startswith(
         "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
     )

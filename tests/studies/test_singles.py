@@ -169,7 +169,7 @@ def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
 def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
     assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.decide(()).due}
-    (first, _) = ahead.swept(()).arms.told
+    (first, _) = ahead.swept(()).arms.messages
     assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 

@@ -15,8 +15,8 @@ from pytest_xlatune.stats.design import t_quantile
 
 MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
 LEAST_REPEATS = 2
-LEAST_LOSS = math.log1p(-0.01)  # of an accusation
-ALPHA = 0.005  # one-sided, of an accusation
+LEAST_LOSS = math.log1p(-0.01)  # the smallest loss that is an accusation
+ALPHA = 0.005  # error rate of an accusation, one-sided
 # the standard error of a mean without the least and the greatest of so many normal values, in units
 # of the plain mean's (from order statistics; 4 million draws each)
 TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
@@ -34,10 +34,12 @@ class Slower:
     """How much slower fresh runs are than those beside them, as a log ratio.
 
     Attributes:
-        estimate: the mean of the differences, of three or more without the least and the greatest.
-        error: its standard error.
+        estimate: the mean of the differences; of three or more the least and the greatest are left
+            out.
+        error: the standard error of the estimate.
         df: degrees of freedom of the pooled noise.
-        bound: which it exceeds with probability `ALPHA`, shared by all that were looked at.
+        bound: the value that it exceeds with probability `ALPHA`, which all that were looked at
+            share.
         n: how many fresh runs there are, each with one beside it.
         rest: the second greatest loss: one bad run alone cannot make it.
     """
@@ -84,8 +86,8 @@ def slower(
     Args:
         differences: log ratio of each run to the run beside it.
         others: groups of log scores that tell the noise too.
-        family: how many were looked at, which share the error.
-        jobs: whose variance a difference has: two, of a run and another beside it.
+        family: how many were looked at: they share the error rate.
+        jobs: how many jobs' variance a difference has: two, where one run stands beside another.
     """
     n = len(differences)
     if n < LEAST_REPEATS:

@@ -326,7 +326,7 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         raise ValueError("a group without values has no centre")
 
     def distances(values: Sequence[Sequence[float]]) -> list[float]:
-        """Return them but for one of each group, which lies at its centre."""
+        """Return the distances to the centres, without one of each group: it lies at its centre."""
         distances_off = [
             abs(x - at) for group, at in zip(values, centres, strict=True) for x in group
         ]

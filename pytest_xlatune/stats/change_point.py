@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DF = 5.0  # of the errors
+DF = 5.0  # degrees of freedom of the errors
 SIZES = 19  # from 1 % to 10 %, or to what the ends say
 _LEVELS = 9
 _LEVEL_SIGMAS = 2.5
@@ -28,7 +28,7 @@ class Posterior:
 
     Attributes:
         positions: places in the sequence that may be it, ascending.
-        mass: of each, sum 1.
+        mass: the probability of each position; they sum to 1.
     """
 
     positions: tuple[int, ...]

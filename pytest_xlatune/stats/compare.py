@@ -212,7 +212,7 @@ class WinnerFigures:
     """The figures that are told of an arm that won, as log ratios.
 
     Attributes:
-        ci95: its interval, the selection taken into account; it never reaches below 0.
+        ci95: its interval, which takes the selection into account and never reaches below 0.
         likely: its change as it is likely to be, and the ends of a 95 % interval of that; None of a
             change that is too large for small effects to be expected.
     """
@@ -230,8 +230,7 @@ def winner_figures(
     5 %: a plain interval holds the truth of the best winner in 79 to 92 % of sweeps whose effects
     are weak, this one in 97 % (`benchmarks/winner_figure.py`), and it is shorter than the one that
     conditions on having passed the critical value. That nothing below 0 is in it is what FASTER
-    says. The likely
-    change is the mean of a normal posterior, effects being N(0, 1 %) before.
+    says. The likely change is the mean of a normal posterior, effects being N(0, 1 %) before.
     """
     error, effect = standard_error(comparison), fit.arms[arm]
     above = t_quantile(0.95, comparison.df)

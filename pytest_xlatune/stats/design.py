@@ -97,7 +97,7 @@ def _weights(log_density: NDArray[np.float64]) -> NDArray[np.float64]:
 SWEEP_ALPHA = 0.05
 MIN_DF = 3
 MAX_BLOCKS = 6
-MOST_BLOCKS = 20  # of a large budget
+MOST_BLOCKS = 20  # blocks that a large budget may have
 _USUAL_BUDGET = 65  # jobs up to which few profiles are not measured more often than need be
 
 MIN_BLOCKS = 3
@@ -118,7 +118,7 @@ class SweepLayout:
     most: int = MAX_BLOCKS  # blocks
 
     def for_profiles(self, profiles: int, *, slots: int = 1) -> SweepLayout:
-        """Return it for so many profiles: no block has more arms than there are.
+        """Return this layout for so many profiles: no block has more arms than there are profiles.
 
         On several node slots as many blocks begin at once, and none of them waits for a cut.
         """
@@ -180,11 +180,11 @@ _QUIET_LAYOUTS = (
 class Plan:
     """The layout of a sweep."""
 
-    profiles: int  # to screen
+    profiles: int  # profiles to screen
     screen_baselines: int  # baselines spread through the queues of the screen
     widths: tuple[int, ...]  # arms of each block in turn; the first are all finalists
     block_baselines: int  # baselines in each block
-    jobs: int  # of the whole sweep
+    jobs: int  # jobs of the whole sweep
     again: int = 0  # the best of the screen that run a second time before the blocks
     rotations: int = 0  # jobs in which profiles take turns, to be ranked; the look is one
 
@@ -272,15 +272,16 @@ def plan(
     """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
 
     Args:
-        profiles: to rank.
-        budget: jobs of the whole sweep.
-        screen_baselines: where they are fixed already; 0 leaves them to the layout.
+        profiles: how many there are to rank.
+        budget: how many jobs the whole sweep may take.
+        screen_baselines: the baselines of the screen where they are fixed already; 0 leaves them to
+            the layout.
         waves: number of waves of the screen; each has a baseline of its own.
-        sigma: job noise, where it is known; None is usual.
+        sigma: the job noise where it is known; None is the usual one.
         slots: node slots that run side by side; the screen has a baseline on nearly each.
         may_repeat: whether the best of the screen may run a second time.
         turned: how many of the profiles rotations rank; the others run once.
-        rotations: jobs of that.
+        rotations: how many jobs those rotations take.
     """
     if turned:
         alone = profiles - turned
@@ -494,9 +495,9 @@ def selected80(
     Args:
         profiles: number of profiles of the screen, each measured once.
         widths: arms of each block in turn.
-        block_baselines: in each block.
+        block_baselines: baselines in each block.
         alpha: the error rate of the confirmation.
-        again: of the best of the screen that are measured a second time before the first block.
+        again: how many of the best of the screen are measured a second time before the first block.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
     contrast_variance = 1 + 1 / block_baselines

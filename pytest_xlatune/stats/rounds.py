@@ -55,7 +55,7 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
     Args:
         programs: how many there are, the copies included.
         copies: how many of them, from index 0 on, are the baseline.
-        rounds: to draw.
+        rounds: how many to draw.
         rng_seed: the same one draws the same order on every machine.
 
     Raises:
@@ -159,7 +159,7 @@ def turns_of(
     Args:
         whose: (program, id of the first step, steps) of each turn, in order.
         steps: all that the log tells, of one start of the trainer; others are passed over.
-        programs: turns of a round.
+        programs: how many programs take a turn in a round.
         skipped: steps at the beginning of each turn that do not count.
         left_out: ids of steps during which something else happened: a checkpoint, an evaluation.
     """
@@ -199,12 +199,12 @@ def turns_of(
     return tuple(measured)
 
 
-_LEAST_STEPS = 2  # of a turn
-_STALLED = 0.2  # of a step's time
+_LEAST_STEPS = 2  # steps without which a turn does not count
+_STALLED = 0.2  # share of the usual time by which a stalled step is off
 _RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
 _HUBER = 1.345  # as in `stats/blocks.py`
-_WEIGHED = 4  # times
-_TINY = 1e-12  # of a log
+_WEIGHED = 4  # how often the weights are worked out
+_TINY = 1e-12  # a distance of logs that is not divided by
 
 
 def fit_turns(

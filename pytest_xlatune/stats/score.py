@@ -1,6 +1,7 @@
 """Steps of one job to its score: the logarithm of tokens over time in steady state.
 
-Where the protocol scores another figure, of that: it has one window, the declared one.
+Where the protocol scores another figure the logarithm is of that; it has one window, the declared
+one.
 
 The job is the experimental unit: what happens in here shapes one number and is no evidence of
 anything else. This module must not know of profiles, of other jobs or of logs.

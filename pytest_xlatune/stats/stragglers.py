@@ -27,7 +27,7 @@ WINDOW = 16  # steps
 WINDOWS = 2
 LEAST_RANKS = 4
 LEAST = 0.02  # so much slower than the median rank, 0.02 is 2 %
-ALPHA = 0.005  # of one window, over all ranks
+ALPHA = 0.005  # error rate of one window, over all ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Straggler:
     """A rank that takes longer.
 
     Attributes:
-        rank: which.
-        slower: than the median rank, in the last two windows; 0.05 is 5 %.
+        rank: its number.
+        slower: how much slower it was than the median rank in the last two windows; 0.05 is 5 %.
     """
 
     rank: int

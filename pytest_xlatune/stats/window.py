@@ -63,7 +63,7 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
     for three steps in a row. None with fewer than twelve usable jobs, or where it never levels.
 
     Args:
-        jobs: the steps of each, in ascending order.
+        jobs: the steps of each job, in ascending order.
     """
     curves = [_curve(job) for job in jobs if len(job) >= TAIL]
     if len(curves) < MIN_JOBS:

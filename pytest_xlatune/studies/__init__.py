@@ -79,10 +79,10 @@ class Question(Record, frozen=True, kw_only=True):
     """A question to a study.
 
     Attributes:
-        about: what.
-        name: of an arm, or of a slot.
-        wave: where the arm or slot stands; "" is anywhere.
-        number: of a ranked arm, from 0.
+        about: what is asked.
+        name: the name of an arm, or of a slot.
+        wave: the wave in which the arm or slot stands; "" is any.
+        number: the number of a ranked arm, from 0.
     """
 
     about: Ask
@@ -104,9 +104,9 @@ class Answer(Record, frozen=True, kw_only=True):
     """What a study says to a question.
 
     Attributes:
-        state: how far it is.
-        verdict: where one was asked for and the trials are over.
-        arm: where one was asked for; None although `state` is YES: there is none.
+        state: how far the answer is.
+        verdict: the verdict, where one was asked for and the trials are over.
+        arm: the arm, where one was asked for; None although `state` is YES: there is none.
     """
 
     state: Answered
@@ -333,7 +333,7 @@ class Asked:
     """What a sweep file and the selected tests hand to a declaration, which makes its study of it.
 
     Attributes:
-        cell: of the sweep.
+        cell: the cell of the sweep.
         variants: config tag -> the cell of that configuration.
         profiles: all that the sweep declares.
         others: id of a profile -> the cell that it is measured in, where that is another.

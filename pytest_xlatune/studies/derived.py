@@ -149,8 +149,8 @@ class Placed:
     """A candidate in its place.
 
     Attributes:
-        profile: that it is.
-        why: it is there; None where it is the declared order.
+        profile: the candidate.
+        why: the reason for its place; None where that is the declared order.
     """
 
     profile: Profile
@@ -164,8 +164,9 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
     step already has (the divider method of D'Hondt); equal ones stay in declared order.
 
     Args:
-        rule: whose candidates.
-        evidence: of the baseline; None, or one without shares, leaves the declared order.
+        rule: the rule whose candidates they are.
+        evidence: the evidence of the baseline; None, or one without shares, leaves the declared
+            order.
     """
     candidates = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
@@ -196,10 +197,10 @@ def choices(
     """Return which candidates are measured and which are cut, and why.
 
     Args:
-        rule: of the wave.
-        order: of its candidates.
-        evidence: that the order is by.
-        chosen: ids that have a slot.
+        rule: the rule of the wave.
+        order: its candidates in order.
+        evidence: the evidence that orders them.
+        chosen: the ids that have a slot.
         refused: id -> why it gets no slot whatever its place.
     """
     kept = set(chosen)

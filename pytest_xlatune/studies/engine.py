@@ -66,12 +66,12 @@ class BlocksSoFar:
     """The blocks, as far as they came.
 
     Attributes:
-        design: of those that decide.
-        planned: trials of all that can be planned.
+        design: the design of the blocks that decide.
+        planned: the trials of all blocks that can be planned.
         due: those of them that are not over.
-        later: how many are likely to follow.
+        later: how many trials are likely to follow.
         going: arms that no cut has dropped, best first, the alias included.
-        look: at the deciding blocks; None while some are missing.
+        look: the look at the deciding blocks; None while some are missing.
         may_grow: whether spare blocks may follow those that are planned.
         added: the last spare block and why it was added; None without one.
     """
@@ -98,9 +98,9 @@ class SweepDecision:
         first: what the first runs of the screen say.
         ranks: what all its runs say.
         again: the profiles that have a second run.
-        layout: of the blocks.
+        layout: the layout of the blocks.
         is_screened: whether the screen that this run is about is over.
-        is_ranked: whether all of it is, second runs too, so that blocks can be planned.
+        is_ranked: whether the whole screen is over, second runs too, so that blocks can be planned.
         entered: the finalists in rank order, then the alias if it runs.
         blocks: None where there are none.
     """
@@ -168,8 +168,8 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
     """Return what runs next, and what follows from what ran: screen, narrow, look.
 
     Args:
-        plan: its arms as declared, and its jobs.
-        arms: those that there are by now.
+        plan: the sweep with its arms as declared, and its jobs.
+        arms: the arms that there are by now.
         past: the trials of the plan that stand.
         slots: the node slots that they lie on; None where there is one.
     """
@@ -514,8 +514,8 @@ def _spared(
         decision: what the sweep comes to so far.
         others: the profiles that it may hold, by id.
         going: the arms that no cut has dropped.
-        before: number of the block.
-        free: for how many profiles.
+        before: the number of the block.
+        free: for how many profiles there is room.
     """
     past = decision.past
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()

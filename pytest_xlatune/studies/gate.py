@@ -304,8 +304,8 @@ class Gated:
 
     Attributes:
         study: the gate.
-        past: its trials.
-        planned: all of it, without those of candidates that cannot run.
+        past: the trials of it that there are.
+        planned: all trials of it, without those of candidates that cannot run.
         due: those of them that are not over.
     """
 

@@ -100,7 +100,7 @@ def look_at(
         arms: those that were kept to the end. A dropped arm can never win, so that those that stay
             need no alpha for the cut.
         family: how many entered, which share alpha.
-        window: in which the trials are scored.
+        window: the window in which the trials are scored.
     """
     fit = fitted(cells)
     comparisons = {

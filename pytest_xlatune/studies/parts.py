@@ -36,7 +36,7 @@ from pytest_xlatune.studies.screen import Ranking
 from pytest_xlatune.studies.trials import ScoredTrial
 from pytest_xlatune.studies.verdicts import compared
 
-ALPHA = 0.05  # one-sided, over the parts of one set
+ALPHA = 0.05  # error rate over the parts of one set, one-sided
 _OWN = 3  # blocks from which the differences' own spread counts
 
 
@@ -90,8 +90,8 @@ class Contrast:
     """What an arm gains over another, mostly a part of it, in the blocks that hold both.
 
     Attributes:
-        arm: the arm.
-        without: the part.
+        arm: the larger arm.
+        without: the part that it is compared with.
         estimate: log ratio of the arm to the part.
         error: its standard error.
         n: blocks that hold both.
@@ -156,10 +156,10 @@ def recipe(
     """Return the recipe; None where no arm is confirmed to be faster.
 
     Args:
-        profiles: of the sweep, by id.
-        verdicts: on them.
+        profiles: the profiles of the sweep, by id.
+        verdicts: the verdicts on them.
         cells: the scored trials of the blocks.
-        fit: of the blocks.
+        fit: the least squares of the blocks.
     """
     wins = {verdict.arm for verdict in verdicts if verdict.wins}
     faster = {
@@ -360,7 +360,7 @@ def largest(
 
     Args:
         ranking: what the screen says.
-        fit: of all blocks; None before they tell.
+        fit: the least squares of all blocks; None before they tell.
         verdicts: as they are shown.
         arms: what the claim is about.
         kept: the arms that stayed to the last deciding block.

@@ -49,7 +49,7 @@ class Ranking:
     """What the screen says.
 
     Attributes:
-        standings: by profile id.
+        standings: the screened profiles, by id.
         squares: sum of squared residuals of all baseline lines.
         df: their degrees of freedom.
         baselines: how many baselines were scored.

@@ -54,7 +54,7 @@ class Slots:
 
     Attributes:
         names: the cell's identity on each slot, in the order of the node list.
-        seed: of the order in which blocks take them.
+        seed: the seed of the order in which blocks take them.
         history: the sweep's trials, those on dead slots included.
     """
 
@@ -403,8 +403,8 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
 
     Args:
         past: what was measured.
-        slots: of the sweep.
-        nodes: of each slot, as a host list.
+        slots: the slots of the sweep.
+        nodes: the nodes of each slot, as a host list.
     """
     notes = []
     kept_ids = {id(result) for result in slots.kept_results}

@@ -53,7 +53,7 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
-LOOK = "look"  # of the baseline alone, to see whether programs can take turns
+LOOK = "look"  # the stage of the baseline alone, to see whether programs can take turns
 TURNS = "rotation"
 CANNOT_RUN = say("it cannot run")
 ALIAS = Profile(
@@ -385,7 +385,7 @@ class Past:
         changed: ids whose settings differ from what was measured under that id.
         foreign: trials of another cell, protocol or study.
         reference: the arm that the others are compared with; "" where there is none.
-        windows: by cell, in which all trials of that cell are scored.
+        windows: the window of each cell, in which all its trials are scored.
         slots: whether they lie on several node slots, each a cell of its own.
     """
 
@@ -504,9 +504,9 @@ def read(
 
     Args:
         history: all results.
-        protocols: by cell, how its trials are run and scored; each cell has a window of its own.
-        declared: by arm, its profile.
-        study: whose trials.
+        protocols: how the trials of each cell are run and scored; each has a window of its own.
+        declared: the profile of each arm.
+        study: the study whose trials they are.
         reference: the arm that the others are compared with; "" where there is none.
         is_one_window: whether trials of several cells are compared, and so scored in one window.
         slots: whether the cells are node slots of one, which are compared and run side by side.

@@ -88,8 +88,8 @@ class JobNoise:
     """The noise of a job's score between jobs, to plan with, and where it comes from.
 
     Attributes:
-        known: from a calibration of the cell, or as the sweep states it; None if unknown.
-        seen: in the screen; None before that tells.
+        known: the noise from a calibration of the cell, or as the sweep states it; None if unknown.
+        seen: the noise in the screen; None before that tells.
     """
 
     known: float | None
@@ -123,7 +123,8 @@ class RotationRule(Record, frozen=True, kw_only=True):
         step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
             step.
         must_save: whether it rotates only where that takes fewer jobs and no more time.
-        pace: of the jobs that earlier sessions measured; None is a guess from the time limit.
+        pace: the pace of the jobs that earlier sessions measured; None is a guess from the time
+            limit.
         is_usual: whether no budget is named, so that the blocks are the usual ones.
     """
 
@@ -390,10 +391,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """Lay out so many profiles in so many jobs.
 
         Args:
-            count: profiles.
-            budget: jobs.
-            sigma: job noise; None where it is not known.
-            baselines: of the screen, where they ran.
+            count: how many profiles there are.
+            budget: how many jobs there are for them.
+            sigma: the job noise; None where it is not known.
+            baselines: how many baselines of the screen ran; 0 leaves that to the layout.
             may_repeat: whether the best of the screen may run twice.
         """
         turned = self.turned if self.rotates else 0

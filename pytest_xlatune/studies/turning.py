@@ -41,8 +41,8 @@ class Rotations:
     """The rotations of a sweep so far.
 
     Attributes:
-        looks: that began.
-        numbered: those that began besides, by their numbers.
+        looks: the looks that began.
+        numbered: the other rotations that began, in the order of their numbers.
         results: the history with each program of them as a trial of its own.
     """
 
@@ -314,7 +314,7 @@ def _step_function(plan: TuningPlan) -> str:
     return plan.rotation.step_function if plan.rotation else ""
 
 
-_LONGER = 2.0  # a rotation may take so much longer than what was seen before it says
+_LONGER = 2.0  # a rotation may take so many times what was seen before it
 _COMPILES_S = 300  # that a further program may take to compile, where nothing was seen
 
 
@@ -392,10 +392,10 @@ def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobW
     """Return what the trials to come have to do: ordinary jobs, and rotations of all that turn.
 
     Args:
-        plan: of the sweep.
+        plan: the plan of the sweep.
         due: the trials that are due.
-        jobs: ordinary ones to come, due ones included.
-        turned: rotations, likewise.
+        jobs: how many ordinary jobs are to come, due ones included.
+        turned: how many rotations are to come, due ones included.
     """
     steps = plan.cell.protocol.steps
     total = JobWork(jobs=jobs, steps=jobs * steps)

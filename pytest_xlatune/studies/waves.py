@@ -59,11 +59,11 @@ class FilledWave:
     """What a rule comes to at one moment.
 
     Attributes:
-        profiles: that it adds, one in each slot that it fills, in their order.
+        profiles: the profiles that it adds, one in each slot that it fills, in their order.
         is_open: whether more could come.
         is_begun: whether those that there are run before more can come.
-        awaits_evidence: whether an evidence run has to say so.
-        messages: how, and what was passed over.
+        awaits_evidence: whether it waits for an evidence run, which says what fills it.
+        messages: how the slots were filled, and what was passed over.
     """
 
     profiles: tuple[Profile, ...]
@@ -77,8 +77,8 @@ class Waves:
     """The profiles of a sweep after a history, and the waves that they run in.
 
     Attributes:
-        sweep: whose.
-        history: after which.
+        sweep: the sweep whose profiles they are.
+        history: the history so far.
         profiles: by id: the declared in declared order, then the derived in the order of slots.
         slots: name of a slot that is filled -> its profile.
         candidates: ids that this run is about.

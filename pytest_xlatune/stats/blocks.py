@@ -225,7 +225,7 @@ class Line:
 
     level: float  # the line at `centre`
     slope: float  # per slot; 0 with one baseline and nothing beside
-    centre: float  # mean slot
+    centre: float  # the mean of the baselines' slots
     spread: float  # sum of squared distances of the slots that the slope rests on, as weighted
     squares: float  # sum of squared residuals
     df: int  # their degrees of freedom
@@ -366,7 +366,7 @@ def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tupl
     main group; the others do not count, for what they set may differ by any amount.
 
     Args:
-        off: of the baselines, each less the mean of its group; they count in full.
+        off: the baselines' points, each less the mean of its group; they count in full.
         others: the other groups.
         slope: the slope of the baselines, where the search begins.
     """

@@ -318,7 +318,7 @@ class GateLayout:
 
     arms: int  # candidates
     blocks: int  # trials of each candidate
-    baselines: int = 1  # in each block
+    baselines: int = 1  # baselines in each block
 
     @property
     def trials(self) -> int:

@@ -115,7 +115,7 @@ class SweepLayout:
     # with one a single baseline job that is 3 % slow makes 13 % false winners, with two 5 %
     block_baselines: int = 2
     again: int = 0  # the best of the screen that run a second time before the blocks
-    most: int = MAX_BLOCKS  # blocks
+    most: int = MAX_BLOCKS  # blocks at most
 
     def for_profiles(self, profiles: int, *, slots: int = 1) -> SweepLayout:
         """Return this layout for so many profiles: no block has more arms than there are profiles.

@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 # of each turn: the line of one may be a step late, and the next one warms up; where turns have more
 # steps, which are short, one more does
 SKIPPED_STEPS = 2
-_LONG_TURN = 6  # steps
+_LONG_TURN = 6  # steps from which a turn is long
 _TRIES = 3  # random orders of a round, of which the most even one is taken
 _BESIDE_ITSELF = 1_000_000  # cost of a program that follows itself
 

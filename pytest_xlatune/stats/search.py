@@ -47,12 +47,12 @@ def ask(
 
     Args:
         sizes: values of each setting.
-        ordered: for each setting whether values that lie close are alike.
+        ordered: whether values of a setting that lie close are alike, for each setting.
         measured: the log ratio to the baseline of each point that was measured so far; where none
             was, all points are drawn.
         without: further points that are never asked for.
         count: points of this batch.
-        rng_seed: of the draw, and of the order of equals.
+        rng_seed: the seed of the draw, and of the order of equals.
     """
     tried = {*measured, *without}
     every = shuffled(list(points_of(sizes)), f"search {rng_seed}")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from pytest_xlatune.stats.design import t_quantile
 
-WINDOW = 16  # steps
+WINDOW = 16  # steps of a window
 WINDOWS = 2
 LEAST_RANKS = 4
 LEAST = 0.02  # so much slower than the median rank, 0.02 is 2 %

@@ -217,7 +217,7 @@ def different_loss(
     Args:
         loss: the trial's loss.
         reference: the median of the baseline's.
-        tolerance: as a share of the reference.
+        tolerance: how far off it may be, as a share of the reference.
         others: losses of the baseline.
         first: the loss of the baseline's first step; None is unknown.
     """

@@ -31,7 +31,7 @@ History = Sequence[TrialResult]
 S = TypeVar("S", bound="Study")
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
-_REMEMBERED = 4  # histories
+_REMEMBERED = 4  # how many histories a method keeps its results for
 
 
 class OnNodeFailure(StrEnum):
@@ -230,7 +230,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
 
     Attributes:
         traits: those of its kind.
-        seed: of its random orders; None where it draws none.
+        seed: the seed of its random orders; None where it draws none.
     """
 
     traits: ClassVar[Traits] = Traits()
@@ -339,11 +339,11 @@ class Asked:
         others: id of a profile -> the cell that it is measured in, where that is another.
         selected: ids of the arms that the selected tests name; None is all.
         budget: trials that the study may cost.
-        seed: of the random orders.
+        seed: the seed of the random orders.
         loss_tolerance: relative distance of a loss that makes a trial invalid.
         configured: the trainer's configuration file, key -> value, where it can be read here.
-        commits: as the user named them, where commits are compared: `others` has their cells by
-            short hash and subject then, in order.
+        commits: the commits as the user named them, where some are compared: `others` has their
+            cells by short hash and subject then, in order.
         asks_compiler: whether the sweep asks for a compile check.
     """
 
@@ -366,7 +366,7 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
     A subclass is a frozen, slotted, keyword-only dataclass in the module of its study.
 
     Attributes:
-        kind: of its entry in the registry.
+        kind: the kind of its entry in the registry.
     """
 
     kind: ClassVar[str] = ""

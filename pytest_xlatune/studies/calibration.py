@@ -30,8 +30,8 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
     """So many jobs of a cell as deployed.
 
     Attributes:
-        cell: whose noise.
-        jobs: of the baseline.
+        cell: the cell whose noise is measured.
+        jobs: how many jobs of the baseline run.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)

@@ -175,7 +175,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         others: id of a candidate -> the cell that it is measured in, where that is another.
         gate: the demands.
         budget: jobs that it may cost.
-        seed: of the random orders.
+        seed: the seed of the random orders.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
     """
 

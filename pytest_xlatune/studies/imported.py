@@ -42,7 +42,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     Attributes:
         cell: what the table says was held fixed.
-        profiles: in the table's order, the baseline left out.
+        profiles: the profiles in the table's order, the baseline left out.
         no_ops: ids of profiles that do what the baseline does, as the user says.
     """
 

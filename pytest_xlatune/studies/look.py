@@ -30,7 +30,7 @@ class Look:
     Attributes:
         family: how many arms entered.
         fit: the blocks' least squares; None where no block holds a baseline and something else.
-        comparisons: by arm, the alias included, dropped arms left out.
+        comparisons: the comparison of each arm, the alias included, dropped arms left out.
         kinds: the verdict of each.
         unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
     """

@@ -361,7 +361,7 @@ def largest(
     Args:
         ranking: what the screen says.
         fit: the least squares of all blocks; None before they tell.
-        verdicts: as they are shown.
+        verdicts: the verdicts as they are shown.
         arms: what the claim is about.
         kept: the arms that stayed to the last deciding block.
     """
@@ -372,7 +372,7 @@ def largest(
         verdict.arm: verdict for verdict in verdicts if verdict.arm in arms and not is_out(verdict)
     }
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
-        return None  # ranked alone
+        return None  # it was ranked, and nothing else
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
     limits = bounds(ranking, fit, proved, kept=kept)
     if not limits:

@@ -240,7 +240,7 @@ def derived_runs(rules: Sequence[Rule]) -> tuple[int, ...]:
     counts: Counter[str] = Counter()
     for rule in rules:
         counts[rule.wave] += rule.slots
-    return tuple(count + 1 for count in counts.values())  # with a baseline
+    return tuple(count + 1 for count in counts.values())  # each wave has a baseline
 
 
 def outlined(
@@ -352,7 +352,7 @@ def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tup
 
     Args:
         past: what was measured.
-        first: by profile what its first run says, and the variance of that in units of sigma^2.
+        first: what the first run of each profile says, and its variance in units of sigma^2.
     """
     again: dict[int, dict[str, float]] = defaultdict(dict)
     for key, result in past.screen.items():

@@ -605,7 +605,7 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
     Where no worker timed a compilation, a part of the start is taken.
 
     Args:
-        results: of one cell; rotations among them tell how long a program compiles.
+        results: the results of one cell; rotations among them tell how long a program compiles.
     """
     starts_s, steps_s, compiled_s = [], [], []
     for result in results:

@@ -146,10 +146,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             Filters, never reorders. A slot brings the waves along that its own reads.
         confirm: whether this run goes on to confirmation.
         budget: jobs of the whole sweep, over all runs of it.
-        seed: of the random orders.
+        seed: the seed of the random orders.
         sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
-        screen_baselines: in each wave's queue; 0 is as planned from the budget.
-        finalists, blocks, block_baselines: of the confirmation; 0 is as planned from the budget.
+        screen_baselines: baselines in each wave's queue; 0 is as planned from the budget.
+        finalists, blocks, block_baselines: how many the confirmation has; 0 is as planned from the
+            budget.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
         rotation: how profiles take turns in one job where they can, to be ranked; None: each
@@ -672,7 +673,7 @@ def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> t
     """Return what a plan says of a sweep: trials, slots, and the smallest effect it finds.
 
     Args:
-        sweep: whose plan.
+        sweep: the sweep whose plan it is.
         screened: trials of the screen that can be named.
         filled: how slots of derived waves are filled so far.
     """

@@ -79,7 +79,7 @@ class Waves:
     Attributes:
         sweep: the sweep whose profiles they are.
         history: the history so far.
-        profiles: by id: the declared in declared order, then the derived in the order of slots.
+        profiles: all by id: the declared in declared order, then the derived in the order of slots.
         slots: name of a slot that is filled -> its profile.
         candidates: ids that this run is about.
         repeats: profile -> what has the same effective settings.
@@ -239,7 +239,7 @@ class Waves:
         Args:
             order: the most promising first.
             kept: those that have trials, and so their slots, by id.
-            slots: of all.
+            slots: how many slots there are, those of `kept` included.
             is_named: whether people named them, so that each one without a slot is told of.
         """
         key, critic = self.sweep.effective.key, self._critic()
@@ -447,7 +447,7 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
     """Return the latest evidence of the baseline that was read, or that could not be recorded.
 
     Args:
-        history: with the evidence trials among it.
+        history: the results, the evidence trials among them.
         run: the evidence run of the cell as deployed.
     """
     runs = [

@@ -151,7 +151,6 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
 
 
 def _use_columns(subject: MeasuredCell) -> list[Shown]:
-    """Return the columns of what arms take of a device, each where any log tells it."""
     uses = subject.uses
 
     def column(head: str, of: Callable[[DeviceUse], float | None]) -> list[Shown]:

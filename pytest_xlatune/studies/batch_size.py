@@ -44,12 +44,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, WITH_DETAIL
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
-from pytest_xlatune.stats.compare import (
-    EQUIVALENCE,
-    NoComparison,
-    is_within,
-    standard_error,
-)
+from pytest_xlatune.stats.compare import EQUIVALENCE, NoComparison, is_within, standard_error
 from pytest_xlatune.stats.design import MIN_DF, bonferroni, t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
@@ -63,7 +58,6 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    NO_SCORE,
     begun,
     beside,
     changed,
@@ -273,7 +267,6 @@ def _slug(text: str) -> str:
 
 
 def _own_value(asked: Asked, key: str) -> float | None:
-    """Return the value that the cell or the trainer's configuration has of a key."""
     cell = asked.cell
     value: object = getattr(cell, key) if key in _SHORT else cell.overrides.get(key)
     try:
@@ -283,7 +276,6 @@ def _own_value(asked: Asked, key: str) -> float | None:
 
 
 def _variant(cell: Cell, key: str, text: str) -> Cell:
-    """Return the cell with another value of one key."""
     if key in _SHORT:
         if not text.isdecimal():
             raise ConfigError(f"batch size: {key} is {text}, expected whole numbers")
@@ -461,9 +453,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.hung = {at for at in self.probes if self._has_hung(at)}  # they run once more
         failed = {at for at, run in self.probes.items() if is_unfit(run)} - self.hung
         self.unfit_probes = self._with_above(failed)
-        in_blocks = {run.trial.arm for run in self.jobs if run.trial.block and is_unfit(run)}
-        failed |= {at for at, arm in enumerate(study.ids) if arm in in_blocks}
-        self.unfit = self._with_above(failed)
+        in_blocks = [run for run in self.jobs if run.trial.block and is_unfit(run)]
+        self.unfit = self._with_above(failed | {study.ids.index(e.trial.arm) for e in in_blocks})
         known = {*self.scores, *self.unfit, *self.hung}
         self.lost = {at: run for at, run in self.probes.items() if at not in known}
         self.memory = {
@@ -480,7 +471,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.noise = study.asked.sigma  # of one job's score: of the blocks, else as declared
 
     def walk(self) -> None:
-        """Compile sizes, search by single runs, then compare the leaders in blocks."""
         for trial in (self.next_compiled, self.next_probe):
             if trial is not None:
                 self.run([trial], later=self._later)
@@ -503,7 +493,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     @property
     def _later(self) -> int:
-        """How many trials are likely to follow one of the search, the blocks included."""
         most = len(self.study.cells) if self.study.asked.names_arms else 5
         wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
         return max(min(wanted, self.study.budget - len(self.jobs) - 1), 0)
@@ -550,21 +539,20 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     def _trial(self, places: Iterable[int | None], stage: str, position: int = 0) -> Trial | None:
         at = next((at for at in places if at is not None), None)
-        arms = self.study.every_arm
-        return None if at is None else self.study.trial_of(arms[at], stage, position=position)
+        if at is None or self.stopped:
+            return None
+        return self.study.trial_of(self.study.every_arm[at], stage, position=position)
 
     @cached_property
     def next_compiled(self) -> Trial | None:
         """The size that is to be compiled next; None where nothing is asked, or all is known."""
-        if not self.study.asks_compiler or self.stopped:
+        if not self.study.asks_compiler:
             return None
         return self._trial((lane.next_compiled for lane in self.lanes), COMPILED)
 
     @cached_property
     def wanted(self) -> Trial | None:
         """The run outside blocks that would tell more, whatever the budget; None: there is none."""
-        if self.stopped:
-            return None
         if self.hung:
             return self._trial([min(self.hung)], PROBE, position=1)
         # a list upwards, else by the search
@@ -624,7 +612,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return others
 
     def _fastest(self, but: Collection[int]) -> list[int]:
-        """Return the places that ran, the fastest first run first, some left out."""
         ran = [at for at in self.scores if at not in but and at not in self.another_loss]
         return sorted(ran, key=lambda at: (-self.scores[at], at))
 
@@ -649,7 +636,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
         Without two that ran in blocks it is the place of the fastest first run.
         """
-        places = {arm: at for at, arm in enumerate(self.study.ids) if at not in self.unfit}
+        ids = self.study.ids
+        places = {arm: at for at, arm in enumerate(ids) if at not in self.unfit}
         trials = {trial.id for block in self.blocks for trial in block}
         scores = [
             # nothing compares across a change of nodes
@@ -658,9 +646,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             if run.trial.id in trials and run.trial.arm in places and (score := usable(run))
         ]
         ran = {score.arm for score in scores}
-        control = next(
-            (arm for arm in map(self.study.ids.__getitem__, self.compared) if arm in ran), ""
-        )
+        control = next((ids[at] for at in self.compared if ids[at] in ran), "")
         fit = fit_blocks(scores, control=control)
         if fit is None:
             return None, next(iter(self.ranked), None)
@@ -718,7 +704,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         )
 
     def _ceiling(self) -> tuple[str, str, Message | None]:
-        """Return the largest that ran and the smallest that did not fit, and both in words."""
         values = self.study.values
         if len(self.lanes) > 1 or not self.study.asked.grows:
             return "", "", None
@@ -733,7 +718,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return largest, unfit, ceiling
 
     def _first_answer(self) -> Message | None:
-        """Return what single runs say, once the search is over and blocks are left to run."""
         if not self.compared:
             return None
         best, *others = (self.study.labels[at] for at in self.compared)
@@ -854,13 +838,9 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             smaller = self.study.labels[min(self._smaller(at, self.unfit))]
             yield say("it ran, but {smaller} did not fit: {near}", smaller=smaller, near=_NEAR)
             return
-        why = ended[-1].reason or NO_SCORE
-        for finding in ended[-1].findings:
-            if finding.cls in _UNFIT:
-                why = say("{meaning}", meaning=FailureClass(finding.cls).meaning)
-                if finding.detail:
-                    why = say(WITH_DETAIL, why=why, detail=finding.detail)
-        yield why
+        finding = [finding for finding in ended[-1].findings if finding.cls in _UNFIT][-1]
+        why = say("{meaning}", meaning=FailureClass(finding.cls).meaning)
+        yield say(WITH_DETAIL, why=why, detail=finding.detail) if finding.detail else why
         if any(map(usable, runs)):
             yield say("it failed once and ran at other times: {near}", near=_NEAR)
 
@@ -888,12 +868,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             yield say(text, budget=self.study.budget)
         if self.leaders and self.most_blocks < BLOCKS_RUN:
             text = "the budget allows {allowed} of {blocks} blocks, of {width} of the {count:+size}"
-            counts = {
-                "allowed": self.most_blocks,
-                "blocks": BLOCKS_RUN,
-                "width": len(self.compared),
-            }
-            yield say(text, count=len(self.leaders), **counts)
+            counts = {"count": len(self.leaders), "allowed": self.most_blocks}
+            yield say(text, **counts, blocks=BLOCKS_RUN, width=len(self.compared))
 
     def _compiled(self) -> Message:
         sizes, limit_gib, by = [], 0.0, ""
@@ -964,10 +940,8 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     @cached_property
     def numbers(self) -> tuple[float, ...]:
         """The sizes of the cells; of values that are no numbers their places."""
-        if self.asked.grows:
-            sizes = tuple(map(float, self.values))
-        else:
-            sizes = tuple(at + 1.0 for at in range(len(self.values)))
+        places = range(1, len(self.values) + 1)
+        sizes = tuple(map(float, self.values if self.asked.grows else places))
         return sizes * (len(self.cells) // len(sizes))
 
     @cached_property

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -67,7 +67,7 @@ class CellWalk(ABC, Generic[C]):
         results: its scored trials in a history, by id: the order of arrival says nothing.
         planned: the trials of all stages so far, in order.
         pending: those of the last stage that are not over.
-        later: how many are likely to follow them, those that cannot be planned yet included.
+        later: how many are likely to follow those, such that cannot be planned yet included.
     """
 
     def __init__(self, study: C, history: History) -> None:
@@ -93,9 +93,7 @@ class CellWalk(ABC, Generic[C]):
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
         """Return the results of a stage, in its order; the walk ends here where one is not over.
 
-        Args:
-            trials: of the stage.
-            later: how many are likely to follow.
+        `later` trials are likely to follow it.
         """
         self.planned += trials
         self.pending = tuple(trial for trial in trials if self.over(trial) is None)
@@ -145,11 +143,6 @@ class CellWalk(ABC, Generic[C]):
         """Whether every stage is."""
         return not self.pending
 
-    @property
-    def left(self) -> int:
-        """How many trials are likely still to come."""
-        return len(self.pending) + self.later if self.pending else 0
-
     def arms_of(self, trial: Trial) -> Sequence[str]:
         """Return the arms that a trial tells of."""
         return (trial.arm,)
@@ -186,20 +179,15 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     Attributes:
         walk_class: what it makes of a history.
+        asked: what the sweep file declares.
+        budget: jobs that it may cost.
         seed: of the random orders, where a study draws any.
         loss_tolerance: relative distance of losses at which two runs compute something else.
     """
 
     walk_class: ClassVar[type[CellWalk[Any]]]
-    if TYPE_CHECKING:  # no fields: a subclass has its own
-
-        @property
-        def asked(self) -> Any:
-            """What the sweep file declares."""
-
-        @property
-        def budget(self) -> int:
-            """Jobs that it may cost."""
+    asked: Any = None
+    budget: int = 50
 
     @cached_property
     def name(self) -> str:
@@ -212,11 +200,7 @@ class CellArms(Study, frozen=True, kw_only=True):
         return self.budget
 
     def refuse_budget(self, what: str, *, least: int, most: int) -> None:
-        """Refuse a budget below the `least` jobs that it needs, as `what` says; `most` it takes.
-
-        Raises:
-            ConfigError: naming the budget to ask for.
-        """
+        """Refuse a budget below the `least` jobs that it needs, as `what` says; `most` it takes."""
         if self.budget < least:
             raise ConfigError(
                 f"{what}, the budget is {self.budget}; ask for --xlatune-budget {most}, "
@@ -224,11 +208,7 @@ class CellArms(Study, frozen=True, kw_only=True):
             )
 
     def refuse_nodes(self, names: Sequence[str], *, least: int) -> None:
-        """Refuse a list of fewer nodes than `least`, or that names one twice, in whatever case.
-
-        Raises:
-            ConfigError: with the list.
-        """
+        """Refuse a list of fewer nodes than `least`, or that names one twice, in whatever case."""
         if len(names) < least:
             raise ConfigError(
                 f"a study of {self.asked.kind} compares nodes with each other: {len(names)} nodes "
@@ -258,13 +238,14 @@ class CellArms(Study, frozen=True, kw_only=True):
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come: trials on the nodes of others run beside them."""
         walk = self.walked(history)
+        left = len(walk.pending) + walk.later
         trials = (*(result.trial for result in walk.results.values()), *walk.pending)
         places = ((trial.id, self.place_of(trial)) for trial in trials)
         return Outlook(
             ahead=walk.pending,
-            left=walk.left,
-            at_most=walk.left,
-            rounds=walk.left,
+            left=left,
+            at_most=left,
+            rounds=left,
             places={name: place for name, place in places if place is not None},
             told=lambda: self.outline,
         )
@@ -281,8 +262,9 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @property
     def policy(self) -> Policy:
-        """A cell that cannot run on its nodes is an answer; no loss is compared with another's."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT)
+        """A cell that cannot run on its nodes is an answer; a node that runs alone is asked too."""
+        is_alone = self.traits.cell_nodes == 1
+        return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=is_alone)
 
     @property
     @abstractmethod
@@ -317,11 +299,8 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     def block(self, stage: str, number: int, arms: Iterable[Arm]) -> tuple[Trial, ...]:
         """Return a block of these arms in a random order of its own."""
-
-        def drawn(arm: Arm) -> str:
-            return digest([self.seed, number, arm.cell_digest])
-
-        return tuple(self.trial_of(arm, stage, block=number) for arm in sorted(arms, key=drawn))
+        drawn = sorted(arms, key=lambda arm: digest([self.seed, number, arm.cell_digest]))
+        return tuple(self.trial_of(arm, stage, block=number) for arm in drawn)
 
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return all that it compares: each cell that it may run."""

@@ -14,7 +14,6 @@ answer too. This module must not know git, executors or logs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,6 +92,7 @@ _MIN_DIFFERENCES, _MIN_PAIRS = 4, 2
 
 _LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
 _SHORT = 12  # characters of a hash
+Scores = tuple[float, ...]
 # what a commit names or asks for wrongly: it is broken, and the others go on
 _CANNOT_START = (
     *(FailureClass.IMAGE_MISSING, FailureClass.CONTAINER_FAIL),
@@ -124,13 +124,9 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
 
     def shown_name(self, arm: str) -> str:
         """Return an arm with the subject of its commit."""
-        return _with_subject(arm, self.commits)
-
-
-def _with_subject(arm: str, labels: Sequence[str]) -> str:
-    short = arm.rpartition("-")[2]
-    subjects = (label.partition(" ")[2] for label in labels if label.startswith(short))
-    return f"{arm} {next(subjects, '')}".strip()
+        short = arm.rpartition("-")[2]
+        subjects = (label.partition(" ")[2] for label in self.commits if label.startswith(short))
+        return f"{arm} {next(subjects, '')}".strip()
 
 
 class Load(Written, frozen=True, kw_only=True):
@@ -237,7 +233,6 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     labels: tuple[str, ...]
     asked: Commits = Commits()
     is_search: bool = False
-    budget: int = 50
     loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
@@ -271,11 +266,6 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
         """How many."""
         return len(self.labels)
 
-    @property
-    def loads(self) -> int:
-        """How many lines a table has."""
-        return len(self.cells) // self.commits
-
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Digest of a cell -> its place among the cells."""
@@ -293,7 +283,8 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
         """What it costs at most."""
         if self.is_search:
             return 6 * PAIRS + JOBS_PER_DOUBLING * (self.commits - 1).bit_length()
-        return len(self.cells) + 2 * PAIRS * self.loads * (self.commits - 1)
+        loads = len(self.cells) // self.commits
+        return len(self.cells) + 2 * PAIRS * (len(self.cells) - loads)
 
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the loads on commits; of a search the ends, then what was measured between."""
@@ -322,7 +313,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
             "commits": self.commits,
             "runs": len(self.cells),
             "waves": waves_in(cell.nodelist for cell in self.cells),
-            "loads": self.loads,
+            "loads": len(self.cells) // self.commits,
             "most": min(self.most_jobs, self.budget),
         }
         return tuple(say(text, **counts) for text in texts)
@@ -372,7 +363,6 @@ class _CommitWalk(CellWalk[CommitStudy]):
             record,
             summary=(*record.summary, *losses),
             objection=(*record.objection, *losses),
-            commits=self.study.labels,
         )
         return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
@@ -382,6 +372,13 @@ class _CommitWalk(CellWalk[CommitStudy]):
         if is_excused(result, OF_THE_NODES):
             return undecided(base, say(RUN_AGAIN, why=why))
         return dropped(base, why) if is_new else decided(base, VerdictKind.INVALID, why)
+
+
+def _spread_in(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Return the standard deviation inside groups, and its degrees of freedom; (NaN, 0): none."""
+    squares = math.fsum((value - fmean(runs)) ** 2 for runs in groups for value in runs)
+    df = sum(map(len, groups)) - len(groups)
+    return (max(math.sqrt(squares / df), _LEAST_SIGMA), df) if df else (math.nan, 0)
 
 
 # --- a search ---
@@ -394,9 +391,9 @@ class _Sides:
     The runs of other commits may tell the noise as well.
     """
 
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    noise: tuple[tuple[float, ...], ...] = ()
+    before: Scores
+    after: Scores
+    noise: tuple[Scores, ...] = ()
 
     @property
     def is_enough(self) -> bool:
@@ -408,11 +405,7 @@ class _Sides:
 
     @property
     def spread(self) -> tuple[float, int]:
-        """Standard deviation of one run, and its degrees of freedom."""
-        groups = (self.before, self.after, *self.noise)
-        squares = math.fsum((value - fmean(runs)) ** 2 for runs in groups for value in runs)
-        df = sum(map(len, groups)) - len(groups)
-        return max(math.sqrt(squares / df), _LEAST_SIGMA), df
+        return _spread_in([self.before, self.after, *self.noise])
 
     @property
     def error(self) -> float:
@@ -421,6 +414,12 @@ class _Sides:
     def reach(self, level: float) -> float:
         """Return how far the rise may be off, one-sided."""
         return t_quantile(level, self.spread[1]) * self.error
+
+    @property
+    def change(self) -> tuple[float, tuple[float, float]]:
+        """The change of the score, a log ratio, and its 95 % interval."""
+        change, reach = -self.estimate, self.reach(_CONFIRMED)
+        return change, (change - reach, change + reach)
 
     @property
     def is_shown(self) -> bool:
@@ -450,15 +449,18 @@ class _Halving(_CommitWalk):
     suspect: int | None = None
     parent = 0  # the nearest commit before the suspect that can run
     fresh: tuple[Trial, ...] = ()  # pairs of the suspect and its parent
-    confirmed: tuple[float, tuple[float, float]] | None = None  # the change there, its interval
-    is_confirmed = False
+    confirmed: _Sides | None = None  # those, where they are enough
+
+    @property
+    def is_confirmed(self) -> bool:
+        fresh = self.confirmed
+        return fresh is not None and fresh.change[1][1] < 0 and fresh.estimate >= LEAST
 
     @property
     def last(self) -> int:
         return self.study.commits - 1
 
     def walk(self) -> None:
-        """Compare the ends, halve the range, hold the likeliest commit beside its parent."""
         study, last = self.study, self.last
         # whether there is a change comes first: halving alone names a commit where nothing changed,
         # and a wrong one in 9 to 53 % of simulated searches for a loss of 3 %, by the noise
@@ -489,25 +491,21 @@ class _Halving(_CommitWalk):
             self.suspect, self.parent = belief.likeliest, self._before(belief.likeliest)
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
             self.run(self.fresh)
-            pairs = self._sides(self.fresh, self.parent, self.suspect)
-            pairs = dataclasses.replace(pairs, noise=(self.ends.before, self.ends.after))
-            if pairs.is_enough:
-                change, reach = pairs.estimate, pairs.reach(_CONFIRMED)
-                self.confirmed = change, (change - reach, change + reach)
-                self.is_confirmed = change - reach > 0 and change >= LEAST
+            before, after = (self._losses(self.fresh, at) for at in (self.parent, self.suspect))
+            noise = self.ends.before, self.ends.after
+            pairs = _Sides(before=before, after=after, noise=noise)
+            self.confirmed = pairs if pairs.is_enough else None
         is_one = self.suspect is not None and self.suspect - self.parent == 1
         self.word = FIRST if self.is_confirmed and is_one else RANGE
 
-    def _sides(self, trials: Sequence[Trial], before: int, after: int) -> _Sides:
-        scores: dict[int, list[float]] = {before: [], after: []}
-        for trial in trials:
-            if (value := self.value(trial)) is not None:
-                scores[self.place_of(trial)].append(-value)
-        return _Sides(before=tuple(scores[before]), after=tuple(scores[after]))
+    def _losses(self, trials: Sequence[Trial], at: int) -> Scores:
+        values = [self.value(trial) for trial in trials if self.place_of(trial) == at]
+        return tuple(-value for value in values if value is not None)
 
     @property
     def ends(self) -> _Sides:
-        return self._sides(self.looks, 0, self.last)
+        before, after = (self._losses(self.looks, at) for at in (0, self.last))
+        return _Sides(before=before, after=after)
 
     def _is_lost(self, at: int) -> bool:
         """Whether two runs of an end are over and none has a score: more would say the same."""
@@ -521,7 +519,6 @@ class _Halving(_CommitWalk):
         return self.ends.spread[0] if self.ends.is_enough else None
 
     def _before(self, at: int) -> int:
-        """Return the nearest commit before one that can be measured."""
         return max((place for place in range(at) if place not in self.skipped), default=0)
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
@@ -542,7 +539,7 @@ class _Halving(_CommitWalk):
         """How much more the ends differ than the suspect's pairs with its parent say; 0 if none."""
         if self.confirmed is None:
             return 0.0
-        rest = self.ends.estimate - self.confirmed[1][1]
+        rest = self.ends.estimate + self.confirmed.change[1][0]
         return rest if rest > 2 * self.ends.error else 0.0
 
     @property
@@ -571,15 +568,14 @@ class _Halving(_CommitWalk):
         is_slower = word in (FIRST, RANGE)
         first, last = (ids[at] for at in self.range) if is_slower else ("", "")
         first = last if word == FIRST else first
-        change = -ends.estimate if ends.is_enough else None
-        if word == FIRST and self.confirmed is not None:
-            change = -self.confirmed[0]
+        shown_by = self.confirmed if word == FIRST and self.confirmed else ends
         record = CommitsRecord(
             sigma=self.sigma,
+            commits=self.study.labels,
             found=word,
             first=first,
             last=last,
-            delta=None if change is None else relative(change),
+            delta=relative(-shown_by.estimate) if shown_by.is_enough else None,
             excluded=-relative(-max(ends.ceiling, 0.0)) if word == NO_CHANGE else None,
             skipped=tuple(ids[at] for at in sorted(self.skipped)),
         )
@@ -615,12 +611,12 @@ class _Halving(_CommitWalk):
             for result in self.by_place[at]
             if result.status.is_final and usable(result) is None
         ]
-        low, high = self.confirmed[1] if self.confirmed else (None, None)
+        low, high = map(relative, self.confirmed.change[1]) if self.confirmed else (None, None)
         return say(
             texts[record.found],
-            low=None if high is None else relative(-high),
-            high=None if low is None else relative(-low),
-            first=_with_subject(record.first, self.study.labels),
+            low=low,
+            high=high,
+            first=record.shown_name(record.first),
             before=record.first,
             last=record.last,
             change=record.delta,
@@ -631,7 +627,6 @@ class _Halving(_CommitWalk):
         )
 
     def _verdict(self, at: int, reference: Verdict) -> Verdict:
-        """Return the verdict on a commit, against the first one; on the suspect, its parent."""
         ends, base = self.ends, so_far(self.study.ids[at], self.by_place[at])
         final = [result for result in self.by_place[at] if result.status.is_final]
         values = values_of(final)
@@ -641,16 +636,13 @@ class _Halving(_CommitWalk):
             level = -fmean(ends.before) if ends.before else fmean(values)
             base = replace(changed(base, fmean(values) - level), against=say("the first commit"))
         if at == self.suspect and self.word == FIRST and self.confirmed is not None:
-            change, (low, high) = self.confirmed
             text = "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
-            base = changed(decided(base, VerdictKind.SLOWER), -change, (-high, -low))
+            base = changed(decided(base, VerdictKind.SLOWER), *self.confirmed.change)
             return replace(base, against=say("its parent"), method=method)
         if at == self.last and (self.word or self.belief) and ends.is_enough:
-            middle, reach = -ends.estimate, ends.reach(_CONFIRMED)
             text = "beside the first commit in {pairs} alternating pairs"
-            base = changed(base, middle, (middle - reach, middle + reach))
-            base = replace(base, method=say(text, pairs=len(ends.after)))
+            base = replace(changed(base, *ends.change), method=say(text, pairs=len(ends.after)))
             return decided(base, VerdictKind.SLOWER) if ends.is_shown else not_accused(base)
         return screened(base, say("measured to halve the range"))
 
@@ -670,9 +662,9 @@ class _Halving(_CommitWalk):
                 "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not "
                 "show a loss of 1 % or more{change}"
             )
-            seen = self.confirmed
-            change = say(": {change:percent}", change=relative(-seen[0])) if seen else None
-            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=change)
+            change = self.confirmed and relative(-self.confirmed.estimate)
+            seen = None if change is None else say(": {change:percent}", change=change)
+            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=seen)
         if self.unexplained:
             text = "about {rest:size} more than this commit explains: several commits changed it"
             yield say(text, rest=self.unexplained)
@@ -697,15 +689,15 @@ class _CommitTable(_CommitWalk):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
                 broken.setdefault(at % count, {})[models[at // count]] = None
         # commit -> the models that it broke, where they are so many that it is given up
-        broken_by = {at: [*names] for at, names in broken.items() if len(names) >= BROKEN_MODELS}
-        self.newly_broken = broken_by
+        many = {at: [*names] for at, names in broken.items() if len(names) >= BROKEN_MODELS}
+        self.newly_broken = many
         self.screen: list[Trial] = []
         self.before = dict[int, int]()  # place -> that of the load on the nearest commit that ran
         self.differences = dict[int, float]()  # place -> its first run against that there
-        for load in range(study.loads):
-            places = range(load * count, load * count + count)
+        for first in range(0, len(values), count):
+            places = range(first, first + count)
             # with one commit's runs before the other's in all loads, a drift is a regression of all
-            for at in reversed(places) if load % 2 else places:
+            for at in reversed(places) if first // count % 2 else places:
                 if self.over(self.firsts[at]) or at % count not in self.newly_broken:
                     self.screen.append(self.firsts[at])
             ran = [(at, value) for at in places if (value := values[at]) is not None]
@@ -720,7 +712,6 @@ class _CommitTable(_CommitWalk):
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def walk(self) -> None:
-        """Run each load on each commit, then those that differ in fresh pairs."""
         self.run(self.screen)
         self.is_screened = True
         spare = self.study.budget - len(self.screen)
@@ -749,11 +740,7 @@ class _CommitTable(_CommitWalk):
 
     @cached_property
     def pooled(self) -> tuple[float, int]:
-        """Standard deviation of a fresh difference, and its degrees of freedom."""
-        enough = [values for values in self.fresh.values() if len(values) >= _MIN_PAIRS]
-        df = sum(len(values) - 1 for values in enough)
-        squares = math.fsum((v - fmean(values)) ** 2 for values in enough for v in values)
-        return (max(math.sqrt(squares / df), _LEAST_SIGMA), df) if df else (math.nan, 0)
+        return _spread_in([runs for runs in self.fresh.values() if len(runs) >= _MIN_PAIRS])
 
     def conclusion(self) -> Conclusion:
         verdicts: list[Verdict] = []
@@ -764,7 +751,8 @@ class _CommitTable(_CommitWalk):
         answer = say(text, commits=commits, answer=in_a_sentence(verdicts))
         one = self.pooled[0] if self.pooled[1] else self.sigma
         sigma = None if one is None else one / math.sqrt(2)
-        record = CommitsRecord(sigma=sigma, summary=(answer, *self._left_out()))
+        summary = answer, *self._left_out()
+        record = CommitsRecord(sigma=sigma, summary=summary, commits=self.study.labels)
         pairs = ((before, at) for at, before in self.before.items())
         alpha = ALPHA if self.suspects else 0.0
         return self.with_losses(verdicts, record, pairs, alpha=alpha, notes=self._notes())

@@ -178,11 +178,9 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return tuple(sorted(shown, key=lambda name: shown[name].estimate))
 
     @property
-    def accused_link(self) -> tuple[str, ...]:
-        """The confirmed pair, where it is slower than both of its ends elsewhere; () without."""
+    def accuses_link(self) -> bool:
         # slower than one end alone: that may be a slow node
-        is_slow = bool(self.ends) and all(end.accuses for end in self.ends)
-        return (self.link or ()) if is_slow else ()
+        return bool(self.ends) and all(end.accuses for end in self.ends)
 
     @cached_property
     def sigma(self) -> float:
@@ -443,13 +441,12 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
                 yield pair
 
     def _link(self, pair: Pair) -> Verdict:
-        """Return the verdict on a pair, its two nodes with other partners beside it."""
         study, against = self.study, say("its nodes with other partners")
         runs = [run for run in self.by_arm[pair[0].lower()] if study.pair_of(run.trial) == pair]
         base = replace(so_far(runs[0].trial.arm, runs), against=against)
         if pair == self.link and self.loss:
             base = _as_shown(base, self.loss, say("{runs:+run} beside them", runs=self.loss.n))
-            if self.accused_link:
+            if self.accuses_link:
                 text = "the link is slower than both of its nodes with other partners: {loss}"
                 racks = tuple(study.rack_of[node] for node in pair)
                 if study.is_across(pair):
@@ -476,7 +473,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             yield say("pairs of one round differ by {sigma:.2%} (one sigma)", sigma=self.sigma)
             if self.study.racks:
                 yield say("between two racks one pair stands for all: other cables are not seen")
-            if self.accused or self.accused_link:
+            if self.accused or self.accuses_link:
                 text = "a node healthy alone and slow in pairs has a faulty network card or link"
                 yield say(f"{text}; check again after its repair")
 
@@ -488,7 +485,6 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
     cell: Cell
     asked: Network = Network()
-    budget: int = 50
 
     def __post_init__(self) -> None:
         self.refuse_nodes(self.nodes, least=MIN_NODES)

@@ -22,13 +22,7 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, at_most, say, verbatim
 from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
-from pytest_xlatune.model.result import (
-    Conclusion,
-    TrialResult,
-    Verdict,
-    VerdictKind,
-    relative,
-)
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
@@ -36,14 +30,7 @@ from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, compare
 from pytest_xlatune.stats.validity import different_loss
-from pytest_xlatune.studies import (
-    Aim,
-    Asked,
-    History,
-    OnNodeFailure,
-    Policy,
-    Traits,
-)
+from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     LEVEL,
     CellArms,
@@ -66,7 +53,6 @@ from pytest_xlatune.studies.verdicts import (
     measured,
     screened,
     so_far,
-    with_comparison,
 )
 from pytest_xlatune.studies.vetoes import NOT_FINITE
 
@@ -153,7 +139,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         # so many nodes failed that it is what they share, and no node's fault
         failed = sum(result.status.is_final and usable(result) is None for result in self.first)
         self.is_common = failed > len(self.values) or len(self.values) < MIN_NODES
-        faulty = {result.trial.arm for result in self.first if hard_errors(result)}
+        faulty = {e.trial.arm for e in self.first if _lines([e], FailureClass.NODE_FAULT)}
         limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
         able = {name: value for name, value in self.values.items() if name not in faulty}
         self.low = sorted((n for n in able if able[n] < limit), key=lambda name: (able[name], name))
@@ -178,8 +164,8 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             arms = [arm for arm in study.every_arm if arm.id in names]
             trials = study.block(ROUND, self.rounds, arms)
             results = self.run(trials, later=(study.asked.rounds - self.rounds) * len(trials))
-            lost = {e.trial.arm for e in results if usable(e) is None or hard_errors(e)}
-            names = [name for name in names if name not in lost]
+            able = [e for e in results if usable(e) and not _lines([e], FailureClass.NODE_FAULT)]
+            names = [result.trial.arm for result in able]
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
@@ -195,7 +181,6 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 
     @cached_property
     def fit(self) -> BlockFit | None:
-        """Least squares of the rounds: nodes and rounds."""
         return fit_group(self.fresh, controls=self.controls)
 
     # -- verdicts
@@ -235,7 +220,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         """Return the verdict on a node: its runs, then what its own log says."""
         runs = self.by_arm[name]
         verdict = self._of_runs(replace(so_far(name, runs), against=say(MEDIAN)), runs)
-        if hard := hard_errors(*runs):
+        if hard := _lines(runs, FailureClass.NODE_FAULT):
             verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
         if lines := _lines(runs, FailureClass.NODE_SAID):
             more = say("its own log says: {lines: | }", lines=at_most(3, lines))
@@ -278,7 +263,6 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         return {"shift": relative(self.shift or 0.0), "reference": self.study.asked.reference_tgs}
 
     def _lost(self, base: Verdict, lost: Sequence[TrialResult], *, runs: int) -> Verdict:
-        """Return what follows from runs of a node that are over and have no score."""
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
             return undecided(base, say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL))))
@@ -301,7 +285,6 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         return None
 
     def _suspect(self, base: Verdict, *, n: int) -> Verdict:
-        """Return the verdict on a node that is run again beside the controls."""
         if not self.is_over:
             return screened(base, say(ITS_FIRST_RUN_AGAIN))
         if self.fit is None:
@@ -312,8 +295,8 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             return undecided(base, pair.reason)
         text = "{rounds} rounds beside {controls:+control}"
         method = say(text, rounds=self.fit.n_blocks, controls=len(self.controls))
-        base = with_comparison(base, pair, kind=base.kind, reasons=())
-        base = replace(base, n=n, method=method)
+        base = changed(base, pair.estimate, pair.ci95)
+        base = replace(base, n=n, mde80=relative(pair.mde80), method=method)
         # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
         upper = 2 * pair.estimate - pair.lower
         low, high = pair.ci95
@@ -389,7 +372,6 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
     cells: tuple[Cell, ...]
     asked: Nodes = Nodes()
-    budget: int = 50
     seed: int = 0
     loss_tolerance: Real = 0.02
 
@@ -398,11 +380,6 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
         self.refuse_nodes(names, least=MIN_NODES)
         what = f"{len(names)} nodes need up to {self.most_jobs} jobs"
         self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
-
-    @property
-    def policy(self) -> Policy:
-        """A node that cannot run is an answer; all nodes compute the same."""
-        return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=True)
 
     @property
     def most_suspects(self) -> int:
@@ -441,11 +418,6 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
         text = "round {round} of {rounds}, suspects and controls"
         text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
         return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
-
-
-def hard_errors(*results: TrialResult) -> tuple[str, ...]:
-    """Return the hard errors in the log of the node of these runs: see docs/how-to/studies.md."""
-    return _lines(results, FailureClass.NODE_FAULT)
 
 
 def _lines(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:

@@ -62,12 +62,7 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
 
 
 def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
-    """Return what `Cell.code` is for a commit: its hash.
-
-    Args:
-        launcher: names the repository.
-        commit: a hash, a part of one, a branch, a tag, `HEAD~1`.
-        where: asked for it, for messages.
+    """Return the hash of a commit, which may be a part of one, a branch, a tag or `HEAD~1`.
 
     Raises:
         ConfigError: there is no such commit, or it is HEAD while files of it are changed.
@@ -97,13 +92,10 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
 def commits_of(
     launcher: Launcher, text: str, *, where: str, has_all: bool
 ) -> tuple[CheckoutLauncher, dict[str, str]]:
-    """Return the launcher with its folder, and of each commit its label and what `Cell.code` is.
+    """Return the launcher with its folder, and of each commit its label and its hash.
 
-    Args:
-        launcher: names the repository.
-        text: `main..HEAD`, from the first good commit to the last bad one; or `v1,v2`.
-        where: asked for it, for messages.
-        has_all: whether every commit of a range is meant, by first parents; else its ends.
+    `text` is `main..HEAD`, from the first good commit to the last bad one, or `v1,v2`. Of a range
+    every commit by first parents is meant where `has_all`, else its ends.
 
     Raises:
         ConfigError: there is no such commit or range, it is HEAD while files of it are changed, or
@@ -341,7 +333,6 @@ def _forget(repository: str, path: Path) -> None:
 
 
 def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
-    """Remove the checkouts that no submission has used for long."""
     for mark in folder.glob("*.ready"):
         path = mark.with_suffix("")
         with suppress(OSError):

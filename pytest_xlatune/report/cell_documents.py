@@ -57,6 +57,7 @@ def cell_document(subject: MeasuredCell) -> Document:
     accused = [
         v.arm for v in conclusion.verdicts if v.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
     ]
+    beside = [f"reference: {plain(reference.arm)}, {speed(reference)}"] if reference else []
     first = [name for arm in accused for name in arm.split("+")]
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
@@ -70,11 +71,7 @@ def cell_document(subject: MeasuredCell) -> Document:
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
                     *subject.known,
-                    *(
-                        [f"reference: {plain(reference.arm)}, {speed(reference)}"]
-                        if reference
-                        else []
-                    ),
+                    *beside,
                     _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
             ),

@@ -471,7 +471,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.noise = study.asked.sigma  # of one job's score: of the blocks, else as declared
 
     def walk(self) -> None:
-        for trial in (self.next_compiled, self.next_probe):
+        sizes = (lane.next_compiled for lane in self.lanes if self.study.asks_compiler)
+        for trial in (self._trial(sizes, COMPILED), self.next_probe):
             if trial is not None:
                 self.run([trial], later=self._later)
         self.leaders = self._leaders()
@@ -535,20 +536,11 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             for first in range(0, len(study.cells), count)
         )
 
-    # -- what to run next
-
     def _trial(self, places: Iterable[int | None], stage: str, position: int = 0) -> Trial | None:
         at = next((at for at in places if at is not None), None)
         if at is None or self.stopped:
             return None
         return self.study.trial_of(self.study.every_arm[at], stage, position=position)
-
-    @cached_property
-    def next_compiled(self) -> Trial | None:
-        """The size that is to be compiled next; None where nothing is asked, or all is known."""
-        if not self.study.asks_compiler:
-            return None
-        return self._trial((lane.next_compiled for lane in self.lanes), COMPILED)
 
     @cached_property
     def wanted(self) -> Trial | None:
@@ -584,8 +576,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             "the first {sizes} sizes all ended in {cause}: the configuration is wrong, not the size"
         )
         return say(text, sizes=count, cause=common)
-
-    # -- which are compared, and how
 
     @cached_property
     def another_loss(self) -> Mapping[int, Message]:
@@ -653,8 +643,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         estimates = {control: 0.0, **{arm: effect.estimate for arm, effect in fit.arms.items()}}
         lead = max(estimates, key=estimates.__getitem__)
         return fit if lead == control else fit_blocks(scores, control=lead), places[lead]
-
-    # -- what it says
 
     def conclusion(self) -> Conclusion:
         self.fit, self.lead = self._fitted()

@@ -359,11 +359,8 @@ class _CommitWalk(CellWalk[CommitStudy]):
             if different_loss(other, one, tolerance=tolerance, first=first):
                 arms = {"commit": ids[after], "before": ids[before]}
                 losses.append(say(text, loss=other, usual=one, **arms))
-        record = replace(
-            record,
-            summary=(*record.summary, *losses),
-            objection=(*record.objection, *losses),
-        )
+        summary, objection = (*record.summary, *losses), (*record.objection, *losses)
+        record = replace(record, summary=summary, objection=objection)
         return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
     def lost(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:

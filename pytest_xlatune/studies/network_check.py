@@ -24,7 +24,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.pairs import CellsRecord, PairFound
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
@@ -207,8 +206,6 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self.broken = [pair for pair in left if not self.out.keys() & {*pair}]
         self.is_common = len(failed) > worked.total() // 2 and len(failed) >= _LEAST_OTHERS
 
-    # -- rounds
-
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
         """Run rounds; hold each pair against the median of its round, each node against the others.
 
@@ -241,8 +238,6 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         place, known = self.study.place, self.known
         off = {node: abs(known[node][0]) if node in known else 1.0 for node in nodes}
         return sorted(off, key=lambda node: (off[node], place[node]))
-
-    # -- nodes
 
     def _accuse_nodes(self, rule: tuple[float, float], *, blocks_before: int = 0) -> bool:
         """Run the nodes that are low in fresh pairs; whether one is accused."""
@@ -290,8 +285,6 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             return ""
         one, other = min(pairs, key=lambda pair: (centred[pair], order[pair]))
         return other if one == node else one
-
-    # -- links
 
     def _accuse_link(self) -> None:
         """Run the pairs that are low again, then the slowest beside its ends elsewhere."""
@@ -358,8 +351,6 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self.loss = self._shown(paired(link, mean), jobs=1.5)
         self.ends = tuple(against) if self.loss and len(against) == len(pair) else ()
 
-    # -- noise
-
     def _healthy(self, but: Iterable[str]) -> list[list[float]]:
         """Return the first runs inside racks, round by round, these nodes left out."""
         study, bad = self.study, {*but}
@@ -377,19 +368,12 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         """Return what pairs of runs show, noise pooled with that of healthy pairs of nodes."""
         return slower(pairs, self._healthy([*but, *self.accused]), family=family, jobs=jobs)
 
-    # -- verdicts
-
     def conclusion(self) -> Conclusion:
         study = self.study
         level = median(self.values.values()) if self.values else math.nan
-        links = (
-            [self._link(pair) for pair in self._open_links()]
-            if self.is_over and not self.is_common
-            else []
-        )
-        verdicts = worst_first(
-            at_level(verdict, level) for verdict in (*map(self._node, study.nodes), *links)
-        )
+        links = self._open_links() if self.is_over and not self.is_common else ()
+        verdicts = [*map(self._node, study.nodes), *map(self._link, links)]
+        verdicts = worst_first(at_level(verdict, level) for verdict in verdicts)
         answer = in_a_sentence(verdicts) if self.is_over else say("no verdict yet")
         if self.is_common:
             answer = say(_MOST_FAIL)
@@ -502,8 +486,6 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         what = f"{len(self.nodes)} nodes need up to {self.most_jobs} jobs"
         self.refuse_budget(what, least=self.most_jobs, most=self.most_jobs)
 
-    # -- nodes, racks and pairs
-
     @property
     def nodes(self) -> tuple[str, ...]:
         """All of them, in the order of the node list."""
@@ -578,8 +560,6 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         pairs = (pair for pair in self.order if node in pair and self.is_across(pair) is across)
         return {*chain(*pairs)} - {node}
 
-    # -- arms and trials
-
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The load on each pair that may be run."""
@@ -593,10 +573,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the nodes, in the order of the node list; a trial runs a pair of them."""
         del history
-        cell = self.cells[0].digest
-        return tuple(
-            Arm(id=name.lower(), cell_digest=cell, profile=BASELINE) for name in self.nodes
-        )
+        return tuple(replace(self.every_arm[0], id=name.lower()) for name in self.nodes)
 
     @cached_property
     def _pair_of(self) -> Mapping[str, Pair]:

@@ -46,14 +46,7 @@ from pytest_xlatune.studies.cell_arms import (
     worst_first,
 )
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
-from pytest_xlatune.studies.verdicts import (
-    at_level,
-    beside,
-    changed,
-    measured,
-    screened,
-    so_far,
-)
+from pytest_xlatune.studies.verdicts import at_level, beside, changed, measured, screened, so_far
 from pytest_xlatune.studies.vetoes import NOT_FINITE
 
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
@@ -183,8 +176,6 @@ class _NodeWalk(CellWalk["NodeStudy"]):
     def fit(self) -> BlockFit | None:
         return fit_group(self.fresh, controls=self.controls)
 
-    # -- verdicts
-
     def conclusion(self) -> Conclusion:
         study, reference = self.study, self._median_line()
         verdicts = worst_first(beside(self._verdict(name), reference) for name in self.by_arm)
@@ -307,8 +298,6 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             text = "a loss of {loss:size} is neither shown nor excluded"
             return undecided(base, say(text, loss=-relative(LOSS_AT)))
         return not_accused(base, say("low in its first run, not when run again beside controls"))
-
-    # -- notes
 
     def _notes(self, verdicts: Sequence[Verdict]) -> Iterator[Message]:
         yield from self._unasked()

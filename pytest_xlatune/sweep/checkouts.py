@@ -32,6 +32,7 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
+_READY = ".ready"  # of a file beside a checkout: it is whole, and was last used at that time
 _KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
 _MOST_PATH = 255  # characters of a word that may be a path
 _MOST_COMMITS = 512  # of a range
@@ -151,11 +152,7 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
 
 
 def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
-    """Refuse to start commits where other files than theirs would run, and say what to do.
-
-    Raises:
-        ConfigError: there is such a file.
-    """
+    """Refuse to start commits where other files than theirs would run, and say what to do."""
     if named := [*files]:
         top, listed = starter.repository, sentence(say("{files}", files=at_most(3, named)))
         raise ConfigError(
@@ -281,7 +278,11 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
             for path in sorted(paths):
                 _make(starter, path)
-            _remove_old(starter.repository, folder, used=paths)
+            for mark in folder.glob(f"*{_READY}"):
+                path = mark.with_suffix("")
+                with suppress(OSError):
+                    if path not in paths and mark.stat().st_mtime < time.time() - _KEPT_S:
+                        _forget(starter.repository, path)
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
@@ -295,7 +296,7 @@ _OF_THE_MACHINE = re.compile(
 
 def _make(starter: CheckoutLauncher, path: Path) -> None:
     """Make one checkout, or find it as it was made; the lock is held."""
-    ready, repository = _mark(path), starter.repository
+    ready, repository = path.with_name(path.name + _READY), starter.repository
     is_made = ready.exists() and (path / ".git").exists()
     if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
         _refuse_others(starter, _changed(str(path), new="all"), where=f"the checkout {path}")
@@ -318,26 +319,13 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
     ready.touch()
 
 
-def _mark(path: Path) -> Path:
-    """Return the file that says that a checkout is whole, and when it was last used."""
-    return path.with_name(f"{path.name}.ready")
-
-
 def _forget(repository: str, path: Path) -> None:
     """Remove a checkout, whole or half made, and git's entry of it."""
-    _mark(path).unlink(missing_ok=True)
+    path.with_name(path.name + _READY).unlink(missing_ok=True)
     _run(repository, "worktree", "remove", "--force", "--force", str(path))
     if path.exists():
         shutil.rmtree(path)
     _run(repository, "worktree", "unlock", str(path))
-
-
-def _remove_old(repository: str, folder: Path, *, used: set[Path]) -> None:
-    for mark in folder.glob("*.ready"):
-        path = mark.with_suffix("")
-        with suppress(OSError):
-            if path not in used and mark.stat().st_mtime < time.time() - _KEPT_S:
-                _forget(repository, path)
 
 
 def _git(repository: str, *words: str) -> str:

@@ -54,9 +54,8 @@ def cell_document(subject: MeasuredCell) -> Document:
     nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
     on_all = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
     reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
-    accused = [
-        v.arm for v in conclusion.verdicts if v.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
-    ]
+    worst = (VerdictKind.SLOWER, VerdictKind.INVALID)
+    accused = [verdict.arm for verdict in conclusion.verdicts if verdict.kind in worst]
     beside = [f"reference: {plain(reference.arm)}, {speed(reference)}"] if reference else []
     first = [name for arm in accused for name in arm.split("+")]
     return Document(
@@ -105,9 +104,6 @@ def _arms(subject: MeasuredCell) -> Table:
     """Return a row of figures for each arm, the one that others are held against the first."""
     conclusion = subject.conclusion
     reference = conclusion.reference
-    is_arm = reference is not None and any(
-        result.trial.arm == reference.arm for result in subject.history
-    )
 
     def name(verdict: Verdict) -> str:
         called = conclusion.facts.shown_name(verdict.arm)
@@ -127,8 +123,9 @@ def _arms(subject: MeasuredCell) -> Table:
         (">runs", lambda each: str(each.n)),
         ("~why", REASONS[1]),
     ]
-    rows = (*((reference,) if is_arm and reference else ()), *conclusion.verdicts)
-    return verdict_table(rows, *shown)
+    ran = {result.trial.arm for result in subject.history}
+    first = [reference] if reference and reference.arm in ran else []
+    return verdict_table((*first, *conclusion.verdicts), *shown)
 
 
 def _pairs(pairs: Sequence[PairFound]) -> Section:

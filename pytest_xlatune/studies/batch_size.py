@@ -650,8 +650,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.noise = self.fit.sigma if self.fit and is_known else self.study.asked.sigma
         study, labels, lead = self.study, self.study.labels, self.lead if self.is_over else None
         tried = sorted({*self.probes, *self.unfit})
-        shown = range(len(study.cells)) if study.asked.names_arms else tried
-        verdicts = {at: self._verdict(at) for at in shown}
+        places = range(len(study.cells)) if study.asked.names_arms else tried
+        verdicts = {at: self._verdict(at) for at in places}
         same = []
         if lead is not None:
             others = (at for at in self.ranked if at != lead)
@@ -659,11 +659,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             same = [labels[at] for at in sorted([lead, *near])]
             verdicts[lead] = self._leading(verdicts[lead], is_far=not near)
         best = None if lead is None else verdicts[lead]
-
-        def rank(at: int) -> tuple[bool, bool, float]:
-            return at != lead, not verdicts[at].n, -(verdicts[at].delta or 0.0)
-
-        value = "" if lead is None else labels[lead]
+        arm, value = ("", "") if lead is None else (study.ids[lead], labels[lead])
         largest, unfit, ceiling = self._ceiling()
         answer = self._answer(value, best) if self.is_over else self._first_answer()
         alike = [label for label in same if label != value]
@@ -672,7 +668,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         record = BatchRecord(
             sigma=self.noise,
             key=study.asked.key,
-            arm="" if lead is None else study.ids[lead],
+            arm=arm,
             value=value,
             same=tuple(same),
             largest=largest,
@@ -681,15 +677,11 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             objection=(answer,) if is_missing and answer else (),
             files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
-        return self.concluded(
-            (
-                beside(verdicts[at], best) if verdicts[at].against == _BEST else verdicts[at]
-                for at in sorted(verdicts, key=rank)
-            ),
-            record,
-            alpha=ALPHA if self.blocks else 0.0,
-            notes=self._notes() if self.is_over else (),
-        )
+        shown = [beside(v, best) if v.against == _BEST else v for v in verdicts.values()]
+        # the best, then what ran, the fastest first
+        shown.sort(key=lambda verdict: (verdict.arm != arm, not verdict.n, -(verdict.delta or 0.0)))
+        notes = self._notes() if self.is_over else ()
+        return self.concluded(shown, record, alpha=ALPHA if self.blocks else 0.0, notes=notes)
 
     def _ceiling(self) -> tuple[str, str, Message | None]:
         values = self.study.values

@@ -240,13 +240,12 @@ class CellArms(Study, frozen=True, kw_only=True):
         walk = self.walked(history)
         left = len(walk.pending) + walk.later
         trials = (*(result.trial for result in walk.results.values()), *walk.pending)
-        places = ((trial.id, self.place_of(trial)) for trial in trials)
         return Outlook(
             ahead=walk.pending,
             left=left,
             at_most=left,
             rounds=left,
-            places={name: place for name, place in places if place is not None},
+            places={trial.id: place for trial in trials if (place := self.place_of(trial))},
             told=lambda: self.outline,
         )
 

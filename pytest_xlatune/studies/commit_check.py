@@ -44,7 +44,7 @@ from pytest_xlatune.model.sentences import (
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.model.written import Written
-from pytest_xlatune.stats.beside import spread_of
+from pytest_xlatune.stats.beside import paired, spread_of
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
 from pytest_xlatune.stats.design import t_quantile
 from pytest_xlatune.stats.validity import different_loss
@@ -729,10 +729,8 @@ class _CommitTable(_CommitWalk):
         fresh = {}
         for at in self.suspects:
             values = {(self.place_of(e), e.block): self.value(e) for e in self._pairs(at)}
-            both = [(values[at, n], values[self.before[at], n]) for n in range(1, PAIRS + 1)]
-            fresh[at] = [
-                value - other for value, other in both if value is not None and other is not None
-            ]
+            places, numbers = (at, self.before[at]), range(1, PAIRS + 1)
+            fresh[at] = paired(*([values[place, n] for n in numbers] for place in places))
         return fresh
 
     @cached_property

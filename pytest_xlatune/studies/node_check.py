@@ -389,18 +389,14 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
     @property
     def outline(self) -> tuple[Message, ...]:
         """What a plan says of it: jobs and waves."""
-        return (
-            say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells)),
-            say(
-                "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
-                "controls: at most {jobs} jobs in {waves} waves",
-                rounds=self.asked.rounds,
-                suspects=self.most_suspects,
-                controls=CONTROLS,
-                jobs=self.most_jobs,
-                waves=1 + self.asked.rounds,
-            ),
+        first = say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells))
+        text = (
+            "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
+            "controls: at most {jobs} jobs in {waves} waves"
         )
+        rounds, most = self.asked.rounds, {"jobs": self.most_jobs, "waves": 1 + self.asked.rounds}
+        again = say(text, rounds=rounds, suspects=self.most_suspects, controls=CONTROLS, **most)
+        return first, again
 
     def place_of(self, trial: Trial) -> Message | None:
         """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""

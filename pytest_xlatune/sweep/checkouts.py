@@ -148,9 +148,6 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     return len(trees) == 1
 
 
-# --- what would run beside the files of a commit ---
-
-
 def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
     """Refuse to start commits where other files than theirs would run, and say what to do."""
     if named := [*files]:
@@ -237,9 +234,6 @@ def _changed(repository: str, *, new: str = "no") -> list[str]:
     #  M train.py\0?? jax.py\0
     lines = [line for line in text.split("\0") if line]
     return [line[3:] for line in lines if line[:2] != "??" or line.endswith(".py")]
-
-
-# --- making checkouts ---
 
 
 def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:

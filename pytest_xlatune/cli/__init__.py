@@ -172,19 +172,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     _take_any_sign()
     name = given[0] if given else ""
     if name == "drill":  # argparse drops the `--` between the variants
-        given = [AGAINST if each == "--" else each for each in given]
+        given = [AGAINST if word == "--" else word for word in given]
     if name in ("flags", "init"):  # a word that begins with a blank is no option for argparse
         given = [f" {word}" if _IS_FLAG.match(word) else word for word in given]
     arguments = argparse.Namespace()
     try:
         try:
             _parser(name).parse_args(given, arguments)
-            if any(each.startswith("XLATUNE_") for each in os.environ):
+            if any(variable.startswith("XLATUNE_") for variable in os.environ):
                 refuse_misspelt(os.environ)  # of every command, one that reads no setting too
             check_page(vars(arguments).get("html"))
-            found: Output | int = arguments.run(arguments)
+            output: Output | int = arguments.run(arguments)
             # a guest's command may have shown all itself, and tells its exit code
-            return found if isinstance(found, int) else present(found, arguments)
+            return output if isinstance(output, int) else present(output, arguments)
         finally:
             if sys.stdout is not None:  # as it is under `>&-`
                 sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
@@ -196,8 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is not None:  # not the output, which has no name here
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            said = f"{os.fsdecode(error.filename)}: {error.strerror}"
-            return complain([said], status=Exit.INTERNAL)
+            message = f"{os.fsdecode(error.filename)}: {error.strerror}"
+            return complain([message], status=Exit.INTERNAL)
         return refused(error)
 
 
@@ -211,9 +211,9 @@ def _take_any_sign() -> None:
 def _as_typed(message: str, arguments: argparse.Namespace) -> str:
     """Name the command's own options as they are typed here: without the `xlatune-` of pytest."""
 
-    def typed(found: re.Match[str]) -> str:
-        is_ours = f"xlatune_{found[1].replace('-', '_')}" in arguments
-        return f"--{found[1]}" if is_ours else found[0]
+    def typed(option: re.Match[str]) -> str:
+        is_ours = f"xlatune_{option[1].replace('-', '_')}" in arguments
+        return f"--{option[1]}" if is_ours else option[0]
 
     # --xlatune-budget
     return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", typed, message)
@@ -238,14 +238,16 @@ def _parser(name: str) -> argparse.ArgumentParser:
     known = commands(name)
     # nothing lists the other commands where one is named: their parsers are made for the list alone
     listed = [name] if name in known else [*known]
-    added = add_commands(parser, {each: known[each].line for each in listed}, metavar="COMMAND")
+    added = add_commands(
+        parser, {command: known[command].line for command in listed}, metavar="COMMAND"
+    )
     if name in known:
-        one, of = added[name], known[name]
+        one, subcommand = added[name], known[name]
         parser.command = one
-        module, _, add = of.add.partition(":")
+        module, _, add = subcommand.add.partition(":")
         getattr(import_module(module), add)(one)
-        if of.examples:
-            lines = ["examples:", *(f"  {each}" for each in of.examples)]
+        if subcommand.examples:
+            lines = ["examples:", *(f"  {example}" for example in subcommand.examples)]
             if one.epilog:
                 lines += ["", *textwrap.wrap(one.epilog, _WIDTH)]
             one.epilog = "\n".join(lines)
@@ -261,7 +263,7 @@ def commands(asked: str = "") -> dict[str, Subcommand]:
     Raises:
         ConfigError: the command that is asked for cannot be loaded.
     """
-    found = {
+    subcommands = {
         name: Subcommand(
             line=line,
             add=f"{__name__}.{file}:add_{name.replace('-', '_')}",
@@ -269,23 +271,23 @@ def commands(asked: str = "") -> dict[str, Subcommand]:
         )
         for name, (file, line) in COMMANDS.items()
     }
-    for name in () if asked in found else BROUGHT:
-        if name in found:  # ours comes first
+    for name in () if asked in subcommands else BROUGHT:
+        if name in subcommands:  # ours comes first
             continue
         try:
-            found[name] = _brought(name)
+            subcommands[name] = _brought(name)
         except ConfigError as error:
             if name == asked:
                 raise
-            found[name] = Subcommand(line=str(error), add="")
-    return found
+            subcommands[name] = Subcommand(line=str(error), add="")
+    return subcommands
 
 
 def _brought(name: str) -> Subcommand:
-    found = BROUGHT.load(name, where="the command line")
-    if not isinstance(found, Subcommand):
+    subcommand = BROUGHT.load(name, where="the command line")
+    if not isinstance(subcommand, Subcommand):
         raise ConfigError(
-            f"command {name!r} of {BROUGHT.source(name)} is {type(found).__name__}, expected a "
-            "pytest_xlatune.cli.Subcommand"
+            f"command {name!r} of {BROUGHT.source(name)} is {type(subcommand).__name__}, expected "
+            "a pytest_xlatune.cli.Subcommand"
         )
-    return found
+    return subcommand

@@ -44,7 +44,7 @@ def _calibrate(arguments: argparse.Namespace) -> Output:
     resolved.check()
     with trials_of(resolved, options) as (runs, tick):
         campaign = runs.open(resolved, study)
-        found = calibrate(campaign, tick)
+        calibration = calibrate(campaign, tick)
     folder = options.workdir / resolved.folder
     written = brief("Files", lines(f"written: {os.path.relpath(folder / CALIBRATION)}"))
-    return Output(documents=(document_of(campaign, found), written))
+    return Output(documents=(document_of(campaign, calibration), written))

@@ -30,19 +30,21 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> Output:
-    found = compare_sides(
+    comparison = compare_sides(
         arguments.a,
         arguments.b,
         margin=arguments.gate,
         pattern=pattern_of(arguments),
         tokens=arguments.tokens,
     )
-    sides = (("A", found.a), ("B", found.b))
+    sides = (("A", comparison.a), ("B", comparison.b))
     document = compared(
-        found.verdict,
-        ratio=found.ratio,
+        comparison.verdict,
+        ratio=comparison.ratio,
         jobs=[(name, job.path, job.score) for name, side in sides for job in side.jobs],
         left_out=[(name, *out) for name, side in sides for out in side.left_out],
-        gate=found.gate,
+        gate=comparison.gate,
     )
-    return Output(documents=(document,), json=found.to_json, status=of_command(found.exit))
+    return Output(
+        documents=(document,), json=comparison.to_json, status=of_command(comparison.exit)
+    )

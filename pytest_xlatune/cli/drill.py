@@ -88,7 +88,7 @@ def _drill(arguments: argparse.Namespace) -> Output:
         families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
     )
-    found = drill_variants(
+    drilled = drill_variants(
         [arguments.paths, *arguments.against],
         window,
         step_times_s=arguments.step_time,
@@ -97,11 +97,11 @@ def _drill(arguments: argparse.Namespace) -> Output:
         collectives=arguments.collectives,
     )
     width = None if arguments.full_names else NAME
-    document = drill_document(found, top=arguments.top, width=width)
-    collectives = [of_variant.to_json() for of_variant in found.collectives]
+    document = drill_document(drilled, top=arguments.top, width=width)
+    collectives = [of_variant.to_json() for of_variant in drilled.collectives]
     talking = {"collectives": collectives} if collectives else {}
     return Output(
         documents=(document,),
-        json=lambda: drill_json(*found.drills) | talking,
-        problems=found.problems,
+        json=lambda: drill_json(*drilled.drills) | talking,
+        problems=drilled.problems,
     )

@@ -45,17 +45,17 @@ def _evidence(arguments: argparse.Namespace) -> Output:
     folder = options.workdir / resolved.folder
     named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
     # all studies are built first, so that a misspelt id is refused before anything runs
-    studies = [study_of_profile(resolved, each) for each in named]
+    studies = [study_of_profile(resolved, profile_id) for profile_id in named]
     resolved.check()
-    found: list[Recorded] = []
+    records: list[Recorded] = []
     with trials_of(resolved, options) as (runs, tick):
         for study in studies:
-            found.append(record(runs.open(resolved, study), tick))
-            show(_left(found[-1]))
-    problems = [problem for recorded in found for problem in recorded.problems]
-    dumps = [recorded.dump for recorded in found if recorded.dump]
+            records.append(record(runs.open(resolved, study), tick))
+            show(_left(records[-1]))
+    problems = [problem for recorded in records for problem in recorded.problems]
+    dumps = [recorded.dump for recorded in records if recorded.dump]
     documents: tuple[Document, ...] = ()
-    if len(dumps) == len(found) > 1:
+    if len(dumps) == len(records) > 1:
         show([""])
         programs, unread = read_programs([dumps[0], dumps[-1]])
         documents = (program_document(*programs),)
@@ -63,8 +63,8 @@ def _evidence(arguments: argparse.Namespace) -> Output:
     return Output(documents=documents, problems=tuple(problems))
 
 
-def _left(found: Recorded) -> Iterator[str]:
-    yield f"{found.profile}: trial {found.trial_id}"
-    yield from (f"  {fact}" for fact in found.facts)
-    for path in filter(None, [found.dump, *found.captures, found.pgle]):
+def _left(recorded: Recorded) -> Iterator[str]:
+    yield f"{recorded.profile}: trial {recorded.trial_id}"
+    yield from (f"  {fact}" for fact in recorded.facts)
+    for path in filter(None, [recorded.dump, *recorded.captures, recorded.pgle]):
         yield f"  {os.path.relpath(path)}"

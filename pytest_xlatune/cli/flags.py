@@ -69,27 +69,27 @@ def _list(arguments: argparse.Namespace) -> Output:
             documents=(brief("The catalog", lines(*map(entry_line, entries))),),
             json=lambda: {"schema": SCHEMA, "entries": [entry_json(entry) for entry in entries]},
         )
-    found = candidates(arguments.axis, context)
-    width = max(len(profile.id) for profile in found.profiles)
-    told = [f"{profile.id:{width}}  {profile.shown_text}" for profile in found.profiles]
-    told += [f"left out: {out.profile}: {out.why}" for out in found.left_out]
+    proposed = candidates(arguments.axis, context)
+    width = max(len(profile.id) for profile in proposed.profiles)
+    texts = [f"{profile.id:{width}}  {profile.shown_text}" for profile in proposed.profiles]
+    texts += [f"left out: {out.profile}: {out.why}" for out in proposed.left_out]
     return Output(
-        documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*told)),),
+        documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*texts)),),
         json=lambda: {
             "schema": SCHEMA,
             "axis": arguments.axis.upper(),
             "jaxlib": context.jaxlib,
-            "profiles": [profile.to_json() for profile in found.profiles],
-            "left_out": [out.to_json() for out in found.left_out],
+            "profiles": [profile.to_json() for profile in proposed.profiles],
+            "left_out": [out.to_json() for out in proposed.left_out],
         },
     )
 
 
 def _show(arguments: argparse.Namespace) -> Output:
-    found = [known_of(name) for name in arguments.names]
-    values = [value for each, _ in found for value in each]
+    known = [known_of(name) for name in arguments.names]
+    values = [value for entries, _ in known for value in entries]
     return Output(
-        documents=(brief("Settings", *(lines(*told) for _, told in found)),),
+        documents=(brief("Settings", *(lines(*texts) for _, texts in known)),),
         json=lambda: {"schema": SCHEMA, "entries": values},
     )
 
@@ -141,10 +141,10 @@ def _lint(arguments: argparse.Namespace) -> Output:
             "--python asks the XLA of that interpreter, --jaxlib only the catalog's tables; give "
             "one of the two"
         )
-    said = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+    context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if not first.strip().endswith(".py"):
-        found, profiles = lint_words(
-            arguments.what, said, python=arguments.python or "", dump=arguments.dump
+        linted, profiles = lint_words(
+            arguments.what, context, python=arguments.python or "", dump=arguments.dump
         )
     elif more:
         raise ConfigError(
@@ -152,20 +152,22 @@ def _lint(arguments: argparse.Namespace) -> Output:
         )
     else:
         resolved = resolved_sweep(Path(first), options_of(arguments))
-        found, profiles = lint_sweep(
-            resolved, said, python=arguments.python or "", dump=arguments.dump
+        linted, profiles = lint_sweep(
+            resolved, context, python=arguments.python or "", dump=arguments.dump
         )
     ids = [profile.id for profile in profiles]
     return Output(
-        documents=(brief("Faults of profiles", lines(*_objections(found, len(ids)))),),
-        json=lambda: {"schema": SCHEMA, "profiles": ids, **found.to_json()},
-        status=1 if found.objections else 0,
+        documents=(brief("Faults of profiles", lines(*_objections(linted, len(ids)))),),
+        json=lambda: {"schema": SCHEMA, "profiles": ids, **linted.to_json()},
+        status=1 if linted.objections else 0,
     )
 
 
-def _objections(found: Linted, count: int) -> Iterator[str]:
-    yield from (f"{objection.level}: {objection}" for objection in found.objections)
-    yield from (f"unchecked: {each}" for each in found.unchecked)
-    asked = f"jaxlib {found.jaxlib}" if found.jaxlib else "no jaxlib"
-    objections = counted(len(found.objections), "objection") if found.objections else "no objection"
+def _objections(linted: Linted, count: int) -> Iterator[str]:
+    yield from (f"{objection.level}: {objection}" for objection in linted.objections)
+    yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)
+    asked = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib"
+    objections = (
+        counted(len(linted.objections), "objection") if linted.objections else "no objection"
+    )
     yield f"{counted(count, 'profile')}, {objections}, {asked}"

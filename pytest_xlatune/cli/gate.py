@@ -67,16 +67,16 @@ def add_gate(parser: argparse.ArgumentParser) -> None:
 
 def _init(arguments: argparse.Namespace) -> Output:
     trials = 2 * arguments.blocks
-    told = [
+    next_steps = [
         f"try it: pytest {TEST_FILE} --xlatune-plan",
         f"run it: pytest {TEST_FILE}   ({counted(trials, 'trial')})",
     ]
     if arguments.ci == "gitlab":
-        told.append(f"add to .gitlab-ci.yml:  include: [{{local: {CI_FILES['gitlab']}}}]")
-    said = ("command", "model", "parallelism", "baseline", "margin", "blocks", "steps", "executor",
+        next_steps.append(f"add to .gitlab-ci.yml:  include: [{{local: {CI_FILES['gitlab']}}}]")
+    names = ("command", "model", "parallelism", "baseline", "margin", "blocks", "steps", "executor",
             "nodelist", "ci")  # fmt: skip
-    named = {name: getattr(arguments, name) for name in said}
+    named = {name: getattr(arguments, name) for name in names}
     return Output(
         files=gate_files(arguments.repository.resolve(), **named),
-        documents=(brief("What to do next", lines(*told)),),
+        documents=(brief("What to do next", lines(*next_steps)),),
     )

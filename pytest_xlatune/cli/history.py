@@ -49,17 +49,17 @@ def write_page(document: Document, path: Path, source: str) -> None:
 
 def _history(arguments: argparse.Namespace) -> Output:
     workdir = arguments.folder or options_of(arguments).workdir
-    found = studies_below(workdir, arguments.cell)
-    past = found.past
+    studies = studies_below(workdir, arguments.cell)
+    past = studies.past
     if arguments.cell is not None and not past:
         unknown = ConfigError.unknown(
-            "cell", arguments.cell, valid=found.names, where="the ledgers"
+            "cell", arguments.cell, valid=studies.names, where="the ledgers"
         )
-        return Output(problems=(*found.problems, str(unknown)))
+        return Output(problems=(*studies.problems, str(unknown)))
     return Output(
         documents=(history(past, is_course=arguments.cell is not None),),
         json=lambda: [study.to_json() for study in by_date(past)],
         source="the ledgers",
-        problems=found.problems,
+        problems=studies.problems,
         problem_status=Exit.INTERNAL,
     )

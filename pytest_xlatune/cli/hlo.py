@@ -29,7 +29,7 @@ def add_hlo(parser: argparse.ArgumentParser) -> None:
 def _hlo(arguments: argparse.Namespace) -> Output:
     named = filter(None, [arguments.dump, arguments.other])
     programs, problems = read_programs(
-        [dump_of(each, lambda: options_of(arguments).workdir) for each in named]
+        [dump_of(path, lambda: options_of(arguments).workdir) for path in named]
     )
     return Output(
         documents=(program_document(*programs),),

@@ -62,13 +62,13 @@ def _import(arguments: argparse.Namespace) -> Output:
     exports, absent = check_exports(options.export)
     complain(absent)
     path: Path = arguments.table
-    said = options.said.over(CellSettings())
+    settings = options.said.over(CellSettings())
     missing = [
         f"--{name}"
-        for name, value in (("model", said.model_tag), ("parallelism", said.parallelism))
+        for name, value in (("model", settings.model_tag), ("parallelism", settings.parallelism))
         if not value
     ]
-    if missing or not said.model_tag or not said.parallelism:
+    if missing or not settings.model_tag or not settings.parallelism:
         raise ConfigError(
             f"{path} does not say which cell its jobs measured: add {' and '.join(missing)}"
         )
@@ -78,11 +78,11 @@ def _import(arguments: argparse.Namespace) -> Output:
         raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
     rows = read_table(text, where=str(path))
     cell = Cell(
-        model_tag=said.model_tag,
-        parallelism=Parallelism.parse(said.parallelism),
-        config_tag=said.config_tag,
-        per_device_batch_size=said.per_device_batch_size,
-        max_target_length=said.max_target_length,
+        model_tag=settings.model_tag,
+        parallelism=Parallelism.parse(settings.parallelism),
+        config_tag=settings.config_tag,
+        per_device_batch_size=settings.per_device_batch_size,
+        max_target_length=settings.max_target_length,
         nodelist=options.said.over(SiteSettings()).nodelist or (),
         launcher=f"imported from {path.name}",
         deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
@@ -109,5 +109,5 @@ def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     known = read_known(folder)
     yield known.document
     written = publish(folder, options.reports, exports=options.export, known=known)
-    told = [f"written: {each}" for each in written]
-    yield brief("Files", lines(*told, *(() if has_pages() else (NO_PAGES,))))
+    texts = [f"written: {path}" for path in written]
+    yield brief("Files", lines(*texts, *(() if has_pages() else (NO_PAGES,))))

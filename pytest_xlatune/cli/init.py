@@ -66,26 +66,28 @@ def _init(arguments: argparse.Namespace) -> Output:
             f"{path}: pytest reads only files that are named test_*.py; name it test_{path.stem}.py"
         )
     ask = input if sys.stdin.isatty() else None
-    told: dict[str, str] = {}
+    suggested: dict[str, str] = {}
     if arguments.log is not None:
-        told = suggest_sweep(arguments.log)
-        said = next((kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), "")
-        told |= {"kind": said} if said else {}
-    given = told | {name: said for name, said in vars(arguments).items() if said is not None}
-    found = told | answers(given, ask, lambda problem: show([problem]))
-    found |= {"study": arguments.study} if arguments.study else {}
+        suggested = suggest_sweep(arguments.log)
+        chosen_kind = next(
+            (kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), ""
+        )
+        suggested |= {"kind": chosen_kind} if chosen_kind else {}
+    given = suggested | {name: text for name, text in vars(arguments).items() if text is not None}
+    answered = suggested | answers(given, ask, lambda problem: show([problem]))
+    answered |= {"study": arguments.study} if arguments.study else {}
     printed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
-        seen = try_command(found)
-        found, printed = {**seen.settings, **found}, seen.lines
+        seen = try_command(answered)
+        answered, printed = {**seen.settings, **answered}, seen.lines
         problems = (
             (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
         )
     named = shlex.quote(str(path))
     return Output(
-        files={path: sweep_file(found, name=path.stem.removeprefix("test_"))},
+        files={path: sweep_file(answered, name=path.stem.removeprefix("test_"))},
         problems=problems,
         documents=(
             *([brief("What the trial printed", lines(*printed))] if printed else []),
@@ -94,8 +96,8 @@ def _init(arguments: argparse.Namespace) -> Output:
                 lines(
                     f"xlatune plan {named}    the trials, their cost, and what they can show",
                     f"pytest {named}          runs it",
-                    *about_program(found),
-                    *about_flags(found),
+                    *about_program(answered),
+                    *about_flags(answered),
                 ),
             ),
         ),

@@ -26,31 +26,31 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def _jobs(arguments: argparse.Namespace) -> Output:
-    told: list[str] = []
+    texts: list[str] = []
     ended: list[str] = []
     problems: list[str] = []
     for folder in folders_of(options_of(arguments).workdir, arguments.sweeps):
         try:
-            own: list[str] = []
+            cancelled: list[str] = []
             if arguments.cancel:
-                own = [
+                cancelled = [
                     f"ended {submission.executor} {submission.job_id} {submission.trial_id}"
                     for submission in cancel_unwaited(folder)
                 ]
-            ended += own
+            ended += cancelled
             state = replay(Ledger(folder / LEDGER).refresh())
             if not state.opened:
                 problems += [str(refusal_of(folder, lost))] if (lost := lost_runs(folder)) else []
         except LedgerError as error:  # the jobs of the other cells are ended all the same
             problems.append(str(error))
             continue
-        told += [*_of(state), *own]
-    if not told and not problems:
-        told.append("no job was submitted so far")
+        texts += [*_of(state), *cancelled]
+    if not texts and not problems:
+        texts.append("no job was submitted so far")
     elif arguments.cancel and not ended:
-        told.append("no job to end: each one that runs has a session that waits for it")
+        texts.append("no job to end: each one that runs has a session that waits for it")
     return Output(
-        documents=(brief("Jobs", lines(*told)),),
+        documents=(brief("Jobs", lines(*texts)),),
         problems=tuple(problems),
         problem_status=Exit.INTERNAL,
     )

@@ -82,9 +82,9 @@ def add_options(
     """
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
-            said = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
+            help_text = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
             parser.add_argument(
-                f"--{option.name}", dest=option.key, metavar=option.metavar, help=said
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
             )
     if not only:
         more = (

@@ -69,39 +69,39 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
     """Return the step pattern of the command line, the environment or xlatune.toml."""
-    said = options_of(arguments).said.values.get("step_pattern")
-    return step_pattern(said) if said else None
+    pattern = options_of(arguments).said.values.get("step_pattern")
+    return step_pattern(pattern) if pattern else None
 
 
 def _steps(arguments: argparse.Namespace) -> Output:
     read, problems = _read_all(arguments)
     documents = (
         steps_of_log(
-            str(each.path),
-            steps=each.report.steps,
-            score=each.score,
-            notes=(*each.notes, *map(sentence, slower_of(each))),
+            str(log.path),
+            steps=log.report.steps,
+            score=log.score,
+            notes=(*log.notes, *map(sentence, slower_of(log))),
             shows_all=arguments.all,
         )
-        for each in read
+        for log in read
     )
-    status = 3 if any(each.unfinished for each in read) else 0
+    status = 3 if any(log.unfinished for log in read) else 0
     shown = tuple(documents)
     return Output(documents=shown, json=partial(_values, read), problems=problems, status=status)
 
 
 def _triage(arguments: argparse.Namespace) -> Output:
     read, problems = _read_all(arguments)
-    behind = [behind_of(each) for each in read]
+    behind = [behind_of(log) for log in read]
     documents: list[Document] = []
-    for each, found_behind in zip(read, behind, strict=True):
+    for log, found_behind in zip(read, behind, strict=True):
         documents.append(
             triage_of_log(
-                str(each.path),
-                status=each.status,
-                findings=each.findings,
-                reached=each.reached,
-                advice=advised(each),
+                str(log.path),
+                status=log.status,
+                findings=log.findings,
+                reached=log.reached,
+                advice=advised(log),
             )
         )
         if found_behind is not None:
@@ -115,9 +115,9 @@ def _triage(arguments: argparse.Namespace) -> Output:
 
 
 def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None) -> Json:
-    logs = [each.to_json() for each in read]
-    for log, found in zip(logs, behind or (), strict=behind is not None):
-        log["behind"] = standstill_json(found)
+    logs = [log.to_json() for log in read]
+    for log, standstill in zip(logs, behind or (), strict=behind is not None):
+        log["behind"] = standstill_json(standstill)
     return {"schema": SCHEMA, "logs": logs}
 
 

@@ -58,17 +58,17 @@ def _apply(arguments: argparse.Namespace) -> Output:
     if faults:
         raise ConfigError(f"{arguments.file}: not for this place: {'; '.join(faults)}")
     asked = [f"jaxlib {jaxlib} here takes its flags"] if jaxlib and recipe.profile.flags else []
-    told = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}", *asked, *notes]
+    texts = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}", *asked, *notes]
     others = differences(recipe, resolved, options.workdir, jaxlib=jaxlib)
-    grave = [said for part, said in others.items() if part != "jaxlib"]
+    grave = [difference for part, difference in others.items() if part != "jaxlib"]
     if grave and not arguments.elsewhere:
         raise ConfigError(
             f"{arguments.file}: measured elsewhere: {'; '.join(grave)}. Say --elsewhere to try it "
             "here all the same"
         )
     made = applied(recipe, resolved, arguments.to, root=Path.cwd())
-    told += [*others.values(), *_next(made, recipe)]
-    return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, told))),))
+    texts += [*others.values(), *_next(made, recipe)]
+    return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, texts))),))
 
 
 def _next(made: Applied, recipe: MeasuredRecipe) -> Iterator[str]:

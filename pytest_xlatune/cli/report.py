@@ -56,7 +56,7 @@ def _report(arguments: argparse.Namespace) -> Output:
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
-        with _told(problems):
+        with _kept_in(problems):
             values.append(read_json(leaderboard_json(read_known(folder).facts)))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
@@ -80,7 +80,7 @@ def _documents(
         exports, missing = check_exports(options.export)
         problems.extend(missing)
     for folder in folders:
-        with _told(problems):
+        with _kept_in(problems):
             known = read_known(folder)
             yield known.document
             if writes:
@@ -92,15 +92,15 @@ def _documents(
                     known=known,
                 )
                 settings = sorted(known.state.opened[-1].settings.items())
-                told = [f"{name} was said by {place}" for name, place in settings]
-                told += [f"written: {os.path.relpath(path)}" for path in written]
-                yield brief("Files", lines(*told))
+                texts = [f"{name} was said by {place}" for name, place in settings]
+                texts += [f"written: {os.path.relpath(path)}" for path in written]
+                yield brief("Files", lines(*texts))
     if writes and not has_pages():
         yield brief("Pages", lines(NO_PAGES))
 
 
 @contextmanager
-def _told(problems: list[str]) -> Iterator[None]:
+def _kept_in(problems: list[str]) -> Iterator[None]:
     """Keep the fault of one ledger; the reports of the others are written all the same."""
     try:
         yield

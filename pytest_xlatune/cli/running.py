@@ -41,7 +41,7 @@ def ticks(folder: Path, session: str, reports: Path) -> Callable[[], None]:
         for landed in feed.landed():
             is_news = True
             show([in_columns(landed.line)] if landed.line else [])
-        trouble = page.look(is_news=is_news)
+        trouble = page.refresh(is_news=is_news)
         show([f"xlatune: {trouble}"] if trouble else [])
 
     return tick
@@ -53,11 +53,11 @@ def jobs_of(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        said = (
+        message = (
             "interrupted. Jobs that no other session waits for are ended now, which may take a "
             "minute. Ctrl-C again leaves them running: the next run goes on with them"
         )
-        complain([said])
+        complain([message])
         raise
     finally:
         end_jobs(folder)

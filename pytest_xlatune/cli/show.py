@@ -64,13 +64,13 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
         if output.json is not None:
             show_json(output.json())
     else:
-        for each in output.documents:
-            show_document(each)
-            shown.append(each)
-    document = None if page is None else next(iter(shown or output.documents), None)
-    if page is not None and document is not None:  # nothing was found: no page either
-        arguments.write_page(document, page, output.source)
-        blank = [""] if document.brief else []
+        for document in output.documents:
+            show_document(document)
+            shown.append(document)
+    page_document = None if page is None else next(iter(shown or output.documents), None)
+    if page is not None and page_document is not None:  # nothing was found: no page either
+        arguments.write_page(page_document, page, output.source)
+        blank = [""] if page_document.brief else []
         show([*blank, f"written: {page}"] if shown else [])
     complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status

@@ -43,7 +43,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> Output:
-    path, said = arguments.sweep, vars(arguments)
+    path, given = arguments.sweep, vars(arguments)
     kind = resolved_sweep(path, options_of(arguments)).sweep.kind
     if kind != arguments.kind:
         how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
@@ -51,11 +51,11 @@ def _study(arguments: argparse.Namespace) -> Output:
             f"{path} declares a study of kind {kind!r}, not {arguments.kind!r}; run it: {how}"
         )
     options = [
-        f"{FLAG}{option.name}={said[option.key]}"
+        f"{FLAG}{option.name}={given[option.key]}"
         for option in OPTIONS
-        if said[option.key] is not None
+        if given[option.key] is not None
     ]
-    switches = [f"--{name}" for name in SWITCHES if said.get(name)]
+    switches = [f"--{name}" for name in SWITCHES if given.get(name)]
     words = [sys.executable, "-m", "pytest", str(path), "-m", kind, *options, *switches]
     sys.stdout.flush()
     os.execv(sys.executable, words)  # noqa: S606 - pytest is this process from here on

@@ -43,8 +43,8 @@ def _watch(arguments: argparse.Namespace) -> Output:
     console = Console(highlight=False, emoji=False, markup=False)
 
     def shown() -> list[Text]:
-        found = screen_lines(watcher.look(time.time()), console.width)
-        cut = [Text(printable(hide_kept(line)), no_wrap=True) for line in found]
+        screen = screen_lines(watcher.statuses(time.time()), console.width)
+        cut = [Text(printable(hide_kept(line)), no_wrap=True) for line in screen]
         for line in cut:
             line.truncate(console.width, overflow="ellipsis")
         return cut

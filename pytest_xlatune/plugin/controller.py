@@ -512,7 +512,7 @@ class Controller:
                         )
                 # the end of the session writes all of it
                 if not self._over.is_set() and (
-                    trouble := self._pages[folder].look(is_news=is_news)
+                    trouble := self._pages[folder].refresh(is_news=is_news)
                 ):
                     yield f"xlatune: {trouble}"
             except XlatuneError as error:

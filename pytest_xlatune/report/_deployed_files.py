@@ -166,7 +166,7 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
         flag.name in APPENDING
         or is_relative(flag.value or "")
         or not _SAFE.fullmatch(flag.value or "")
-        or sum(each.name == flag.name for each in recipe) > 1
+        or sum(other.name == flag.name for other in recipe) > 1
     ):
         return None
     same = {flag.name}
@@ -179,20 +179,20 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
         return None
     at = speaks[0]
     begin = _begin(lines, at)
-    own = "\n".join(code[begin : at + 1])
+    command = "\n".join(code[begin : at + 1])
     token = _token(flag.name)
     is_plain = (
-        _OF_FLAGS.match(own) is not None
-        and len(token.findall(own)) == 1
-        and HIDDEN not in own
+        _OF_FLAGS.match(command) is not None
+        and len(token.findall(command)) == 1
+        and HIDDEN not in command
         and not _is_inside(lines, begin)
     )
     if not is_plain:
         return None
     # flags of before stand in front of it, and nothing later takes it away
-    after = token.split(own)[1]
+    after = token.split(command)[1]
     behind = [line for line in code[at + 1 :] if "XLA_FLAGS" in line]
-    is_last = not _SO_FAR.search(after) and not _expands(own)
+    is_last = not _SO_FAR.search(after) and not _expands(command)
     is_kept = all(
         _OF_FLAGS.match(line)
         and not _expands(line)
@@ -261,8 +261,8 @@ def settings_of(text: str) -> tuple[Setting, ...] | None:
 
 def values_of(text: str) -> dict[str, str]:
     """Return the scalars at the top of a YAML text, by their keys."""
-    found = settings_of(text) or ()
-    return {setting.key: setting.value for setting in found if setting.value is not None}
+    settings = settings_of(text) or ()
+    return {setting.key: setting.value for setting in settings if setting.value is not None}
 
 
 def with_value(text: str, key: str, value: str) -> str | None:

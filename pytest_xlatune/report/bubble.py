@@ -90,24 +90,25 @@ def pipeline_of(
     """
     asked = {**cell.overrides, **profile.overrides}
     model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
-    own = {} if asked.keys() & {*LAYERS} else layers_of(model)
-    said = {**(config or {}), **own, **asked}
+    of_model = {} if asked.keys() & {*LAYERS} else layers_of(model)
+    settings = {**(config or {}), **of_model, **asked}
     in_pipeline = (config or {}).get(PIPELINE_LAYERS, str(_UNSET))
     if PIPELINE_LAYERS not in asked and whole(in_pipeline) != _UNSET:
-        said[PIPELINE_LAYERS] = in_pipeline  # the model's own number stands for the default alone
+        # the model's own number stands for the default alone
+        settings[PIPELINE_LAYERS] = in_pipeline
     stages = stages_of(cell)
     if stages == 1:
         return NoPipeline(reason=f"{cell.parallelism} has no pipeline")
-    numbers = {key: said[key] for key in _NUMBERS if key in said}
+    numbers = {key: settings[key] for key in _NUMBERS if key in settings}
     known: dict[str, int] = {}
     for key, text in numbers.items():
         if (value := whole(text)) is None:
             return NoPipeline(reason=f"{key}={text:.40} is not a number")
         known[key] = value
-    repeats = _repeats(known, stages, scale=said.get(_SCALE, "1"))
+    repeats = _repeats(known, stages, scale=settings.get(_SCALE, "1"))
     if isinstance(repeats, NoPipeline):
         return repeats
-    delay = 2 if said.get(DELAY, "false").lower() == "true" else 1
+    delay = 2 if settings.get(DELAY, "false").lower() == "true" else 1
     microbatches = known.get(MICROBATCHES, _UNSET)
     if microbatches == _UNSET:
         microbatches = delay * stages

@@ -113,14 +113,14 @@ def _arms(subject: MeasuredCell) -> Table:
         ("~Arm", name),
         ("verdict", words_beside),
         (f">{conclusion.metric.head}", figure),
-        (">change %", lambda each: points(each.delta)),
-        ("95 % interval", lambda each: interval(each.ci95) if each.ci95 else ABSENT),
+        (">change %", lambda verdict: points(verdict.delta)),
+        ("95 % interval", lambda verdict: interval(verdict.ci95) if verdict.ci95 else ABSENT),
         (
             "~against",
-            lambda each: ABSENT if each.delta is None else plainly(each.against) or ABSENT,
+            lambda verdict: ABSENT if verdict.delta is None else plainly(verdict.against) or ABSENT,
         ),
         *([] if conclusion.found(CellsRecord).pairs else _use_columns(subject)),
-        (">runs", lambda each: str(each.n)),
+        (">runs", lambda verdict: str(verdict.n)),
         ("~why", REASONS[1]),
     ]
     ran = {result.trial.arm for result in subject.history}
@@ -147,9 +147,9 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
 def _use_columns(subject: MeasuredCell) -> list[Shown]:
     uses = subject.uses
 
-    def column(head: str, of: Callable[[DeviceUse], float | None]) -> list[Shown]:
-        found = {arm: value for arm, use in uses.items() if (value := of(use)) is not None}
-        return [(head, lambda each: significant(found.get(each.arm)))] if found else []
+    def column(head: str, figure_of: Callable[[DeviceUse], float | None]) -> list[Shown]:
+        figures = {arm: value for arm, use in uses.items() if (value := figure_of(use)) is not None}
+        return [(head, lambda verdict: significant(figures.get(verdict.arm)))] if figures else []
 
     return [
         *column(">TFLOP/s", lambda use: use.tflops),

@@ -79,8 +79,8 @@ def no_regression(verdict: Verdict) -> Claim:
     head = _GATE[verdict.kind] if enough else _CANNOT_TELL
     why = "; ".join(map(sentence, verdict.reasons)) or _NO_REASON
     is_named = bool(verdict.word) and head != _HOLDS
-    said = verdict.word if is_named else head
-    text = f"{said}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
+    word = verdict.word if is_named else head
+    text = f"{word}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
     return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
 
 

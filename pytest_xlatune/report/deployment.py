@@ -69,7 +69,7 @@ def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool)
     # each file as the newest sweep saw it
     latest = {
         file.path: file
-        for cell in sorted(cells, key=lambda each: each.written_s)
+        for cell in sorted(cells, key=lambda cell: cell.written_s)
         for file in cell.files
     }
     after = {path: file.text for path, file in latest.items()}
@@ -79,8 +79,8 @@ def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool)
         if recipe is None:
             continue
         against = conflicts(cell, cells)
-        shell = next((each for each in cell.files if each.is_shell), None)
-        config = next((each for each in cell.files if not each.is_shell), None)
+        shell = next((file for file in cell.files if file.is_shell), None)
+        config = next((file for file in cell.files if not file.is_shell), None)
         has_lines = bool(recipe.flags or recipe.env)
         why = _why_not(cell, recipe, against, latest, say)
         if not why:
@@ -143,10 +143,10 @@ def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
     the env file, any other a key of the configuration.
     """
     texts: dict[DeployedFile, str] = {}
-    for each in _NEXT_SETTING.split(setting):
-        key, _, value = each.partition("=")
+    for assignment in _NEXT_SETTING.split(setting):
+        key, _, value = assignment.partition("=")
         is_variable = _VARIABLE.fullmatch(key) is not None
-        file = next((each for each in files if each.is_shell is is_variable), None)
+        file = next((file for file in files if file.is_shell is is_variable), None)
         if file is None or not value:
             return ""
         before = texts.get(file, file.text)
@@ -241,7 +241,7 @@ def _deployed(
     """Return the env file with a recipe in it, and above it where it was not verified."""
     if guard_against(against) or not in_place:
         lines = guarded_lines(recipe, against)
-        return _appended(text, _said(cell, recipe, against) + lines)
+        return _appended(text, _recipe_comment(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # the contrary at the end of the file left the bad line standing, with its comment
     is_default = recipe.id == NO_ENV_ID
@@ -251,24 +251,26 @@ def _deployed(
     names = ", ".join(changed.names)
     how = "taken out, so at their defaults" if is_default else "changed where they stood"
     more = (f"{how}: {names}",) if names and (lines or is_default) else ()
-    comment = _said(cell, recipe, against, *more)
+    comment = _recipe_comment(cell, recipe, against, *more)
     if lines or changed.at is None:
         return _appended(changed.text, comment + lines)
     before = changed.text.split("\n")
     return "\n".join([*before[: changed.at], *comment.splitlines(), *before[changed.at :]])
 
 
-def _said(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more: str) -> str:
+def _recipe_comment(
+    cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more: str
+) -> str:
     """Return the comment of a recipe: where it was measured, its parts, where it must not go."""
     jobs = cell.best.job_ids if cell.best else ()
     of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
-    said = [f"{recipe.id}: measured on {cell.label}{of_jobs}"]
-    said += recipe_remarks(cell.conclusion)
+    remarks = [f"{recipe.id}: measured on {cell.label}{of_jobs}"]
+    remarks += recipe_remarks(cell.conclusion)
     if cell.best is not None and cell.best.effect is not None:
-        said.append(f"its settings in every trial: {effect_words(cell.best)}")
-    said += more
-    said += [conflict.remark for conflict in against]
-    return "".join(f"# {each}\n" for each in said)
+        remarks.append(f"its settings in every trial: {effect_words(cell.best)}")
+    remarks += more
+    remarks += [conflict.remark for conflict in against]
+    return "".join(f"# {remark}\n" for remark in remarks)
 
 
 def _appended(text: str, block: str) -> str:

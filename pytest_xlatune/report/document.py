@@ -123,7 +123,7 @@ def shortened(
 
 def left_out(shown: Sequence[object], rows: Sequence[object], noun: str) -> tuple[str, ...]:
     """Say how many rows `shortened` left out; () where it shows all."""
-    count = len(rows) - sum(each is not None for each in shown)
+    count = len(rows) - sum(row is not None for row in shown)
     return (f"{counted(count, noun)} of {len(rows)} left out (...): --all",) if count else ()
 
 

@@ -68,9 +68,9 @@ class Exported:
     def arms(self) -> tuple[Verdict, ...]:
         """The reference, where there is one, and each arm with a verdict, each once."""
         reference = self.conclusion.reference
-        own = (reference,) if reference is not None else ()
+        references = (reference,) if reference is not None else ()
         return tuple(
-            {verdict.arm: verdict for verdict in (*self.conclusion.verdicts, *own)}.values()
+            {verdict.arm: verdict for verdict in (*self.conclusion.verdicts, *references)}.values()
         )
 
     @property
@@ -90,7 +90,7 @@ def formats(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: there is no such format.
     """
-    names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for name in names:
         if name not in FORMATS and name not in EXPORTS:
             raise ConfigError.unknown("format", name, valid=(*FORMATS, *EXPORTS), where="the list")
@@ -209,13 +209,13 @@ def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
         ConfigError: formats are asked for, and none can be written.
     """
     kept, problems = [], []
-    for each in formats:
+    for name in formats:
         try:
-            export_of(each).check()
+            export_of(name).check()
         except ConfigError as error:
             problems.append(str(error))
         else:
-            kept.append(each)
+            kept.append(name)
     if problems and not kept:
         raise ConfigError("; ".join(problems))
     return tuple(kept), tuple(problems)
@@ -237,18 +237,18 @@ def exported(text: str, *, sweep: str, study: str) -> Exported:
         profiles=tuple(map(Profile.from_json, data["profiles"])),
         conclusion=Conclusion.from_json(data["conclusion"]),
         trials=tuple(
-            (each["id"], TrialResult.from_json({k: v for k, v in each.items() if k != "id"}))
-            for each in data["trials"]
+            (trial["id"], TrialResult.from_json({k: v for k, v in trial.items() if k != "id"}))
+            for trial in data["trials"]
         ),
     )
 
 
 def figure_of(scored: Verdict | Score) -> Figure | None:
     """Return what an arm or a trial is measured by; None without one."""
-    found = scored.figure
-    if found is None and scored.tgs is not None:
-        found = Figure(metric=TGS, value=scored.tgs)
-    return found if found is not None and math.isfinite(found.value) else None
+    figure = scored.figure
+    if figure is None and scored.tgs is not None:
+        figure = Figure(metric=TGS, value=scored.tgs)
+    return figure if figure is not None and math.isfinite(figure.value) else None
 
 
 def slug(metric: Metric) -> str:
@@ -259,9 +259,9 @@ def slug(metric: Metric) -> str:
 def figures(verdict: Verdict) -> dict[str, float]:
     """Return name -> figure of an arm, the finite ones: delta and interval are fractions."""
     low, high = verdict.ci95 or (None, None)
-    own = figure_of(verdict)
-    found = {
-        slug(own.metric) if own else "": own.value if own else None,
+    figure = figure_of(verdict)
+    numbers = {
+        slug(figure.metric) if figure else "": figure.value if figure else None,
         "step_s": verdict.step_s,
         "delta": verdict.delta,
         "ci95_low": low,
@@ -270,7 +270,7 @@ def figures(verdict: Verdict) -> dict[str, float]:
         "n": float(verdict.n),
     }
     return {
-        name: value for name, value in found.items() if value is not None and math.isfinite(value)
+        name: value for name, value in numbers.items() if value is not None and math.isfinite(value)
     }
 
 
@@ -291,25 +291,25 @@ class GithubExport(Export):
 
 def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     """Return the entry of an arm; None of one without a figure of which a ratio can be taken."""
-    own = figure_of(verdict)
-    if own is None:
+    figure = figure_of(verdict)
+    if figure is None:
         return None
-    unit, value = _unit(own.metric), own.value
-    if own.metric.is_lower_better:
-        unit, value = f"1 / {unit or own.metric.title}", 1 / value if value else math.inf
+    unit, value = _unit(figure.metric), figure.value
+    if figure.metric.is_lower_better:
+        unit, value = f"1 / {unit or figure.metric.title}", 1 / value if value else math.inf
     if not 0 < value < math.inf:  # the action takes a ratio to the figure before
         return None
-    said = [f"{verdict.kind} {percent(verdict.delta)}"]
+    texts = [f"{verdict.kind} {percent(verdict.delta)}"]
     if report.is_reference(verdict.arm):
-        said = ["reference"]
+        texts = ["reference"]
     elif verdict.ci95 is not None:
-        said.append(f"95 % {interval(verdict.ci95)}")
+        texts.append(f"95 % {interval(verdict.ci95)}")
     return {
         # named over sweeps, images and commits: by its cell, not by what was measured when
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,
-        "extra": ", ".join((*said, f"n = {verdict.n}")),
+        "extra": ", ".join((*texts, f"n = {verdict.n}")),
     }
 
 
@@ -385,11 +385,11 @@ def _trial_row(trial_id: str, result: TrialResult) -> dict[str, object]:
 
 
 def _figure_row(scored: Verdict | Score | None) -> dict[str, object]:
-    own = figure_of(scored) if scored is not None else None
+    figure = figure_of(scored) if scored is not None else None
     return {
-        "metric": own.metric.name if own else "",
-        "unit": _unit(own.metric) if own else "",
-        "figure": own.value if own else None,
+        "metric": figure.metric.name if figure else "",
+        "unit": _unit(figure.metric) if figure else "",
+        "figure": figure.value if figure else None,
     }
 
 

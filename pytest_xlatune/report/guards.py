@@ -110,14 +110,14 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
     """
     if cell.recipe is None:
         return []
-    found = []
+    recipe_conflicts = []
     for other in cells:
         if other is cell:
             continue
         doubt = _reach(other, cells).get(cell.cell_digest)
         if doubt is not None:
             guard, variables = guard_of(cell, other)
-            found.append(
+            recipe_conflicts.append(
                 Conflict(
                     where=other.label,
                     other=other,
@@ -132,7 +132,7 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
     for gate in cell.elsewhere:
         if not gate.holds:
             guard, variables = _guard_of_tag(cell.cell.config_tag, gate.config_tag)
-            found.append(
+            recipe_conflicts.append(
                 Conflict(
                     where=gate.config_tag,
                     doubt=Doubt.HARMFUL if gate.is_harmful else Doubt.UNTOLD,
@@ -141,7 +141,7 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
                     variables=variables,
                 )
             )
-    return found
+    return recipe_conflicts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +156,20 @@ _WORST = tuple(Doubt)
 
 def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Reason]:
     """Return which recipes must not reach `other`, by the digest of their cell, and why."""
-    found: dict[str, _Reason] = {}
+    reasons: dict[str, _Reason] = {}
     has = dict(settings_of(other.recipe)) if other.recipe else {}
     for cell in cells:
         if cell.cell_digest == other.cell_digest or cell.recipe is None:
             continue
         added = _added(cell, other)
         # beside what the cell has, and alone: the cell's own recipe may be in no patch
-        both = (_doubt(added, each, cell=cell, other=other) for each in (has, {}))
-        reason = min(filter(None, both), key=lambda each: _WORST.index(each.kind), default=None)
+        both = (_doubt(added, base, cell=cell, other=other) for base in (has, {}))
+        reason = min(filter(None, both), key=lambda doubt: _WORST.index(doubt.kind), default=None)
         if reason is None:
             has |= added
         else:
-            found[cell.cell_digest] = reason
-    return found
+            reasons[cell.cell_digest] = reason
+    return reasons
 
 
 def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
@@ -181,12 +181,12 @@ def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
     for is_shell in (True, False):
         # the first of a kind is the one that a recipe goes into
         mine, theirs = (
-            next((file.path for file in each.files if file.is_shell is is_shell), "")
-            for each in (cell, other)
+            next((file.path for file in reader.files if file.is_shell is is_shell), "")
+            for reader in (cell, other)
         )
         shared[is_shell] = not mine or not theirs or mine == theirs
-    own = settings_of(cell.recipe) if cell.recipe else {}
-    return {key: value for key, value in own.items() if shared[key[0] != _OVERRIDE]}
+    settings = settings_of(cell.recipe) if cell.recipe else {}
+    return {key: value for key, value in settings.items() if shared[key[0] != _OVERRIDE]}
 
 
 def _doubt(
@@ -200,13 +200,17 @@ def _doubt(
     if contrary:
         return _Reason(kind=Doubt.CONTRARY, settings=contrary)
     named = tuple(key[1] for key in added)
-    whole = _verdict_on(after, other)
-    is_safe = whole is not None and _excludes_a_loss(whole)
-    own = settings_of(other.recipe) if has and other.recipe else {}
+    verdict_after = _verdict_on(after, other)
+    is_safe = verdict_after is not None and _excludes_a_loss(verdict_after)
+    own_settings = settings_of(other.recipe) if has and other.recipe else {}
     # a gain over the baseline can be a loss of what the cell's own recipe gives
     # of what others bring without a guard, each may cost a little
-    against = (_verdict_on(each, other) for each in (has, own) if each)
-    if whole is not None and is_safe and all(_keeps(whole, each) for each in against):
+    against = (_verdict_on(base, other) for base in (has, own_settings) if base)
+    if (
+        verdict_after is not None
+        and is_safe
+        and all(_keeps(verdict_after, before) for before in against)
+    ):
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
@@ -218,16 +222,16 @@ def _doubt(
         for profile, verdict in _measured(other)
         if (part := settings_of(profile)) and part.items() <= after.items() and part.keys() & added
     ]
-    harmful = [each for each in parts if _is_harm(each[1])]
+    harmful = [pair for pair in parts if _is_harm(pair[1])]
     if harmful:
         # the smallest part that does harm says most
-        settings, verdict = min(harmful, key=lambda each: len(each[0]))
+        settings, verdict = min(harmful, key=lambda pair: len(pair[0]))
         return _Reason(kind=Doubt.HARMFUL, settings=settings, verdict=verdict)
-    if whole is not None:
+    if verdict_after is not None:
         if is_safe:
             more = tuple(key[1] for key in added if key not in has)
-            return _Reason(kind=Doubt.LESS, settings=more, verdict=whole)
-        return _Reason(kind=Doubt.UNTOLD, settings=named, verdict=whole)
+            return _Reason(kind=Doubt.LESS, settings=more, verdict=verdict_after)
+        return _Reason(kind=Doubt.UNTOLD, settings=named, verdict=verdict_after)
     return _Reason(kind=Doubt.UNMEASURED, settings=named)
 
 
@@ -235,8 +239,8 @@ def _is_shown_by_a_gate(cell: MeasuredCell, other: MeasuredCell) -> bool:
     """Whether wave 6 excluded a loss by the recipe in the other cell."""
     mine, theirs = cell.cell, other.cell
     is_variant = mine.parallelism == theirs.parallelism and mine.batch_text == theirs.batch_text
-    gates = (each for each in cell.elsewhere if each.config_tag == theirs.config_tag)
-    return is_variant and any(each.holds for each in gates)
+    gates = (gate for gate in cell.elsewhere if gate.config_tag == theirs.config_tag)
+    return is_variant and any(gate.holds for gate in gates)
 
 
 _OVERRIDE = "override"
@@ -266,10 +270,10 @@ def _was_tried(verdict: Verdict) -> bool:
 
 def _verdict_on(settings: Settings, cell: MeasuredCell) -> Verdict | None:
     """Return what a cell says of exactly these settings, the surest of its verdicts."""
-    found = [
+    verdicts = [
         verdict for profile, verdict in _measured(cell) if settings_of(profile) == dict(settings)
     ]
-    return max(found, key=_sureness, default=None)
+    return max(verdicts, key=_sureness, default=None)
 
 
 def _sureness(verdict: Verdict) -> int:
@@ -284,18 +288,18 @@ def _excludes_a_loss(verdict: Verdict) -> bool:
     return is_told and verdict.ci95 is not None and verdict.ci95[0] > -MARGIN
 
 
-def _keeps(whole: Verdict, has: Verdict | None) -> bool:
+def _keeps(after: Verdict, has: Verdict | None) -> bool:
     """Whether a loss of `MARGIN` or more against what a cell has is excluded.
 
     A gain over the baseline alone may be less than the cell's own recipe gives. The two share their
     baselines, so an interval of the difference as of independent ones is rather too wide.
     """
-    if has is None or whole.delta is None or has.delta is None:
+    if has is None or after.delta is None or has.delta is None:
         return False
-    if whole.ci95 is None or has.ci95 is None:
+    if after.ci95 is None or has.ci95 is None:
         return False
-    error = math.hypot(whole.delta - whole.ci95[0], has.ci95[1] - has.delta)
-    return whole.delta - has.delta - error > -MARGIN
+    error = math.hypot(after.delta - after.ci95[0], has.ci95[1] - has.delta)
+    return after.delta - has.delta - error > -MARGIN
 
 
 def _is_harm(verdict: Verdict) -> bool:
@@ -334,19 +338,19 @@ def guard_of(cell: MeasuredCell, other: MeasuredCell) -> tuple[str, tuple[str, .
     """
     mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
     degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
-    differing = [each for each in degrees if each[1] != each[2]]
+    differing = [degree for degree in degrees if degree[1] != degree[2]]
     if not differing:
         return _guard_of_tag(cell.cell.config_tag, other.cell.config_tag)
-    axis, own, others = next((each for each in differing if 1 in each), differing[0])
+    axis, here, there = next((degree for degree in differing if 1 in degree), differing[0])
     variable = axis_variable(axis)
-    test = f"-eq {own}" if own > 1 and others > 1 else "-gt 1" if own > 1 else "-le 1"
+    test = f"-eq {here}" if here > 1 and there > 1 else "-gt 1" if here > 1 else "-le 1"
     return f'"${{{variable}:-1}}" {test}', (variable,)
 
 
-def _guard_of_tag(own: str, other: str) -> tuple[str, tuple[str, ...]]:
-    if own == other:
+def _guard_of_tag(tag: str, other: str) -> tuple[str, tuple[str, ...]]:
+    if tag == other:
         return "", ()
-    return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(own)}', (CONFIG_TAG_VARIABLE,)
+    return f'"${{{CONFIG_TAG_VARIABLE}:-}}" == {quote(tag)}', (CONFIG_TAG_VARIABLE,)
 
 
 def guard_against(against: Sequence[Conflict]) -> str:
@@ -399,8 +403,8 @@ def _figures(verdict: Verdict | None) -> tuple[str, ...]:
 
 def _identity(profile: Profile) -> str:
     """Return the identity of a profile's settings: equal for profiles of different names."""
-    found = sorted((*key, value) for key, value in settings_of(profile).items())
-    return digest(canonical([list(each) for each in found]))
+    settings = sorted((*key, value) for key, value in settings_of(profile).items())
+    return digest(canonical([list(setting) for setting in settings]))
 
 
 _UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
@@ -418,7 +422,7 @@ def sign(verdicts: Mapping[str, Verdict]) -> str:
             return f"{what} on {', '.join(these)}"
     every = list(verdicts.values())
     kinds = {verdict.kind for verdict in every}
-    moves = {_UP_OR_DOWN[each] for each in kinds if each in _UP_OR_DOWN}
+    moves = {_UP_OR_DOWN[kind] for kind in kinds if kind in _UP_OR_DOWN}
     if len(moves) > 1:
         up, down = (
             ", ".join(name for name, verdict in verdicts.items() if verdict.kind is kind)

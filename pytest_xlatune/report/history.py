@@ -192,16 +192,16 @@ def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
         Dot(
             x=x.at(float(at)),
             y=_up(y.at(value)),
-            said=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
+            label=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
             looks="mean",
         )
         for at, (study, value) in enumerate(figures)
     )
-    said = "; ".join(dot.said for dot in dots)
+    text = "; ".join(dot.label for dot in dots)
     return Chart(
         caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
         "that differ do not compare: the table says in what they differ.",
-        label=plain(f"{head} of the reference, the oldest first: {said}"),
+        label=plain(f"{head} of the reference, the oldest first: {text}"),
         dots=dots,
         x_ticks=tuple(
             Tick(at=dot.x, text=minute(study.ended_s))

@@ -106,10 +106,10 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
         for number, job_id in enumerate(result.job_ids, start=1)
     ]
     metrics = {
-        each.score.figure.metric if each.score.figure else TGS
+        result.score.figure.metric if result.score.figure else TGS
         for _, cell in cells
-        for each in cell.every_trial
-        if each.score
+        for result in cell.every_trial
+        if result.score
     }
     of_attempt = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
     of_slot = columns(">Slot") if numbers else ()
@@ -174,7 +174,7 @@ def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
     """Order numbers as numbers, those of `9990.1309` too, and all others after them."""
     parts = job_id.split(".")
     numbers = ((whole(part), part) for part in parts)
-    return tuple((1, 0, each) if number is None else (0, number, "") for number, each in numbers)
+    return tuple((1, 0, part) if number is None else (0, number, "") for number, part in numbers)
 
 
 def leaderboard(subject: MeasuredCell) -> Document:
@@ -201,12 +201,12 @@ def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
     """Say on how many node slots it was measured; () of one."""
     if not slots:
         return ()
-    said = say(
+    text = say(
         "It was measured on {number} node slots side by side; what decides compares trials of one "
         "slot.",
         number=len(slots),
     )
-    return (said,)
+    return (text,)
 
 
 def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
@@ -309,9 +309,9 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
         facts = record.facts(part)
         by_path = part in ("code", "repositories")
         shown = literal if by_path else plain
-        found = [f"{shown(name)} {plain(value)}" for name, value in facts.items()]
-        if found:
-            yield say(msgid, text="; ".join(found))
+        named_facts = [f"{shown(name)} {plain(value)}" for name, value in facts.items()]
+        if named_facts:
+            yield say(msgid, text="; ".join(named_facts))
     if record.differing:
         yield say("The nodes differ: {text}", text=plain("; ".join(record.differing)))
     problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
@@ -346,8 +346,8 @@ def _of_programs(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield how the programs of a cell came about."""
     if record.autotuning:
         yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
-    for each in record.two_speeds:
-        yield say("Two speeds: {text}", text=plain(each))
+    for message in record.two_speeds:
+        yield say("Two speeds: {text}", text=plain(message))
 
 
 _LEAST_H = 0.001
@@ -401,9 +401,9 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-    said = [*control_failed(conclusion, say), won]
+    sentences = [*control_failed(conclusion, say), won]
     if best is not None and best.likely is not None:
-        said.append(
+        sentences.append(
             say(
                 "It is the best of several, so its figure is rather too large: likely {delta} % "
                 "(95 % interval {ci95}).",
@@ -411,9 +411,9 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
                 ci95=interval(best.likely[1:]),
             )
         )
-    said += passed_over(conclusion, say)
+    sentences += passed_over(conclusion, say)
     if best is not None:
-        return " ".join(said)
+        return " ".join(sentences)
     if bound is None and conclusion.complete:
         excluded = say("Too few runs decided to say how large a gain was missed (M).")
     elif bound is None:
@@ -427,7 +427,7 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             "We can rule out (95 %) that any tested setting gains more than {bound} (M).",
             bound=size(bound),
         )
-    return " ".join((*said, excluded))
+    return " ".join((*sentences, excluded))
 
 
 _ALL_SLOWER = N_("Every setting that was decided is slower, by {loss} at least (95 %).")
@@ -524,10 +524,10 @@ def sensitivity(conclusion: Conclusion) -> Table:
             [
                 (
                     "Smallest gain of one profile that the whole sweep finds with 80 % power",
-                    size(found),
+                    size(least_gain),
                 )
             ]
-            if (found := conclusion.tuning.from_start80) is not None
+            if (least_gain := conclusion.tuning.from_start80) is not None
             else []
         ),
         (
@@ -579,13 +579,16 @@ def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
 
 
 Shown = tuple[str, Callable[[Verdict], str]]  # the head of a column, and a verdict's cell in it
-REASONS: Shown = ("~reason", lambda each: joined(each.reasons) or ABSENT)
-JOBS: Shown = ("~jobs", lambda each: ", ".join(each.job_ids) or ABSENT)
+REASONS: Shown = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
+JOBS: Shown = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
 _TROUBLES: tuple[Shown, ...] = (
-    (">runs lost", lambda each: f"{each.lost.lost} of {each.lost.runs}" if each.lost else ABSENT),
-    ("~to", lambda each: joined(each.lost.to, ", ") if each.lost else ABSENT),
-    (">hangs", lambda each: str(each.hangs)),
-    (">retries", lambda each: str(each.retries)),
+    (
+        ">runs lost",
+        lambda verdict: f"{verdict.lost.lost} of {verdict.lost.runs}" if verdict.lost else ABSENT,
+    ),
+    ("~to", lambda verdict: joined(verdict.lost.to, ", ") if verdict.lost else ABSENT),
+    (">hangs", lambda verdict: str(verdict.hangs)),
+    (">retries", lambda verdict: str(verdict.retries)),
 )
 
 
@@ -602,8 +605,8 @@ def named_by(subject: MeasuredCell) -> tuple[Shown, Shown]:
     """Return the columns that say which profile it is, the winner with a star, and its settings."""
     best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles)
     return (
-        ("~Profile", lambda each: ("★ " if each is best else "") + literal(each.arm)),
-        ("~Flags", lambda each: settings.get(each.arm, ABSENT)),
+        ("~Profile", lambda verdict: ("★ " if verdict is best else "") + literal(verdict.arm)),
+        ("~Flags", lambda verdict: settings.get(verdict.arm, ABSENT)),
     )
 
 
@@ -612,23 +615,23 @@ def _columns_of(conclusion: Conclusion) -> tuple[Shown, ...]:
     base, metric = conclusion.baseline, conclusion.metric
 
     def of_others(shown: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
-        return lambda each: ABSENT if each.arm == base.arm else shown(each)
+        return lambda verdict: ABSENT if verdict.arm == base.arm else shown(verdict)
 
-    def said(verdict: Verdict) -> str:
+    def verdict_text(verdict: Verdict) -> str:
         is_reference = verdict.arm == base.arm and bool(verdict.n)
         return "baseline" if is_reference else words_beside(verdict)
 
-    step: tuple[Shown, ...] = ((">step (s)", lambda each: significant(each.step_s)),)
-    effect: tuple[Shown, ...] = (("~settings", lambda each: plain(effect_words(each))),)
+    step: tuple[Shown, ...] = ((">step (s)", lambda verdict: significant(verdict.step_s)),)
+    effect: tuple[Shown, ...] = (("~settings", lambda verdict: plain(effect_words(verdict))),)
     # imported tables do not say whether settings were in effect
-    has_effect = any(each.effect is not None for each in conclusion.verdicts)
+    has_effect = any(verdict.effect is not None for verdict in conclusion.verdicts)
     return (
         (f">{metric.head}", figure),
         *(step if metric == TGS else ()),
-        (f">delta % vs {base.arm}", of_others(lambda each: points(each.delta))),
-        ("95 %", of_others(lambda each: interval(each.ci95))),
-        (">n", lambda each: str(each.n)),
-        ("~verdict", said),
+        (f">delta % vs {base.arm}", of_others(lambda verdict: points(verdict.delta))),
+        ("95 %", of_others(lambda verdict: interval(verdict.ci95))),
+        (">n", lambda verdict: str(verdict.n)),
+        ("~verdict", verdict_text),
         *(effect if has_effect else ()),
     )
 
@@ -701,7 +704,7 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
         if finding.said is not None
     ]
     # the one that dropped the profile, else the first
-    findings.sort(key=lambda each: each.action is not Action.DROP)
+    findings.sort(key=lambda finding: finding.action is not Action.DROP)
     return literal(sentence(findings[0].said)) if findings else ABSENT
 
 
@@ -753,6 +756,6 @@ def leaderboard_json(subject: MeasuredCell) -> str:
         **({"uses": {arm: use.to_json() for arm, use in uses.items()}} if uses else {}),
         **({"record": subject.record.to_json()} if subject.record is not None else {}),
         **({"slots": slots} if slots else {}),
-        "trials": sorted(trials, key=lambda each: str(each["id"])),
+        "trials": sorted(trials, key=lambda trial: str(trial["id"])),
     }
     return pretty_json(document)

@@ -99,21 +99,21 @@ def effect_words(verdict: Verdict) -> str:
     return f"{verdict.effect}{declared}{names}"
 
 
-def figure(found: Verdict | Score | None) -> str:
+def figure(scored: Verdict | Score | None) -> str:
     """Write what was measured without its unit, as a table's cell; a dash where there is none."""
-    if found is None or found.figure is None:
-        return rate(found.tgs if found else None)
-    return significant(found.figure.value)
+    if scored is None or scored.figure is None:
+        return rate(scored.tgs if scored else None)
+    return significant(scored.figure.value)
 
 
-def speed(found: Verdict | Score) -> str:
+def speed(scored: Verdict | Score) -> str:
     """Say what was measured, e.g. `994.9 TGS` or `first step 12.30 s`."""
-    return found.figure.words if found.figure else f"{rate(found.tgs)} TGS"
+    return scored.figure.words if scored.figure else f"{rate(scored.tgs)} TGS"
 
 
-def step(found: Verdict | Score, before: str) -> str:
+def step(scored: Verdict | Score, before: str) -> str:
     """Say the seconds of a step behind a word; "" where another figure than TGS is scored."""
-    return "" if found.figure else f"{before}{significant(found.step_s)} s/step"
+    return "" if scored.figure else f"{before}{significant(scored.step_s)} s/step"
 
 
 def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
@@ -159,7 +159,7 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def standing(
+def progress_text(
     history: Sequence[TrialResult],
     *,
     step: int | None = None,
@@ -177,7 +177,7 @@ def standing(
     history = [result for result in history if result.memory is None]  # compiled alone: no job
     running = [result for result in history if result.status is TrialStatus.RUNNING]
     over = sum(result.status.is_final for result in history)
-    fewest, most = (over + each for each in left) if left else (len(history), len(history))
+    fewest, most = (over + jobs for jobs in left) if left else (len(history), len(history))
     parts = [f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs"]
     if running:
         at = "" if step is None else f" step {step}/{running[0].trial.protocol.steps}"
@@ -226,15 +226,15 @@ def live_line(
 
 def _turned(result: TrialResult, rotation: RotationResult) -> str:
     """Say what a rotation came to; a look, that programs can take turns."""
-    found = rotation.score
+    score = rotation.score
     if result.trial.rotation is not None and result.trial.rotation.is_look:
         return "the step's program is found: profiles can take turns"
-    if found is None:
+    if score is None:
         return f"not measured: {_cut(plainly(first([rotation.reason, result.reason]))) or ABSENT}"
-    arms = [change for change in found.programs if not is_baseline(change.program)]
-    best = max(arms, key=lambda each: each.change, default=None)
+    arms = [change for change in score.programs if not is_baseline(change.program)]
+    best = max(arms, key=lambda change: change.change, default=None)
     shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
-    return f"{counted(len(found.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
+    return f"{counted(len(score.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
 
 
 _COLUMNS = 80  # of a terminal, and of the log of a pipeline
@@ -278,8 +278,8 @@ def evidence_line(result: TrialResult) -> str:
 
 
 def _whose(result: TrialResult, slot: str = "") -> str:
-    beside = f", {slot}" if slot else ""
-    job = f" (job {result.job_ids[-1]}{beside})" if result.job_ids else ""
+    slot_text = f", {slot}" if slot else ""
+    job = f" (job {result.job_ids[-1]}{slot_text})" if result.job_ids else ""
     return f"{result.trial.called}{job}"
 
 
@@ -304,11 +304,11 @@ def tally(verdicts: Sequence[Verdict]) -> str:
     """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
     words_of = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
     names = [*words_of, *VerdictKind, "not measured yet"]
-    found = [
+    kinds = [
         verdict.word or ("not measured yet" if is_pending(verdict) else verdict.kind)
         for verdict in verdicts
     ]
-    counts = {name: found.count(name) for name in names}
+    counts = {name: kinds.count(name) for name in names}
     return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "no verdict"
 
 
@@ -378,11 +378,11 @@ def best_lines(conclusion: Conclusion) -> list[str]:
     best = conclusion.winner
     ranked = sorted(
         _tested(conclusion),
-        key=lambda each: (
-            each is not best,
-            each.delta is None,
-            each.kind is VerdictKind.SCREENED,
-            -(each.delta or 0.0),
+        key=lambda verdict: (
+            verdict is not best,
+            verdict.delta is None,
+            verdict.kind is VerdictKind.SCREENED,
+            -(verdict.delta or 0.0),
         ),
     )
     lines: list[str] = []

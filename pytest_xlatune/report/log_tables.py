@@ -78,7 +78,9 @@ def triage_of_log(
 
     `advice` is what a person can do, each with its class.
     """
-    ordered = sorted(findings, key=lambda each: (each.cls != status, each.action is Action.NONE))
+    ordered = sorted(
+        findings, key=lambda finding: (finding.cls != status, finding.action is Action.NONE)
+    )
     rows = tuple(
         (
             finding.cls,
@@ -106,7 +108,7 @@ def triage_of_log(
                 else Text(text="no known failure"),
             ),
             *((section("What to do", bullets(*map(": ".join, advice))),) if advice else ()),
-            *(section("Last lines", Code(text=_shown(each))) for each in ends[:1]),
+            *(section("Last lines", Code(text=_shown(text))) for text in ends[:1]),
         ),
     )
 
@@ -115,12 +117,12 @@ _RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last l
 _MOST_ROWS = 64
 
 
-def rank_behind(found: Standstill) -> Document:
+def rank_behind(standstill: Standstill) -> Document:
     """Return which rank of a job the others waited for, and where each stands."""
-    behind = [state for state in found.stands if state.rank in found.behind]
-    others = [state for state in found.stands if state.rank not in found.behind]
+    behind = [state for state in standstill.stands if state.rank in standstill.behind]
+    others = [state for state in standstill.stands if state.rank not in standstill.behind]
     shown = (*behind, *others)[:_MOST_ROWS]
-    more = len(found.stands) - len(shown)
+    more = len(standstill.stands) - len(shown)
     rows = tuple(
         (
             str(state.rank),
@@ -131,10 +133,10 @@ def rank_behind(found: Standstill) -> Document:
         )
         for state in shown
     )
-    said = (plainly(found.why), *([f"{more} more ranks"] if more else []))
+    reasons = (plainly(standstill.why), *([f"{more} more ranks"] if more else []))
     return Document(
         title="Which rank is behind",
-        header=said,
+        header=reasons,
         sections=(section("Ranks", Table(columns=_RANK_COLUMNS, rows=rows)),),
     )
 
@@ -154,15 +156,15 @@ _FAR = 0.2  # of the score's seconds of a step
 def _differing(steps: Steps, score: Score | NoScore) -> Collection[int]:
     """Return which steps are not like the others: in what they did, their loss, or their time."""
     losses = enumerate(steps.loss)
-    found = {at for at, kind in enumerate(steps.kind) if kind != "step"}
-    found |= {at for at, loss in losses if loss is not None and not math.isfinite(loss)}
+    differing = {at for at, kind in enumerate(steps.kind) if kind != "step"}
+    differing |= {at for at, loss in losses if loss is not None and not math.isfinite(loss)}
     if isinstance(score, Score):
         marked = {*score.window, *score.dropped}
-        found |= {at for at, step in enumerate(steps.step) if step in marked}
+        differing |= {at for at, step in enumerate(steps.step) if step in marked}
         if (usual := score.step_s) is not None:
-            own, far = enumerate(steps.step_s), _FAR * usual
-            found |= {at for at, s in own if s is not None and not abs(s - usual) <= far}
-    return found
+            times, far = enumerate(steps.step_s), _FAR * usual
+            differing |= {at for at, s in times if s is not None and not abs(s - usual) <= far}
+    return differing
 
 
 def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

@@ -220,8 +220,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
                 scores.setdefault(result.trial.arm, []).append(result.score)
         return {
             arm: use
-            for arm, own in sorted(scores.items())
-            if (use := _use_of(own, facts.peak_tflops)) != DeviceUse()
+            for arm, arm_scores in sorted(scores.items())
+            if (use := _use_of(arm_scores, facts.peak_tflops)) != DeviceUse()
         }
 
     @property
@@ -271,27 +271,27 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         then, now = dict(earlier.deployed), self.cell.environment
         before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
         after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        wanted, found = (
+        wanted, present = (
             # hidden values cannot be compared
             {name: value for name, value in env.items() if not is_secret(name)}
             for env in (on_top(then, earlier.recipe.env), now)
         )
         flags = (*before, *earlier.recipe.flags)
-        return settings_digest(after, found) == settings_digest(flags, wanted)
+        return settings_digest(after, present) == settings_digest(flags, wanted)
 
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
-    def printed(of: Callable[[Score], float | None]) -> list[float]:
-        return [value for score in scores if (value := of(score)) is not None]
+    def printed(figure_of: Callable[[Score], float | None]) -> list[float]:
+        return [value for score in scores if (value := figure_of(score)) is not None]
 
-    tflops = printed(lambda each: each.tflops)
-    mfu = printed(lambda each: each.mfu)
+    tflops = printed(lambda score: score.tflops)
+    mfu = printed(lambda score: score.mfu)
     if tflops and peak_tflops:
         mfu = [100 * fmean(tflops) / peak_tflops]
     return DeviceUse(
         tflops=fmean(tflops) if tflops else None,
         mfu=fmean(mfu) if mfu else None,
-        memory_gb=max(printed(lambda each: each.memory_gb), default=None),
+        memory_gb=max(printed(lambda score: score.memory_gb), default=None),
     )
 
 
@@ -333,7 +333,7 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        cells[at] = replace(new, earlier=tuple(_with_change(each, new) for each in earlier))
+        cells[at] = replace(new, earlier=tuple(_with_change(former, new) for former in earlier))
         return tuple(cells)
     return (*cells, new)
 

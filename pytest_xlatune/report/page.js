@@ -23,27 +23,27 @@ document.querySelectorAll("button.copy").forEach((button) => {
 // While a sweep runs its page is written again: load that, and say since when nothing happened.
 const live = document.querySelector(".live");
 if (live) {
-  const of = (name) => Number(live.dataset[name]) * 1000;
+  const timeOf = (name) => Number(live.dataset[name]) * 1000;
   const span = (ms) => {
     const s = Math.max(Math.round(ms / 1000), 0);
     return s < 90 ? `${s} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
   };
   const clock = (ms) => new Date(ms).toLocaleString();
-  const isStill = () => Date.now() - of("alive") > of("still");
+  const isStill = () => Date.now() - timeOf("alive") > timeOf("still");
   const tell = () => {
-    const [since, said] = isStill()
-      ? [of("alive"), "Stands still since TIME, AGO ago: no session is at it. Its command goes on."]
-      : [of("event"), "Last event AGO ago, TIME. The page loads itself again."];
+    const [since, text] = isStill()
+      ? [timeOf("alive"), "Stands still since TIME, AGO ago: no session is at it. Its command goes on."]
+      : [timeOf("event"), "Last event AGO ago, TIME. The page loads itself again."];
     live.classList.toggle("still", isStill());
     live.querySelector(".when").textContent =
-      said.replace("TIME", clock(since)).replace("AGO", span(Date.now() - since));
+      text.replace("TIME", clock(since)).replace("AGO", span(Date.now() - since));
   };
   let tried = Date.now();
   tell();
   setInterval(() => {
     tell();
-    const isDue = Date.now() - tried > of(isStill() ? "everystill" : "every")
-      && Date.now() - of("alive") < 7 * 86400e3;
+    const isDue = Date.now() - tried > timeOf(isStill() ? "everystill" : "every")
+      && Date.now() - timeOf("alive") < 7 * 86400e3;
     // a reader who marks a text, or copies the recipe, keeps it
     if (isDue && !document.hidden && getSelection().isCollapsed) { tried = Date.now(); location.reload(); }
   }, 1000);

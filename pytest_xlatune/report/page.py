@@ -85,7 +85,7 @@ class Live:
         return self.written_s - self.alive_s > STILL_S
 
     @property
-    def said(self) -> str:
+    def status(self) -> str:
         """When something happened last, for a reader without scripts."""
         if self.is_still:
             return f"Stands still since {_utc(self.alive_s)}: no session is at it"
@@ -147,7 +147,7 @@ def page_of(
     """Return the page of a document about one study; with an explanation, why the winner wins."""
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
-    found, rest = document.sections[:1], document.sections[1:]
+    opening, rest = document.sections[:1], document.sections[1:]
     has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
     jobs = None if has_jobs else jobs_table([("", subject)])
     of_trials: dict[str, Sequence[_Shown | None]] = {
@@ -160,7 +160,7 @@ def page_of(
         "What was measured, and on what": [Bullets(items=document.header)],
     }
     sections = [
-        *((section.title, section.blocks) for section in found),
+        *((section.title, section.blocks) for section in opening),
         *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
         ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
         ("To deploy", tuple(_deploy(subject))),
@@ -173,9 +173,9 @@ def page_of(
 
 def document_page(document: Document, *, source: str) -> Page:
     """Return the page of a document that no single study is behind: its text and its plots."""
-    found, rest = document.sections[:1], document.sections[1:]
+    opening, rest = document.sections[:1], document.sections[1:]
     sections = [
-        *((section.title, section.blocks) for section in found),
+        *((section.title, section.blocks) for section in opening),
         *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
         *((section.title, section.blocks) for section in rest),
         ("What was measured", (Bullets(items=document.header),) if document.header else ()),
@@ -230,7 +230,7 @@ def _deploy(subject: MeasuredCell) -> Iterator[Block]:
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:
     """Return how well each setting of each arm is known to have been in effect."""
-    found: dict[tuple[str, ...], int] = {}
+    counts: dict[tuple[str, ...], int] = {}
     for result in history:
         for setting in result.settings or ():
             arm = "as deployed" if setting.is_deployed else literal(result.trial.arm)
@@ -246,11 +246,11 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
                 seen,
                 plain(setting.witness),
             )
-            found[row] = found.get(row, 0) + 1
-    if not found:
+            counts[row] = counts.get(row, 0) + 1
+    if not counts:
         return None
     titles = columns("~Arm", "~Setting", "~asked", "~effect", "~seen", "~shown by", ">trials")
-    rows = sorted(found.items(), key=lambda pair: pair[0][0] != "as deployed")
+    rows = sorted(counts.items(), key=lambda pair: pair[0][0] != "as deployed")
     return Table(
         columns=titles, rows=tuple((*row[:5], row[5] or ABSENT, str(n)) for row, n in rows)
     )
@@ -317,14 +317,14 @@ def _rich(text: str) -> str:
 
     if "`" not in text:
         return escape(text)
-    ends = [0, *(end for found in _CODE.finditer(text) for end in found.span()), len(text)]
+    ends = [0, *(end for code in _CODE.finditer(text) for end in code.span()), len(text)]
     parts = [text[start:end] for start, end in pairwise(ends)]
 
     def literal_of(part: str) -> Markup:
         if "--" not in part:
             return Markup('<code class="id">{}</code>').format(part)
         # browsers break a line behind the hyphens of a flag; a word in a box of its own stays whole
-        words = (Markup("<span>{}</span>").format(each) for each in part.split(" "))
+        words = (Markup("<span>{}</span>").format(word) for word in part.split(" "))
         return Markup('<code class="flag">{}</code>').format(Markup(" ").join(words))
 
     made: str = Markup("").join(
@@ -337,7 +337,7 @@ def _rows(table: Table) -> Iterator[str]:
     """Give the cells of each row: in the template they took half the time of a large page."""
     from markupsafe import Markup, escape
 
-    heads = [escape(each.title).replace("`", "") for each in table.columns]
+    heads = [escape(column.title).replace("`", "") for column in table.columns]
     for row in table.rows:
         cells = (
             f'<td class="{_looks(cell, column)}" data-head="{head}">{_rich(cell)}</td>'
@@ -358,7 +358,7 @@ def _code(text: str) -> str:
     """Escape code and keep its lines, which the page's own blank lines are not."""
     from markupsafe import Markup, escape
 
-    made: str = Markup("&#10;").join(escape(each) for each in text.rstrip().split("\n"))
+    made: str = Markup("&#10;").join(escape(line) for line in text.rstrip().split("\n"))
     return made
 
 

@@ -76,7 +76,7 @@ class ForestRow:
     delta: str
     ends: str
     n: str
-    said: str
+    verdict: str
     looks: str
     is_best: bool = False
     what: str = ""
@@ -107,7 +107,7 @@ class Strip:
     """The step times of a trial.
 
     Attributes:
-        name, job, said: the arm, its job, its figure.
+        name, job, figure: the arm, its job, its figure.
         line: the points of a polyline, `x,y` in percent.
         window: where the scored window begins and ends, in percent.
         dropped: (x, y) of the steps in the window that the score leaves out.
@@ -115,7 +115,7 @@ class Strip:
 
     name: str
     job: str
-    said: str
+    figure: str
     line: str
     window: tuple[float, float]
     dropped: tuple[tuple[float, float], ...]
@@ -140,7 +140,7 @@ class Dot:
 
     x: float
     y: float
-    said: str
+    label: str
     looks: str = ""
 
 
@@ -192,8 +192,8 @@ class PlotAxis:
     """Numbers to percent of an axis, with a margin at both ends."""
 
     def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
-        found = [value for value in values if math.isfinite(value)] or [0.0]
-        low, high = min(found), max(found)
+        finite = [value for value in values if math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
         if high - low <= 0.0:
             around = 0.01 * max(abs(low), 1.0)
             low, high = low - around, high + around
@@ -210,7 +210,7 @@ class PlotAxis:
         low, high = self.low * scale, self.high * scale
         rough = (high - low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
-        step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough * 0.999)
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
         first, last = math.ceil(low / step), math.floor(high / step)
         # neighbours far from 0 differ in a late digit
         most = max(abs(low), abs(high), step)
@@ -264,13 +264,13 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     settings, best = settings_by_arm(profiles), conclusion.winner
 
     def row(verdict: Verdict) -> ForestRow:
-        record, own = conclusion.record, against.get(verdict.arm, "")
+        record, compared_with = conclusion.record, against.get(verdict.arm, "")
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
         low, high = verdict.ci95 or (None, None)
         is_invalid = verdict.kind is VerdictKind.INVALID
         what = settings.get(verdict.arm, "")
         return ForestRow(
-            name=plain(name if own in ("", usual) else f"{name} against {own}"),
+            name=plain(name if compared_with in ("", usual) else f"{name} against {compared_with}"),
             what="" if what == ABSENT else what,
             at=None if is_invalid else axis.at(verdict.delta or 0.0),
             low=None if is_invalid or low is None else axis.at(low),
@@ -278,7 +278,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
             delta=ABSENT if is_invalid else points(verdict.delta),
             ends=ABSENT if is_invalid else interval(verdict.ci95),
             n=str(verdict.n),
-            said=words(verdict) if is_invalid else words_beside(verdict),
+            verdict=words(verdict) if is_invalid else words_beside(verdict),
             looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
             is_best=best is not None and verdict.arm == best.arm,
             why=joined(verdict.reasons) if is_invalid else "",
@@ -330,38 +330,38 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     Times are relative to the trial's own seconds per step, on one scale for all; a step beyond the
     scale stands at its edge.
     """
-    found = [
+    scored = [
         (result, result.score)
         for result in history
         if result.score is not None and result.score.timings and result.score.step_s
     ]
-    if not found:
+    if not scored:
         return None
     off = sorted(
         abs(seconds / (score.step_s or 1.0) - 1.0)
-        for _, score in found
+        for _, score in scored
         for seconds in _scored_seconds(score)
     )
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
     # the reference first, then in the order of the first trial of each
-    arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in found)])
+    arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in scored)])
     order = {arm: at for at, arm in enumerate(arms)}
-    found.sort(key=lambda pair: order[pair[0].trial.arm])
-    most = max(_MOST_POINTS // min(len(found), _MOST_STRIPS), 20)
+    scored.sort(key=lambda pair: order[pair[0].trial.arm])
+    most = max(_MOST_POINTS // min(len(scored), _MOST_STRIPS), 20)
     caption = (
         "Across: all steps of the trial. Shaded: those that are scored. Line: seconds of a step "
         f"against the trial's own seconds per step, from -{size(scale)} at the bottom to "
         f"+{size(scale)} at the top; a step beyond stands at the edge. Thick dots: steps that the "
         "score leaves out."
     )
-    if len(found) > _MOST_STRIPS:
-        caption += f" The first {_MOST_STRIPS} of {counted(len(found), 'trial')} are shown."
+    if len(scored) > _MOST_STRIPS:
+        caption += f" The first {_MOST_STRIPS} of {counted(len(scored), 'trial')} are shown."
     return Strips(
         caption=caption,
         strips=tuple(
             _strip(result, score, scale, most=most, is_reference=result.trial.arm == reference)
-            for result, score in found[:_MOST_STRIPS]
+            for result, score in scored[:_MOST_STRIPS]
         ),
     )
 
@@ -391,10 +391,10 @@ def _strip(
     return Strip(
         name=plain(result.trial.arm),
         job=plain(result.job_ids[-1]) if result.job_ids else "",
-        said=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
-        line=" ".join(f"{x(at):g},{y(of):g}" for at, of in _thinned(score.timings, most)),
+        figure=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
+        line=" ".join(f"{x(at):g},{y(seconds):g}" for at, seconds in _thinned(score.timings, most)),
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
-        dropped=tuple((x(at), y(of)) for at, of in score.timings if at in dropped)
+        dropped=tuple((x(at), y(seconds)) for at, seconds in score.timings if at in dropped)
         if dropped
         else (),
         is_reference=is_reference,
@@ -405,11 +405,11 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
     """Keep the least and the greatest of each group, so that no outlier is lost."""
     if len(timings) <= most:
         return timings
-    each = math.ceil(len(timings) / (most / 2))
+    group = math.ceil(len(timings) / (most / 2))
     _, seconds = split_pairs(timings)
     kept: list[int] = []
-    for at in range(0, len(timings), each):
-        took = seconds[at : at + each]
+    for at in range(0, len(timings), group):
+        took = seconds[at : at + group]
         kept += sorted({at + took.index(min(took)), at + took.index(max(took))})
     return [timings[at] for at in kept]
 
@@ -442,7 +442,7 @@ def drift(
             x=x.at((start - begin) / unit_s),
             y=round(100 - y.at(off), 2),
             looks="reference" if result.trial.arm == reference else "",
-            said=(
+            label=(
                 f"{plain(result.trial.arm)}, job {plain(', '.join(result.job_ids))}: {percent(off)}"
             ),
         )

@@ -102,8 +102,8 @@ def terminal(document: Document, *, width: int = 80) -> list[str]:
     They have no colour codes: their printer knows whether the terminal takes them.
     """
     if document.brief:
-        blocks = [each for section in document.sections for each in section.blocks]
-        parts = [list(_terminal_block(each, width)) for each in blocks]
+        blocks = [block for section in document.sections for block in section.blocks]
+        parts = [list(_terminal_block(block, width)) for block in blocks]
         return [line for part in parts for line in ("", *part)][1:]
     lines = [*_wrapped(document.title, width)]
     lines += _terminal_block(Bullets(items=document.header), width)
@@ -164,35 +164,35 @@ def _table(table: Table, width: int) -> Iterator[str]:
     No word is broken: ids and flags are there to be copied. The first column names the row.
     """
     rows = [[_bare(text) for text in row] for row in table.rows]
-    beside, below = list(range(len(table.columns))), list[int]()
-    widths = _widths(table, rows, beside, width)
+    in_row, below = list(range(len(table.columns))), list[int]()
+    widths = _widths(table, rows, in_row, width)
     while not widths:
-        long = [at for at in beside[1:] if table.columns[at].wrap]
+        long = [at for at in in_row[1:] if table.columns[at].wrap]
         if not long:
             break
         below.append(max(long, key=lambda at: max((len(row[at]) for row in rows), default=0)))
-        beside = [at for at in beside if at not in below]
-        widths = _widths(table, rows, beside, width)
-    widths = widths or _widths(table, rows, beside, width, names_apart=True)
+        in_row = [at for at in in_row if at not in below]
+        widths = _widths(table, rows, in_row, width)
+    widths = widths or _widths(table, rows, in_row, width, names_apart=True)
     if not widths:
         yield from _records(table, rows, below, width)
         return
-    yield from _laid_out(table, rows, beside, widths, below=sorted(below), width=width)
+    yield from _laid_out(table, rows, in_row, widths, below=sorted(below), width=width)
 
 
 def _laid_out(
     table: Table,
     rows: list[list[str]],
-    beside: list[int],
+    in_row: list[int],
     widths: list[int],
     *,
     below: list[int],
     width: int,
 ) -> Iterator[str]:
-    shown = [table.columns[at] for at in beside]
+    shown = [table.columns[at] for at in in_row]
     titles = [_wrapped(column.title, wide) for column, wide in zip(shown, widths, strict=True)]
     cells = [
-        [_wrapped(row[at], wide) for at, wide in zip(beside, widths, strict=True)] for row in rows
+        [_wrapped(row[at], wide) for at, wide in zip(in_row, widths, strict=True)] for row in rows
     ]
     for of_row in cells:
         if len("\n".join(of_row[0])) > widths[0]:
@@ -232,14 +232,14 @@ def _below(table: Table, row: list[str], columns: list[int], width: int) -> Iter
 
 
 def _widths(
-    table: Table, rows: list[list[str]], beside: list[int], width: int, *, names_apart: bool = False
+    table: Table, rows: list[list[str]], in_row: list[int], width: int, *, names_apart: bool = False
 ) -> list[int]:
     """Return the widths of the columns beside each other; [] where they do not fit.
 
     With `names_apart` the first column may be narrower than its texts.
     """
-    columns = [table.columns[at] for at in beside]
-    cells = [[row[at] for row in rows] for at in beside]
+    columns = [table.columns[at] for at in in_row]
+    cells = [[row[at] for row in rows] for at in in_row]
     heads = [_longest_word(column.title) + _PADDING for column in columns]
     widths = [max([head, *map(len, column)]) for head, column in zip(heads, cells, strict=True)]
     least = [

@@ -95,14 +95,14 @@ _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
 
 def _candidates(subject: MeasuredCell) -> Table:
     """Say of each candidate in a cell of its own what differs from the baseline's."""
-    by_digest = {each.digest: each for each in subject.cells}
+    by_digest = {cell.digest: cell for cell in subject.cells}
     cell_of = {result.trial.arm: result.trial.cell_digest for result in subject.history}
     rows = []
     for arm in (BASELINE_ID, *(verdict.arm for verdict in subject.conclusion.verdicts)):
         cell = by_digest.get(cell_of.get(arm, ""), subject.cell)
         varied = [name for name in _NAMED if name in varied_fields(subject.cells)]
-        said = (f"{_NAMED[name]} {getattr(cell, name) or ABSENT}" for name in varied)
-        rows.append((literal(arm), plain("; ".join(said))))
+        differences = (f"{_NAMED[name]} {getattr(cell, name) or ABSENT}" for name in varied)
+        rows.append((literal(arm), plain("; ".join(differences))))
     return Table(columns=columns("~Candidate", "~measured with"), rows=tuple(rows))
 
 
@@ -146,10 +146,14 @@ def evidence(subject: MeasuredCell) -> Document:
             section(
                 f"{result.trial.profile.id}, job {', '.join(result.job_ids) or 'none'}",
                 bullets(
-                    *(map(plain, said) if said else [plainly(result.reason) or str(result.status)])
+                    *(
+                        map(plain, facts)
+                        if facts
+                        else [plainly(result.reason) or str(result.status)]
+                    )
                 ),
             )
-            for result, said in subject.evidence
+            for result, facts in subject.evidence
         ),
     )
 
@@ -164,10 +168,10 @@ def imported(subject: MeasuredCell) -> Document:
     ranking = verdict_table(
         (*ranked, conclusion.baseline),
         *named,
-        (">TGS", lambda each: rate(each.tgs)),
-        (">step (s)", lambda each: significant(each.step_s)),
-        (">delta % vs the control group", lambda each: points(each.delta)),
-        (">runs", lambda each: str(each.n)),
+        (">TGS", lambda verdict: rate(verdict.tgs)),
+        (">step (s)", lambda verdict: significant(verdict.step_s)),
+        (">delta % vs the control group", lambda verdict: points(verdict.delta)),
+        (">runs", lambda verdict: str(verdict.n)),
         ("~compared with the noise", REASONS[1]),
         JOBS,
         title="Ranks, proves nothing",

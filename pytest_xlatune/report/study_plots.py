@@ -18,7 +18,7 @@ class Square:
 
     looks: str
     text: str
-    said: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,6 @@ def pair_matrix(
 def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
     value = change.get(frozenset((one, other))) if one != other else None
     if value is None:
-        return Square(looks="empty", text="", said="")
+        return Square(looks="empty", text="", label="")
     looks = next((name for limit, name in _DEPTHS if value <= limit), "even")
-    return Square(looks=looks, text=points(value), said=plain(f"{one}-{other}: {percent(value)}"))
+    return Square(looks=looks, text=points(value), label=plain(f"{one}-{other}: {percent(value)}"))

@@ -101,33 +101,35 @@ _CEILING = N_(
 def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     """Yield the reasons and the evidence why the winner wins."""
     best, recipe = covered.best, covered.recipe
-    found = covered.explanation or Explanation()
+    explanation = covered.explanation or Explanation()
     if best is None:
         yield say.text("There is no winner to explain.")
         if covered.exposed is not None:
             yield say.text(_CEILING, parts=plainly(covered.exposed, say))
         return
-    yield Text(text=_reason(best, found, say))
-    if found.facts:
-        yield from _evidence(found)
+    yield Text(text=_reason(best, explanation, say))
+    if explanation.facts:
+        yield from _evidence(explanation)
     if recipe is not None and (recipe.note or recipe.origin):
         why = filter(None, (plain(recipe.note), plainly(recipe.origin, say)))
         yield say.text("Why it was tried: {note}.", note="; ".join(why).rstrip("."))
-    if found.problems:
-        yield bullets(*map(plain, found.problems))
+    if explanation.problems:
+        yield bullets(*map(plain, explanation.problems))
 
 
-def _evidence(found: Explanation) -> Iterator[Block]:
+def _evidence(explanation: Explanation) -> Iterator[Block]:
     """Yield the facts, each with the numbers of its artifacts, and the artifacts once."""
     job_of = {
-        path: job for fact in found.facts for path, job in zip_longest(fact.artifacts, fact.jobs)
+        path: job
+        for fact in explanation.facts
+        for path, job in zip_longest(fact.artifacts, fact.jobs)
     }
     number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
     facts = tuple(
         (fact.kind, plain(fact.text), ", ".join(number[path] for path in fact.artifacts) or ABSENT)
-        for fact in found.facts
+        for fact in explanation.facts
     )
-    title = f"Evidence: {literal(BASELINE_ID)} to {literal(found.profile)}"
+    title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
     yield Table(title=title, columns=_COLUMNS, rows=facts)
     if number:
         rows = tuple(
@@ -136,34 +138,34 @@ def _evidence(found: Explanation) -> Iterator[Block]:
         yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
-def _reason(best: Verdict, found: Explanation, say: Translator) -> str:
+def _reason(best: Verdict, explanation: Explanation, say: Translator) -> str:
     """Return the sentence that says whether the gain is explained."""
     command = literal("xlatune evidence SWEEP_FILE")
-    if not found.facts:
+    if not explanation.facts:
         return say(
             "The sweep recorded no evidence (HLO dump, trace) of this profile and of "
             "`baseline-deployed`, so this document cannot say why it wins. To record "
             "both, run: {command}",
             command=command,
         )
-    if found.profile != best.arm:
+    if explanation.profile != best.arm:
         return say(
             "The evidence below belongs to {profile}, which led before; the sweep "
             "recorded none of {best}. To record it, run: {command}",
-            profile=literal(found.profile),
+            profile=literal(explanation.profile),
             best=literal(best.arm),
             command=command,
         )
     if best.figure is not None:
         return say(_OF_NO_STEP, metric=plain(best.figure.metric.title))
-    if found.moved is None:
-        return say(_IDENTICAL if found.is_identical else _PROGRAM_ONLY, command=command)
+    if explanation.moved is None:
+        return say(_IDENTICAL if explanation.is_identical else _PROGRAM_ONLY, command=command)
     # the change of a step's time that this change of TGS is the same as
     expected = 1 / (1 + (best.delta or 0.0)) - 1
-    is_shown = found.moved <= _ENOUGH * expected < 0
+    is_shown = explanation.moved <= _ENOUGH * expected < 0
     return say(
         _EXPLAINED if is_shown else _NOT_SHOWN,
-        moved=percent(found.moved),
+        moved=percent(explanation.moved),
         delta=percent(best.delta),
         expected=percent(expected),
     )
@@ -240,12 +242,12 @@ def tuning(
     cells: Sequence[MeasuredCell],
     language: Language = Language.ENGLISH,
     *,
-    beside: str = "",
+    handwritten: str = "",
 ) -> Document:
     """Return the tuning document of a model's cells, in the order they first came.
 
-    `beside` names the document that a person wrote by hand and that is kept; "" where there was
-    none.
+    `handwritten` names the document that a person wrote by hand and that is kept; "" where there
+    was none.
     """
     say = Translator(language)
     model = cells[0].cell.model_tag
@@ -273,7 +275,7 @@ def tuning(
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
-        header=(*_header(cells, say), *_before(cells, beside, say)),
+        header=(*_header(cells, say), *_before(cells, handwritten, say)),
         sections=tuple(
             section(title, *(_with_heads(block, say) for block in blocks))
             for title, blocks in parts.items()
@@ -323,9 +325,11 @@ def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
     of_cell = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
     shared = set.intersection(*map(set, of_cell))
     yield from (bullet for bullet in of_cell[0] if bullet in shared)
-    for (name, _), own in zip(_named(cells), of_cell, strict=True):
+    for (name, _), in_cell in zip(_named(cells), of_cell, strict=True):
         yield from (
-            say("{text} ({cell})", text=bullet, cell=name) for bullet in own if bullet not in shared
+            say("{text} ({cell})", text=bullet, cell=name)
+            for bullet in in_cell
+            if bullet not in shared
         )
 
 
@@ -341,15 +345,15 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
     return replace(covered, cells=(cell,))
 
 
-def _before(cells: Sequence[MeasuredCell], beside: str, say: Translator) -> Iterator[str]:
+def _before(cells: Sequence[MeasuredCell], handwritten: str, say: Translator) -> Iterator[str]:
     """Yield that no earlier measurement is known, and where a person's own document is kept."""
     if not any(covered.earlier for covered in cells):
         yield say("Earlier measurements: none is known here, so this is a fresh start")
-    if beside:
+    if handwritten:
         yield say(
             "A document written by hand stood here; it is kept as {path}, and nothing of it is "
             "read",
-            path=literal(beside),
+            path=literal(handwritten),
         )
 
 
@@ -387,20 +391,20 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     )  # fmt: skip
     yield Table(columns=titles, rows=tuple(rows))
     for name, cell in _named(cells):
-        said = [
+        sentences = [
             headline(cell.conclusion, say),
             *on_slots(cell.slots, say),
             ending_text(say, cell.conclusion, history=cell.history, stopped=cell.stopped),
             *([_reason(cell.best, cell.explanation or Explanation(), say)] if cell.best else []),
         ]
-        text = " ".join(said)
+        text = " ".join(sentences)
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 
 def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     cell = covered.cell
     environment = say("The deployed environment sets nothing.")
-    if not cell.sourced and any(each.is_shell and each.text for each in covered.files):
+    if not cell.sourced and any(file.is_shell and file.text for file in covered.files):
         environment = say(
             "The sweep itself sets no variable. Its env files do; what they come to was not found "
             "out on this machine."
@@ -462,19 +466,19 @@ def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
-    found = [
+    verdicts = [
         verdict
         for verdict in covered.conclusion.verdicts
         if verdict.kind is VerdictKind.SLOWER
         or verdict.is_likely_slower
         or (verdict.kind is VerdictKind.INVALID and not verdict.can_run)
     ]
-    if not found:
+    if not verdicts:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
-    confirmed, *others = tables(covered, only=found, say=say)
+    confirmed, *others = tables(covered, only=verdicts, say=say)
     if any(
-        verdict.kind is VerdictKind.SLOWER for verdict in found
+        verdict.kind is VerdictKind.SLOWER for verdict in verdicts
     ):  # else it has the baseline alone
         yield confirmed
     yield from others
@@ -517,12 +521,12 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
 def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
     """Return why a recipe must not reach another cell, and what keeps it from there."""
     given = {"cell": name, "other": other, "names": literals(conflict.settings)}
-    found = words(conflict.verdict) if conflict.verdict else ""
+    verdict = words(conflict.verdict) if conflict.verdict else ""
     is_whole = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
     doubt = _NOT_TOGETHER if is_whole else _DOUBTS[conflict.doubt]
     ending = _GUARDED if conflict.guard else _OPEN if conflict.is_open else _NOT_GUARDED
     return (
-        say(doubt, found=found, **given),
+        say(doubt, found=verdict, **given),
         say(ending, variables=literals(conflict.variables), **given),
     )
 
@@ -544,10 +548,10 @@ def _shown_for(
     for other in covered.elsewhere:
         msgid = _HOLDS if other.holds else _HARMFUL if other.is_harmful else _UNTOLD
         kinds[msgid].append(other)
-    for msgid, found in kinds.items():
-        if found:
-            tags = literals([other.config_tag for other in found])
-            files = literals([f"{other.sweep}/gate.md" for other in found])
+    for msgid, others in kinds.items():
+        if others:
+            tags = literals([other.config_tag for other in others])
+            files = literals([f"{other.sweep}/gate.md" for other in others])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
     variables = dict.fromkeys(
         name for conflict in against if conflict.other is None for name in conflict.variables

@@ -226,29 +226,29 @@ def concluded(campaign: Campaign, tick: Tick) -> Conclusion:
 
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
     """Return what the study answers, waiting as long as it says "not yet"."""
-    found = NOT_YET
+    answer = NOT_YET
 
     def is_ready(view: View) -> bool:
-        nonlocal found
-        found = campaign.study.answer(view.history, question)
-        return found.state is not Answered.NOT_YET
+        nonlocal answer
+        answer = campaign.study.answer(view.history, question)
+        return answer.state is not Answered.NOT_YET
 
     campaign.wait(is_ready, on_turn=tick)
-    return found
+    return answer
 
 
 def _profile(campaign: Campaign, question: Question, tick: Tick) -> Profile | None:
-    found = ask(campaign, question, tick)
-    return found.arm.profile if found.arm is not None else None
+    answer = ask(campaign, question, tick)
+    return answer.arm.profile if answer.arm is not None else None
 
 
 def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
-    found = ask(campaign, question, tick)
-    if found.verdict is None:
+    answer = ask(campaign, question, tick)
+    if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
     # made anew for each test, the record took half of the CPU of a session that measures nothing
-    measured = Measured(found.verdict, campaign.view().once(_record))
-    if found.state is Answered.UNMEASURED:
+    measured = Measured(answer.verdict, campaign.view().once(_record))
+    if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured
 

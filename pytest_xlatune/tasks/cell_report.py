@@ -59,7 +59,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
         LedgerError: a ledger beside it cannot be read.
     """
     sweep = folder.parent.name
-    found: dict[str, tuple[float, OtherCell]] = {}
+    gates: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
         if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
@@ -74,15 +74,15 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
             compared = [(profile.id, profile.settings_text) for profile in gate.decide(()).profiles]
             if (
                 name != f"{sweep}-{tag}"
-                or not all(_is_variant(each, cell) for each in gate.cells)
+                or not all(_is_variant(gate_cell, cell) for gate_cell in gate.cells)
                 or (winner.id, winner.settings_text) not in compared
             ):
                 continue
             conclusion = gate.decide(state.history(gate.name)).conclusion
             verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
-            if verdict is not None and conclusion.complete and found.get(tag, (0.0,))[0] <= at_s:
-                found[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
-    return tuple(found[tag][1] for tag in sorted(found))
+            if verdict is not None and conclusion.complete and gates.get(tag, (0.0,))[0] <= at_s:
+                gates[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
+    return tuple(gates[tag][1] for tag in sorted(gates))
 
 
 def _is_variant(there: Cell, here: Cell) -> bool:
@@ -145,7 +145,7 @@ class CellReport:
         conclusion: the study's verdicts on them.
         remarks: job id -> why it has no score, where no result says so.
         entries: of the ledger.
-        of: what tells the file that was read from a longer or another one.
+        identity: what tells the file that was read from a longer or another one.
     """
 
     folder: Path
@@ -156,7 +156,7 @@ class CellReport:
     conclusion: Conclusion
     remarks: dict[str, str]
     entries: tuple[LedgerEntry, ...] = ()
-    of: tuple[int, ...] = ()
+    identity: tuple[int, ...] = ()
 
     @property
     def at_s(self) -> float:
@@ -220,7 +220,7 @@ class CellReport:
         logs, commands = dict[str, str](), dict[str, str]()
         for progress in state.trials.values():
             trial, attempts = progress.trial, progress.attempts.values()
-            folders = [each.submission.folder for each in attempts if each.submission]
+            folders = [attempt.submission.folder for attempt in attempts if attempt.submission]
             for job, folder in zip(progress.result.job_ids, folders, strict=False):
                 path = self.folder / folder / log_name()
                 logs[job] = path.relative_to(self.folder.parents[1]).as_posix()
@@ -321,7 +321,7 @@ def read_known(path: Path) -> CellReport:
         LedgerError: there is none, or it cannot be read.
     """
     path = _ledger_at(path)
-    of = _identity(path)  # before it is read: a line added meanwhile makes it another
+    identity = _identity(path)  # before it is read: a line added meanwhile makes it another
     entries = Ledger(path, shows_only=True).refresh()
     try:
         state = replay(entries)
@@ -340,7 +340,7 @@ def read_known(path: Path) -> CellReport:
         ).conclusion,
         remarks=remarks_of(entries),
         entries=tuple(entries),
-        of=of,
+        identity=identity,
     )
 
 
@@ -372,7 +372,7 @@ def known_now(folder: Path, known: CellReport | None) -> CellReport:
     Raises:
         LedgerError: there is none, or it cannot be read.
     """
-    if known is not None and known.of and known.of == _identity(_ledger_at(folder)):
+    if known is not None and known.identity and known.identity == _identity(_ledger_at(folder)):
         return known
     return read_known(folder)
 
@@ -384,7 +384,7 @@ def _ledger_at(path: Path) -> Path:
     if not path.is_dir() or (path / LEDGER).is_file():
         at = path / LEDGER if path.is_dir() else path
         return at.resolve() if path.is_symlink() else at
-    below = sorted(str(each.parent) for each in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
+    below = sorted(str(ledger.parent) for ledger in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
     if not below:
         raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
     raise LedgerError(

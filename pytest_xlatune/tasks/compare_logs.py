@@ -124,8 +124,8 @@ class Compared:
         """The gate's answer; "" without a gate."""
         if self.margin is None:
             return ""
-        said = {True: "pass", False: "regression", None: "cannot tell"}[self.passes]
-        return f"gate at a margin of {size(self.margin)}: {said}"
+        answer = {True: "pass", False: "regression", None: "cannot tell"}[self.passes]
+        return f"gate at a margin of {size(self.margin)}: {answer}"
 
     @property
     def exit(self) -> Exit:
@@ -167,8 +167,8 @@ def compare_sides(
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
     seen: dict[int, list[Path]] = {}
-    found = [_found(path, seen, pattern, tokens) for path in (a, b)]
-    reads = [read for jobs, _ in found for read in jobs]
+    read_sides = [_read_side(path, seen, pattern, tokens) for path in (a, b)]
+    reads = [read for jobs, _ in read_sides for read in jobs]
     _check_protocols(reads)
     steps = [read.protocol.steps for read in reads if isinstance(read.score, Score)]
     least = min(steps, default=max(read.protocol.steps for read in reads))
@@ -190,7 +190,7 @@ def compare_sides(
         notes.insert(0, verbatim(text))
     sides = [
         _side(path, jobs, left_out, scores, last_step=window.protocol.last_step)
-        for path, (jobs, left_out) in zip((a, b), found, strict=True)
+        for path, (jobs, left_out) in zip((a, b), read_sides, strict=True)
     ]
     return _compared(*sides, margin=margin, notes=notes)
 
@@ -205,14 +205,14 @@ def _side(
 ) -> Side:
     jobs, out = [], list(left_out)
     for read in reads:
-        found = scores[read.path]
-        if isinstance(found, NoScore):
-            out.append((read.path, f"no score: {sentence(found.reason)}"))
+        score = scores[read.path]
+        if isinstance(score, NoScore):
+            out.append((read.path, f"no score: {sentence(score.reason)}"))
             continue
         of_step = (step.loss for step in read.report.steps if step.step == last_step)
         loss = max((loss for loss in of_step if loss is not None), default=None)
         flags = read.report.xla_flags
-        jobs.append(SideJob(path=read.path, score=found, xla_flags=flags, loss=loss))
+        jobs.append(SideJob(path=read.path, score=score, xla_flags=flags, loss=loss))
     return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
 
 
@@ -242,7 +242,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         for name, side in (("A", a), ("B", b))
         if len({job.xla_flags for job in side.jobs}) > 1
     ]
-    said = [verbatim(reason)] if reason else []
+    reasons = [verbatim(reason)] if reason else []
     verdict = Verdict(
         arm=str(b.path),
         kind=kind,
@@ -250,7 +250,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         tgs=b.tgs,
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         delta=None if estimate is None else relative(estimate),
-        reasons=(*said, *notes, *map(verbatim, (order, *mixed))),
+        reasons=(*reasons, *notes, *map(verbatim, (order, *mixed))),
         ci95=ci95,
         mde80=power,
         method=method,
@@ -263,13 +263,13 @@ def _lacking(a: Side, b: Side) -> str:
     """Return which jobs a verdict lacks; "" where it lacks none."""
     if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
         return ""
-    said = [
+    counts = [
         f"{name} has {counted(len(side.jobs), 'scored job')}"
         + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
         for name, side in (("A", a), ("B", b))
     ]
     return (
-        f"{' and '.join(said)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
+        f"{' and '.join(counts)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
         "More steps do not replace jobs: run more jobs"
     )
 
@@ -283,7 +283,7 @@ def _other_loss(a: Side, b: Side) -> str:
     return f"not the same training: {sentence(reason)}" if reason else ""
 
 
-def _found(
+def _read_side(
     path: Path, seen: dict[int, list[Path]], pattern: StepPattern | None, tokens: float | None
 ) -> tuple[list[Read], list[tuple[Path, str]]]:
     """Read the logs of a side, each content once; `seen`, by size, is shared by the sides."""
@@ -302,7 +302,7 @@ def _found(
             left_out.append((job, error.reason))
             continue
         alike = seen.setdefault(job.stat().st_size, [])
-        same = next((each for each in alike if filecmp.cmp(job, each, shallow=False)), None)
+        same = next((other for other in alike if filecmp.cmp(job, other, shallow=False)), None)
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
@@ -327,7 +327,7 @@ def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
     names: dict[str, list[str]] = {}
     for job, reason in left_out:
         names.setdefault(reason, []).append(job.name)
-    why = "; ".join(f"{', '.join(found)}: {reason}" for reason, found in names.items())
+    why = "; ".join(f"{', '.join(job_names)}: {reason}" for reason, job_names in names.items())
     return f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}"
 
 
@@ -364,8 +364,8 @@ def _check_protocols(reads: Sequence[Read]) -> None:
         one, other = rules(reads[0]), rules(read)
         differs = [name for name in one if one[name] != other[name]]
         if differs:
-            found = "; ".join(f"{name} {one[name]!r} and {other[name]!r}" for name in differs)
+            differing = "; ".join(f"{name} {one[name]!r} and {other[name]!r}" for name in differs)
             raise ConfigError(
-                f"{reads[0].path} and {read.path} ran by different protocols ({found}): their "
+                f"{reads[0].path} and {read.path} ran by different protocols ({differing}): their "
                 "scores do not compare. Leave one kind out"
             )

@@ -97,18 +97,18 @@ class Cost:
         if self.measured:
             verb = "is" if self.measured == 1 else "are"
             reused = f"; {counted(self.measured, 'trial')} {verb} measured already and used again"
-        whole = round(self.nodes)
-        on = f"each on {counted(whole, 'node')}"
-        if whole != self.nodes:
+        nodes = round(self.nodes)
+        on = f"each on {counted(nodes, 'node')}"
+        if nodes != self.nodes:
             on = f"on {self.nodes:.1f} nodes each on average"
         jobs = counted(self.jobs, "job")
         if self.most > self.jobs:
             jobs = f"{self.jobs} to {self.most} jobs"
-        said = [f"{jobs} to run, {on}{reused}"]
+        sentences = [f"{jobs} to run, {on}{reused}"]
         if not self.jobs:
-            return tuple(said)
+            return tuple(sentences)
         if self.trial_s is None:
-            return (*said, "how long a trial takes is not known: it has no limit")
+            return (*sentences, "how long a trial takes is not known: it has no limit")
         if self.is_mixed:
             how = f"as {self.known} here did" if self.known else "a guess"
             basis = f"a job to come, rotations among them, takes {duration(self.trial_s)}, {how}"
@@ -116,7 +116,7 @@ class Cost:
             basis = f"a trial takes {duration(self.trial_s)}, the mean of {self.known} here"
         else:
             basis = f"a trial takes {duration(self.trial_s)} at most, its limit; none has run here"
-        said.append(f"{self.words}: {basis}")
+        sentences.append(f"{self.words}: {basis}")
         rounds = self.rounds or self.jobs
         later = self.most / self.jobs
         wall_s = rounds * self.trial_s
@@ -132,8 +132,8 @@ class Cost:
         wall = f"{duration(wall_s)}{most}" if self.known else duration(later * wall_s)
         without = f"{about}{wall} {how}, without time in the queue"
         if self.queue_s is None:
-            return (*said, f"{without}, which is unknown here")
-        return (*said, f"{without}, where a job of this cell waited {duration(self.queue_s)}")
+            return (*sentences, f"{without}, which is unknown here")
+        return (*sentences, f"{without}, where a job of this cell waited {duration(self.queue_s)}")
 
 
 def _ceiled(hours: float) -> str:
@@ -152,7 +152,7 @@ def cost_of(
     runs_by, limits = site.runs_by, [protocol.deadline_s]
     outlook = study.outlook(tuple(history))
     ran, load = _ran(entries, runs_by), outlook.work
-    took_s = [each.end_s - each.start_s for each in ran]
+    took_s = [attempt.end_s - attempt.start_s for attempt in ran]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
     if site.trial_s and not took_s:
@@ -162,7 +162,7 @@ def cost_of(
     if load is not None and load.jobs:
         pace = _pace(resolved, entries)
         trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
-    waits_s = [each.wait_s for each in ran if each.wait_s is not None]
+    waits_s = [attempt.wait_s for attempt in ran if attempt.wait_s is not None]
     left, slots = outlook.left, len(resolved.slots) or 1
     rounds = outlook.rounds if len(study.cells) > 1 and resolved.slots else 0
     if runs_by.names_nodes and not resolved.slots:
@@ -188,8 +188,8 @@ def cost_of(
 def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
     """Return what the time of a job is made of: measured here, told by the file, or guessed."""
     protocol, told_s = resolved.cell.protocol, resolved.sweep.site.trial_s
-    if found := pace_in(entries, resolved.cell):
-        return found
+    if pace := pace_in(entries, resolved.cell):
+        return pace
     guessed = JobPace.guessed(told_s or protocol.deadline_s, protocol.steps)
     return replace(guessed, jobs=1) if told_s else guessed
 
@@ -211,13 +211,16 @@ def hours_of_both(
         JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
     )
     pace = _pace(resolved, entries)
-    own, other = (duration(work.seconds(pace)) for work in plans)
+    with_rotation, without_rotation = (duration(work.seconds(pace)) for work in plans)
     about = "about" if pace.jobs else "perhaps"
-    said = f"one job after the other: {about} {own} with rotation, {other} without it"
-    return (f"{said}: {_told(pace, limit_s=resolved.cell.protocol.deadline_s)}",)
+    text = (
+        f"one job after the other: {about} {with_rotation} with rotation, {without_rotation} "
+        "without it"
+    )
+    return (f"{text}: {_pace_text(pace, limit_s=resolved.cell.protocol.deadline_s)}",)
 
 
-def _told(pace: JobPace, *, limit_s: float) -> str:
+def _pace_text(pace: JobPace, *, limit_s: float) -> str:
     """Say what the time of a job is made of, and how that is known."""
     parts = (
         f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
@@ -241,17 +244,17 @@ class _Ran:
 def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
     """Return the attempts of a ledger that have begun and are over."""
     asked: dict[tuple[str, int], float] = {}
-    found = []
+    attempts = []
     for entry in entries:
         match entry.event:
-            case AttemptSubmitted(submission=of):
-                if is_queued(of.executor, runs_by):
-                    asked[of.trial_id, of.attempt] = entry.at_s
+            case AttemptSubmitted(submission=submission):
+                if is_queued(submission.executor, runs_by):
+                    asked[submission.trial_id, submission.attempt] = entry.at_s
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:
                     continue
                 at_s = asked.get((trial_id, attempt))
-                found.append(
+                attempts.append(
                     _Ran(
                         start_s=outcome.start_s,
                         end_s=max(outcome.end_s, outcome.start_s),
@@ -260,7 +263,7 @@ def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
                 )
             case _:
                 pass
-    return found
+    return attempts
 
 
 def _nodes_of(study: Study, outlook: Outlook) -> float:
@@ -288,11 +291,11 @@ def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
         return ()
     here = Path.cwd()
     places = [here, *list(here.parents)[:_FOLDERS_UP], *sorted(here.glob("*/"))[:_FOLDERS_DOWN]]
-    found = dict.fromkeys((path / workdir.name).resolve() for path in places)
+    workdirs = dict.fromkeys((path / workdir.name).resolve() for path in places)
     return tuple(
         f"{path} holds trials of this very cell, and this run would measure them again; start it "
         f"from {path.parent}, or with --xlatune-workdir {path}"
-        for path in found
+        for path in workdirs
         if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - false where we may not look
     )
 

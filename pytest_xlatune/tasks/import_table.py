@@ -131,16 +131,16 @@ def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
     )
     try:
         names = [
-            " ".join(each.lower().replace("_", " ").split()) for each in reader.fieldnames or ()
+            " ".join(name.lower().replace("_", " ").split()) for name in reader.fieldnames or ()
         ]
         reader.fieldnames = names
-        jobs = [(reader.line_num, each) for each in reader if any(each.values())]
+        jobs = [(reader.line_num, fields) for fields in reader if any(fields.values())]
     except csv.Error as error:
         raise ConfigError(
             f"{where}: line {reader.reader.line_num}: {error}; expected a CSV with quotes in pairs"
         ) from None
     at = {
-        column: next((each for each in spellings if each in names), "")
+        column: next((spelling for spelling in spellings if spelling in names), "")
         for column, spellings in COLUMNS.items()
     }
     missing = [] if at["profile"] else ["profile"]
@@ -154,8 +154,8 @@ def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
     if not jobs:
         raise ConfigError(f"{where}: found no jobs below the header")
     return [
-        (line, {column: each[name].strip() for column, name in at.items() if name})
-        for line, each in jobs
+        (line, {column: fields[name].strip() for column, name in at.items() if name})
+        for line, fields in jobs
     ]
 
 
@@ -194,11 +194,11 @@ def import_table(
     profiles = tuple(
         {row.profile.id: row.profile for row in rows if row.profile != BASELINE}.values()
     )
-    ids = {slug(each): each for each in no_ops}
+    ids = {slug(name): name for name in no_ops}
     for profile_id, name in ids.items():
-        if profile_id not in {each.id for each in profiles}:
+        if profile_id not in {profile.id for profile in profiles}:
             raise ConfigError.unknown(
-                "profile", name, valid=[each.id for each in profiles], where="--no-op"
+                "profile", name, valid=[profile.id for profile in profiles], where="--no-op"
             )
     study = ImportedStudy(cell=cell, profiles=profiles, no_ops=tuple(ids))
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)

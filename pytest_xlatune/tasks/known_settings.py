@@ -18,19 +18,19 @@ from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.record import Json
 
 
-def known_of(said: str) -> tuple[list[Json], list[str]]:
+def known_of(text: str) -> tuple[list[Json], list[str]]:
     """Return the values and the lines on a flag, a variable or a slug.
 
     Raises:
         ConfigError: neither the catalog nor a release of jaxlib has it; names the nearest.
     """
-    bare = said.strip().lstrip("-").partition("=")[0]
+    bare = text.strip().lstrip("-").partition("=")[0]
     if bare in history().flags and not load().find(bare):
         lines = [bare, *(f"  {release}" for release in _releases(bare)), "  not in the catalog"]
         return [_history_json(bare)], lines
     entries = load().named(bare)
     paragraphs = [[*_paragraph(entry)] for entry in entries]
-    lines = [line for each in paragraphs for line in ("", *each)][1:]
+    lines = [line for paragraph in paragraphs for line in ("", *paragraph)][1:]
     return [entry_json(entry) for entry in entries], lines
 
 
@@ -86,7 +86,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("source", entry.source),
         ("only", entry.vendor),
         ("goes to", entry.channel),
-        *((CHANNELS[each].reader, span(entry)) for each in filter(None, [entry.channel])),
+        *((CHANNELS[channel].reader, span(entry)) for channel in filter(None, [entry.channel])),
         ("numerics", "changed: the loss rule decides" if entry.changes_numerics else ""),
     ):
         if text:

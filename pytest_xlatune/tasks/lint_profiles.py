@@ -46,16 +46,16 @@ def lint_words(
 
 
 def lint_sweep(
-    resolved: ResolvedSweep, said: Context, *, python: str = "", dump: Path | None = None
+    resolved: ResolvedSweep, requested: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profiles of a sweep in its own context, with `said` on top."""
-    own = context_of(resolved.cell, resolved.sweep.launcher)
+    """Lint the profiles of a sweep in its own context, with `requested` on top."""
+    sweep_context = context_of(resolved.cell, resolved.sweep.launcher)
     context = msgspec.structs.replace(
-        own,
-        deployed=(*own.deployed, *said.deployed),
-        env=on_top(own.env, said.env),
-        jaxlib=said.jaxlib,
-        device=said.device,
+        sweep_context,
+        deployed=(*sweep_context.deployed, *requested.deployed),
+        env=on_top(sweep_context.env, requested.env),
+        jaxlib=requested.jaxlib,
+        device=requested.device,
     )
     profiles = resolved.sweep.named_profiles
     python = python or resolved.sweep.launcher.interpreter

@@ -27,7 +27,7 @@ from pytest_xlatune.report.lines import (
     evidence_line,
     live_line,
     paragraph,
-    standing,
+    progress_text,
     tally,
     time_left,
 )
@@ -104,16 +104,16 @@ class _Session:
         label = self.study.cells[0].label
         if news:
             arm = conclusion.reference.arm if conclusion.reference else ""
-            told = (verdict for verdict in conclusion.verdicts if verdict.arm in news)
-            said = (paragraph(verdict, reference=arm) for verdict in told)
-            yield "\n".join([f"{_TAG} {label}: confirmed", *said])
+            newly_confirmed = (verdict for verdict in conclusion.verdicts if verdict.arm in news)
+            paragraphs = (paragraph(verdict, reference=arm) for verdict in newly_confirmed)
+            yield "\n".join([f"{_TAG} {label}: confirmed", *paragraphs])
         done = _done(history)
         if self._is_past_half or done < outlook.left:
             return
         self._is_past_half = True
         left = f", {time_left(*left_s)} left" if left_s is not None else ""
-        of = _jobs(done + outlook.left, done + outlook.at_most)
-        head = f"{_TAG} half way: {label}: {done} of {of}{left}"
+        total = _jobs(done + outlook.left, done + outlook.at_most)
+        head = f"{_TAG} half way: {label}: {done} of {total}{left}"
         yield "\n".join([head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)])
 
     def slot_of(self, result: TrialResult) -> str:
@@ -121,8 +121,8 @@ class _Session:
         digests = [cell.digest for cell in self.study.cells]
         if len(digests) == 1 or not self.study.traits.has_slots:
             return ""
-        own = result.trial.cell_digest
-        return f"slot {digests.index(own) + 1}" if own in digests else ""
+        digest = result.trial.cell_digest
+        return f"slot {digests.index(digest) + 1}" if digest in digests else ""
 
 
 def _jobs(fewest: int, most: int) -> str:
@@ -253,10 +253,10 @@ class LiveLines:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        self._running = self._jobs.look(self._state, self._pace.submitted_s)
-        if now_s >= self._due_s and (said := self.status()):
+        self._running = self._jobs.poll(self._state, self._pace.submitted_s)
+        if now_s >= self._due_s and (status := self.status()):
             self._due_s = now_s + _PACE_S
-            yield SweepProgress(line=f"now: {said}", sweep=sweep, is_passing=True)
+            yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:
         """Return where the cell stands now, for a line that is rewritten; "" where nothing runs.
@@ -272,7 +272,7 @@ class LiveLines:
         history = history_of(self._state, session.study)
         return f"{order[0].line}{more} | {self._progress(history, session.study.outlook(history))}"
 
-    def standing(self) -> tuple[str, tuple[str, ...]]:
+    def progress_and_jobs(self) -> tuple[str, tuple[str, ...]]:
         """Return how far the sweep is, and a line of each job in flight, the running ones first."""
         if not self._sessions:
             return "", ()
@@ -284,7 +284,7 @@ class LiveLines:
 
     def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
         left = outlook.left, outlook.at_most
-        return standing(history, left_s=self._left_s(outlook), left=left)
+        return progress_text(history, left_s=self._left_s(outlook), left=left)
 
     def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
         # a job that has landed since the last look runs no more

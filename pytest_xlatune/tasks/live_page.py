@@ -37,10 +37,10 @@ class LivePage:
         self._written_s = now()
         self._pause_s = _PAUSE_S
         self._is_old = False
-        self._told = ""
+        self._last_problem = ""
         self.known: CellReport | None = None
 
-    def look(self, *, is_news: bool) -> str:
+    def refresh(self, *, is_news: bool) -> str:
         """Write it where it is time; `is_news`: something happened since the call before.
 
         Return what keeps it from being written, once; "" where nothing does.
@@ -54,19 +54,20 @@ class LivePage:
         if self._feed.is_idle:  # the end of the session writes it
             self._written_s = began_s
             return ""
-        progress, running = self._feed.standing()
+        progress, running = self._feed.progress_and_jobs()
         live = Live(
             written_s=began_s, alive_s=began_s, event_s=began_s, progress=progress, running=running
         )
-        said = ""
+        problem = ""
         try:
             self.known = write_so_far(self._folder, self._reports, live, self.known)
         except XlatuneError as error:
-            said = str(error)
+            problem = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of a page must not end a night
             _LOG.exception("the report of %s cannot be made while it runs", self._folder)
-            said = f"the report of {self._folder} cannot be made while the sweep runs: {error!r}"
+            problem = f"the report of {self._folder} cannot be made while the sweep runs: {error!r}"
         self._is_old, self._written_s = False, self._now()
         self._pause_s = max(_PAUSE_S, _SHARE * (self._written_s - began_s))
-        said, self._told = ("" if said == self._told else said), said or self._told
-        return said
+        is_new = problem != self._last_problem
+        self._last_problem = problem or self._last_problem
+        return problem if is_new else ""

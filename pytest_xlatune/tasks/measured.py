@@ -102,8 +102,8 @@ def _name_of(ledger: Path) -> str:
 
 def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
     """Yield the ledgers, those that were moved aside too; below their folder lie jobs' files."""
-    if found := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
-        yield from found
+    if ledgers := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
+        yield from ledgers
     elif levels and folder.is_dir():
         with contextlib.suppress(PermissionError):  # of another user, above several projects
             for path in folder.iterdir():

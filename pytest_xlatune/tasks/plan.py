@@ -117,11 +117,11 @@ def plan_of(
         *kept_elsewhere(resolved.folder, workdir),
     ]
     firsts: dict[str, Trial] = {}
-    for trial in sorted(left, key=lambda each: not each.profile.is_baseline):
+    for trial in sorted(left, key=lambda trial: not trial.profile.is_baseline):
         firsts.setdefault(trial.profile.id, trial)
     sweep, cell = resolved.sweep, resolved.cell
-    cells = {each.digest: each for each in study.cells}
-    slots = tuple((name, compress(each.nodelist)) for name, each in cells.items())
+    cells = {cell.digest: cell for cell in study.cells}
+    slots = tuple((name, compress(cell.nodelist)) for name, cell in cells.items())
     now = {trial.id for trial in study.decide(recorded).due}
     document = plan(
         cell=cell,
@@ -180,24 +180,24 @@ def _without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     )
     if not blind:
         return ()
-    told = f"a profile that sets {', '.join(blind)} cannot win: nothing shows that it is in effect"
-    return (f'{told}; if you are sure, declare it: SiteSettings(unseen=("{blind[0]}",))',)
+    text = f"a profile that sets {', '.join(blind)} cannot win: nothing shows that it is in effect"
+    return (f'{text}; if you are sure, declare it: SiteSettings(unseen=("{blind[0]}",))',)
 
 
 def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
     """Say why the cell cannot run at all, as a session refuses it; () where it can."""
-    found = look_at_shape(
+    findings = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
-    lines = (*(f"refused: {fault}" for fault in found.faults), *found.notes)
+    lines = (*(f"refused: {fault}" for fault in findings.faults), *findings.notes)
     return (section("What cannot run", bullets(*map(plain, lines))),) if lines else ()
 
 
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
     """Say what the catalog has against the profiles, before they cost a job; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
-    found = look_at_rules(resolved.sweep.named_profiles, context)
-    lines = (*(f"forbids the sweep: {fault}" for fault in found.faults), *found.notes)
+    findings = look_at_rules(resolved.sweep.named_profiles, context)
+    lines = (*(f"forbids the sweep: {fault}" for fault in findings.faults), *findings.notes)
     if not lines:
         return ()
     more = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")

@@ -65,7 +65,7 @@ class MeasuredRecipe:
     @property
     def claim(self) -> str:
         """Its gain in a few words, with the place that it holds for."""
-        where = ", ".join(f"{name} {said}" for name, said in self.place.items() if said)
+        where = ", ".join(f"{name} {text}" for name, text in self.place.items() if text)
         low_high = self.best.ci95 or (0.0, 0.0)
         gain = f"{percent(self.best.delta)}, 95 % {interval(low_high)}, n = {self.best.n}"
         return plain(f"{self.profile.id}: {gain}; {where}")
@@ -84,9 +84,9 @@ def device_of(record: RunRecord | None) -> str:
     """Return the kind of device that trials told of, e.g. `NVIDIA H100 80GB HBM3`; "" of none."""
     if record is None:
         return ""
-    told = record.facts("node").get("GPUs") or record.facts("devices").get("devices", "")
+    devices = record.facts("node").get("GPUs") or record.facts("devices").get("devices", "")
     # 8 x NVIDIA H100 80GB HBM3
-    return told.partition(" x ")[2] or told
+    return devices.partition(" x ")[2] or devices
 
 
 def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
@@ -96,13 +96,17 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
         ConfigError: it is no such file, or has no recipe.
     """
     cells = _read(path)
-    named = [each for each in cells if cell in (each.label, each.cell.label, each.sweep)]
+    named = [
+        measured
+        for measured in cells
+        if cell in (measured.label, measured.cell.label, measured.sweep)
+    ]
     if cell and not named:
-        known = [each.label for each in cells]
+        known = [measured.label for measured in cells]
         raise ConfigError.unknown("cell", cell, valid=known, where=str(path))
-    chosen = named or [each for each in cells if each.best is not None] or list(cells)
+    chosen = named or [measured for measured in cells if measured.best is not None] or list(cells)
     if len(chosen) != 1:
-        several = ", ".join(f"{each.label} ({each.sweep})" for each in chosen) or "none"
+        several = ", ".join(f"{measured.label} ({measured.sweep})" for measured in chosen) or "none"
         raise ConfigError(f"{path} holds several cells: {several}; name one by --cell")
     return _checked(path, chosen[0])
 
@@ -120,8 +124,8 @@ def _read(path: Path) -> tuple[MeasuredCell, ...]:
     except LedgerError as error:
         raise ConfigError(str(error)) from None
     except (XlatuneError, ValueError, KeyError, AttributeError) as error:
-        said = f"{path} is not the data of a tuning document ({error!s:.80})"
-        raise ConfigError(f"{said}; {_AGAIN}") from None
+        message = f"{path} is not the data of a tuning document ({error!s:.80})"
+        raise ConfigError(f"{message}; {_AGAIN}") from None
 
 
 def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
@@ -164,16 +168,16 @@ def lint_recipe(
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
-        found = lint((recipe.profile,), context, Target(python=python, environ=os.environ))
+        linted = lint((recipe.profile,), context, Target(python=python, environ=os.environ))
     except XlatuneError as error:
         return [], [f"the flags were not checked: {error}"], ""
     faults, notes = list[str](), list[str]()
-    for objection in found.objections:
+    for objection in linted.objections:
         if objection.profile == recipe.profile.id:
             # settings that are deployed already are not tried again
             is_fault = objection.level is Level.FAULT or objection.rule == "no-op"
             (faults if is_fault else notes).append(str(objection))
-    return faults, [*notes, *found.unchecked], found.jaxlib
+    return faults, [*notes, *linted.unchecked], linted.jaxlib
 
 
 def differences(
@@ -191,9 +195,9 @@ def differences(
     if record.nodes and there is not None and there.facts("node").get("GPUs"):
         here["device"] = here["device"] or "no GPU"
     return {
-        name: f"{name}: measured on {plain(said)}, here {plain(here[name])}"
-        for name, said in recipe.place.items()
-        if said and here[name] and said != here[name]
+        name: f"{name}: measured on {plain(text)}, here {plain(here[name])}"
+        for name, text in recipe.place.items()
+        if text and here[name] and text != here[name]
     }
 
 

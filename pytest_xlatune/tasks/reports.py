@@ -56,12 +56,12 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
         kept = read_cells(read_ours(data), where=str(data))
     elif english.exists() and not by_hand.exists():
         english.rename(by_hand)  # without our data beside it a person wrote it
-    beside = by_hand.name if by_hand.exists() else ""
+    handwritten = by_hand.name if by_hand.exists() else ""
     cells = extended(kept, covered)
-    document = tuning(cells, beside=beside)
+    document = tuning(cells, handwritten=handwritten)
     texts = {english: markdown(document), data: write_cells(cells)}
     if zh or chinese.exists():
-        texts[chinese] = markdown(tuning(cells, Language.CHINESE, beside=beside))
+        texts[chinese] = markdown(tuning(cells, Language.CHINESE, handwritten=handwritten))
     diff = patch_of(cells).text
     if diff:
         texts[patch] = diff

@@ -33,8 +33,8 @@ def record_of_study(state: LedgerState, study: Study) -> RunRecord:
     tried = {
         progress.trial.cell_digest for progress in state.trials.values()
     } | state.environments.keys()
-    own = {cell.digest: cell for cell in study.cells if cell.digest in tried}
-    return record_of(state, study, *(own.values() or study.cells[:1]))
+    tried_cells = {cell.digest: cell for cell in study.cells if cell.digest in tried}
+    return record_of(state, study, *(tried_cells.values() or study.cells[:1]))
 
 
 def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
@@ -44,8 +44,8 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     a study compares, or one.
     """
     digests = {cell.digest: None for cell in cells}
-    told = _told(state, cells)
-    nodes = _as_one(told)
+    environments = _environments(state, cells)
+    nodes = _as_one(environments)
     outcomes = [
         attempt.outcome
         for progress in state.trials.values()
@@ -77,7 +77,11 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
                 if epoch.cause is EpochCause.CHANGED and epoch.cell_digest in digests
             )
         ),
-        differing=tuple(dict.fromkeys(said for each in told for said in differing(each))),
+        differing=tuple(
+            dict.fromkeys(
+                difference for of_kind in environments for difference in differing(of_kind)
+            )
+        ),
         image=", ".join(filter(None, dict.fromkeys(cell.image for cell in cells))),
         commands=tuple(commands),
         seed=study.seed,
@@ -92,23 +96,23 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     )
 
 
-def _told(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
+def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
     """Return the environment of each node, together for cells that differ in their nodes alone."""
     by_kind: dict[str, dict[str, NodeEnvironment]] = {}
     for cell in cells:
         for node in state.environments.get(cell.digest, ()):
-            own = by_kind.setdefault(replace(cell, nodelist=()).digest, {})
-            own[node.name] = node.after(own.get(node.name))
-    return [tuple(each.values()) for each in by_kind.values()]
+            nodes = by_kind.setdefault(replace(cell, nodelist=()).digest, {})
+            nodes[node.name] = node.after(nodes.get(node.name))
+    return [tuple(nodes.values()) for nodes in by_kind.values()]
 
 
-def _as_one(told: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
+def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
     """Return each node once, with the code alone that all kinds of cells have in common."""
     merged: dict[str, NodeEnvironment] = {}
-    for node in (environment for nodes in told for environment in nodes):
+    for node in (environment for nodes in environments for environment in nodes):
         merged[node.name] = node.after(merged.get(node.name))
-    if len(told) > 1:
-        everywhere = [environment for nodes in told for environment in nodes]
+    if len(environments) > 1:
+        everywhere = [environment for nodes in environments for environment in nodes]
         code = _common([environment.code for environment in everywhere])
         repositories = _common([environment.repositories for environment in everywhere])
         for name, node in merged.items():
@@ -120,7 +124,9 @@ def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return what all tables say alike; one that is empty says nothing."""
     first, *others = [table for table in tables if table] or [{}]
     return {
-        name: said for name, said in first.items() if all(each.get(name) == said for each in others)
+        name: text
+        for name, text in first.items()
+        if all(table.get(name) == text for table in others)
     }
 
 
@@ -149,17 +155,19 @@ def _two_speeds(
     """Yield the arms whose runs fall in two groups, and what may have parted them."""
     scores: dict[tuple[str, int, str], list[float]] = {}
     for result in state.history(study.name):
-        own = result.trial.cell_digest
-        if result.score is not None and own in digests:
-            scores.setdefault((result.trial.arm, result.epoch, own), []).append(result.score.value)
+        digest = result.trial.cell_digest
+        if result.score is not None and digest in digests:
+            scores.setdefault((result.trial.arm, result.epoch, digest), []).append(
+                result.score.value
+            )
     for (arm, _, _), values in scores.items():
-        found = two_groups(values)
-        if found is None:
+        groups = two_groups(values)
+        if groups is None:
             continue
-        gap, low, high = found
+        gap, low, high = groups
         cause = "; a candidate cause is autotuning, which is not pinned"
-        said = cause if autotuning.startswith("not pinned") else ""
-        yield f"{arm}: {low} runs and {high} runs are {size(relative(gap))} apart{said}"
+        ending = cause if autotuning.startswith("not pinned") else ""
+        yield f"{arm}: {low} runs and {high} runs are {size(relative(gap))} apart{ending}"
 
 
 def junit_text(record: RunRecord) -> str:

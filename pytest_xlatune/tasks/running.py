@@ -116,11 +116,11 @@ class Running:
         if self.step is None:
             at = f" on {compress(self.nodes)}" if self.nodes else ""
             return f"compiles{at}" if self.phase is Phase.COMPILING else f"started{at}"
-        said = f"step {self.step}/{self.trial.protocol.steps}"
+        text = f"step {self.step}/{self.trial.protocol.steps}"
         if self.tgs is not None:
-            said += f", {rate(self.tgs)} TGS so far"
-        said += f", about {duration(self.left_s)}" if self.left_s else ""
-        return said
+            text += f", {rate(self.tgs)} TGS so far"
+        text += f", about {duration(self.left_s)}" if self.left_s else ""
+        return text
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Pace:
 
         `left` is how many are, as planned and at most; `running` see `left_s`.
         """
-        fewest, most = (self.left_s(each, now_s, running=running) for each in left)
+        fewest, most = (self.left_s(jobs, now_s, running=running) for jobs in left)
         return None if fewest is None or most is None else (fewest, most)
 
     def left_s(self, left: int, now_s: float, *, running: Sequence[Running]) -> float | None:
@@ -207,7 +207,7 @@ class RunningJobs:
         self._folder = folder
         self._readers: dict[str, tuple[LogReader, int]] = {}  # by attempt's folder, with offset
 
-    def look(self, state: LedgerState, submitted_s: Mapping[str, float]) -> tuple[Running, ...]:
+    def poll(self, state: LedgerState, submitted_s: Mapping[str, float]) -> tuple[Running, ...]:
         """Return the jobs in flight, in the order of their submission.
 
         `submitted_s` has when each trial's attempt was submitted, by trial id.
@@ -222,9 +222,9 @@ class RunningJobs:
             for submission in flying
             if submission.folder in self._readers
         }
-        return tuple(self._found(state, submission, now, submitted_s) for submission in flying)
+        return tuple(self._running(state, submission, now, submitted_s) for submission in flying)
 
-    def _found(
+    def _running(
         self,
         state: LedgerState,
         submission: Submission,
@@ -233,13 +233,13 @@ class RunningJobs:
     ) -> Running:
         trial = state.trials[submission.trial_id].trial
         reader = self._read(submission, trial.protocol.step_pattern)
-        said = now.jobs.get(submission.job_id)
+        outcome = now.jobs.get(submission.job_id)
         # one that was put back into the queue has a log and waits
-        is_old = said is not None and said.state is State.PENDING and not said.is_requeued
-        if said is None or (reader is not None and is_old):
-            said = Outcome(state=State.PENDING if reader is None else State.RUNNING)
-        is_pending = said.state is State.PENDING
-        began_s = None if is_pending else said.start_s
+        is_old = outcome is not None and outcome.state is State.PENDING and not outcome.is_requeued
+        if outcome is None or (reader is not None and is_old):
+            outcome = Outcome(state=State.PENDING if reader is None else State.RUNNING)
+        is_pending = outcome.state is State.PENDING
+        began_s = None if is_pending else outcome.start_s
         steps = Steps() if reader is None else reader.report().steps
         tgs, step_s = _speed(trial, steps)
         last = reader.last_step if reader is not None else None
@@ -248,12 +248,12 @@ class RunningJobs:
             trial=trial,
             job_id=submission.job_id,
             state=State.PENDING if is_pending else State.RUNNING,
-            reason=said.reason if is_pending or said.is_suspended else "",
+            reason=outcome.reason if is_pending or outcome.is_suspended else "",
             has_queue=_has_queue(submission.executor),
-            is_held=said.is_held,
-            is_back=is_pending and said.is_requeued,
-            starts_s=said.start_s if is_pending else None,
-            nodes=() if is_pending else said.nodes,
+            is_held=outcome.is_held,
+            is_back=is_pending and outcome.is_requeued,
+            starts_s=outcome.start_s if is_pending else None,
+            nodes=() if is_pending else outcome.nodes,
             since_s=began_s or submitted_s.get(submission.trial_id, 0.0),
             phase=reader.phase if reader is not None else None,
             step=last,
@@ -288,13 +288,13 @@ def event_lines(event: Event) -> tuple[str, ...]:
     """Say an event of a ledger in lines; () of one that says nothing by itself."""
     match event:
         case EvidenceRecorded(trial_id=trial_id, facts=facts, problems=problems):
-            return tuple(f"{trial_id}: {said}" for said in (*facts, *problems))
+            return tuple(f"{trial_id}: {line}" for line in (*facts, *problems))
         # where the reference cannot run, the line of its trial, which follows, says the same
         case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _TOLD:
-            told = sentence(why)
+            reason = sentence(why)
             if follows is Next.STOP:  # a test and the report have all of it
-                told = textwrap.shorten(told, _STOP_CHARS, placeholder=" ...")
-            return (f"{trial_id}: {told}",)
+                reason = textwrap.shorten(reason, _STOP_CHARS, placeholder=" ...")
+            return (f"{trial_id}: {reason}",)
         case NodesPinned(nodes=nodes):
             return (f"pinned to {', '.join(nodes)}",)
         case EpochBegan(why=why):

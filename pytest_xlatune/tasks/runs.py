@@ -99,7 +99,7 @@ def look_at(
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     # what a study varies is in its own cells alone
     overrides = {
-        key: value for each in resolved.study().cells for key, value in each.overrides.items()
+        key: value for cell in resolved.study().cells for key, value in cell.overrides.items()
     }
     keyed = msgspec.structs.replace(resolved.cell, overrides=overrides)
     keys = look_at_keys(launcher, keyed, profiles, environ=os.environ)
@@ -249,12 +249,12 @@ class Runs(ExitStack):
             )
         cells, lost = _checked_out(resolved, study)
         checkouts.refuse_shadowed(resolved.sweep.launcher, resolved.cell)
-        found = looked or look_at(
+        findings = looked or look_at(
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
-        found.raise_faults(f"sweep {resolved.sweep.name!r}")
-        beside = () if state.opened else kept_elsewhere(resolved.folder, self._options.workdir)
-        return (*lost, *found.notes, *not_compiled(resolved, study), *beside)
+        findings.raise_faults(f"sweep {resolved.sweep.name!r}")
+        elsewhere = () if state.opened else kept_elsewhere(resolved.folder, self._options.workdir)
+        return (*lost, *findings.notes, *not_compiled(resolved, study), *elsewhere)
 
 
 def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -306,15 +306,15 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     return calibration
 
 
-def document_of(campaign: Campaign, found: Calibration) -> Document:
+def document_of(campaign: Campaign, calibrated: Calibration) -> Document:
     """Return the document of a calibration."""
     return calibration(
         MeasuredCell(
             conclusion=campaign.conclude(),
             cells=campaign.study.cells,
             history=campaign.view().history,
-            written_s=datetime.fromisoformat(found.written).timestamp(),
-            known=found.figures,
+            written_s=datetime.fromisoformat(calibrated.written).timestamp(),
+            known=calibrated.figures,
         )
     )
 
@@ -350,9 +350,9 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
     best = known.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        found = resolved.tuning().decide(known.with_evidence).profiles
+        profiles = resolved.tuning().decide(known.with_evidence).profiles
         derived = {
-            profile.id: profile for profile in found if profile not in resolved.sweep.profiles
+            profile.id: profile for profile in profiles if profile not in resolved.sweep.profiles
         }
     ids = ids or [BASELINE_ID, *([best.arm] if best else [])]
     return [derived.get(name, name) for name in ids]
@@ -372,14 +372,14 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     known = view.state.recorded.get(result.trial.id)
     if known is None:
         raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
-    found = as_recorded(known, result.trial, view.state, folder)
-    lost = [path for path in (found.dump, *found.captures) if path and not path.exists()]
-    if lost or not (found.dump or found.captures):
-        why = "; ".join(found.problems) or "the run left no dump and no capture"
+    recorded = as_recorded(known, result.trial, view.state, folder)
+    lost = [path for path in (recorded.dump, *recorded.captures) if path and not path.exists()]
+    if lost or not (recorded.dump or recorded.captures):
+        why = "; ".join(recorded.problems) or "the run left no dump and no capture"
         if lost:
             why = (
                 f"{lost[0]} was recorded and is gone; --xlatune-fresh records it again, and runs "
                 "all other trials again too"
             )
-        raise NotRecorded(f"{found.profile}: {why}")
-    return found
+        raise NotRecorded(f"{recorded.profile}: {why}")
+    return recorded

@@ -21,7 +21,7 @@ from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
-from pytest_xlatune.report.lines import is_pending, standing, words_beside
+from pytest_xlatune.report.lines import is_pending, progress_text, words_beside
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.cell_report import CellReport, known_now
 from pytest_xlatune.tasks.measured import folders_of
@@ -48,7 +48,7 @@ class CellStatus:
     Attributes:
         sweep: the sweep's name.
         label: the cell in a few words.
-        standing: how it stands.
+        state: how it stands.
         why: the reason of a stop, or why it cannot be read; "" otherwise.
         running: its jobs in flight, a line each.
         ranking: verdicts in the conclusion's order, without those that have no trial.
@@ -57,7 +57,7 @@ class CellStatus:
 
     sweep: str
     label: str
-    standing: Standing
+    state: Standing
     why: str = ""
     running: tuple[str, ...] = ()
     ranking: tuple[Verdict, ...] = ()
@@ -66,7 +66,7 @@ class CellStatus:
     @property
     def has_more(self) -> bool:
         """Whether the table does not say all of it."""
-        return self.standing in (Standing.RUNNING, Standing.IDLE) or bool(self.why)
+        return self.state in (Standing.RUNNING, Standing.IDLE) or bool(self.why)
 
 
 class Watcher:
@@ -85,7 +85,7 @@ class Watcher:
             if name not in known:
                 raise ConfigError.unknown("cell", name, valid=known, where=str(folder))
 
-    def look(self, now_s: float) -> tuple[CellStatus, ...]:
+    def statuses(self, now_s: float) -> tuple[CellStatus, ...]:
         """Return every cell, those that run first."""
         cells = []
         for folder in find_ledgers(self._folder):
@@ -93,18 +93,18 @@ class Watcher:
                 continue
             cell = self._cells.setdefault(folder, _Cell(folder))
             try:
-                cells.append(cell.look(now_s))
+                cells.append(cell.status(now_s))
             except (XlatuneError, OSError) as error:
                 cells.append(
                     CellStatus(
                         sweep=folder.parent.name,
                         label=folder.name,
-                        standing=Standing.UNREADABLE,
+                        state=Standing.UNREADABLE,
                         why=str(error),
                     )
                 )
         order = list(Standing)
-        cells.sort(key=lambda cell: (order.index(cell.standing), cell.sweep, cell.label))
+        cells.sort(key=lambda cell: (order.index(cell.state), cell.sweep, cell.label))
         return tuple(cells)
 
 
@@ -120,7 +120,7 @@ class _Cell:
         self._jobs = RunningJobs(folder)
         self._known: CellReport | None = None
 
-    def look(self, now_s: float) -> CellStatus:
+    def status(self, now_s: float) -> CellStatus:
         """Return how it stands.
 
         Raises:
@@ -130,27 +130,29 @@ class _Cell:
         self._known = known
         for entry in known.entries:
             pace.note(entry)
-        running = self._jobs.look(known.state, pace.submitted_s)
+        running = self._jobs.poll(known.state, pace.submitted_s)
         # what the last session asked for, which may be less than the whole study
         outlook = known.study.outlook(known.history)
         left = outlook.left, outlook.at_most
         left_s = pace.range_s(left, now_s, running=running)
         at_s = max(read_now(self._folder).at_s, known.at_s)
-        stands = _standing(known, is_alive=now_s - at_s < _ALIVE_S)
+        stands = _state_of(known, is_alive=now_s - at_s < _ALIVE_S)
         return CellStatus(
             sweep=known.sweep,
             label=known.cell.label,
-            standing=stands,
+            state=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
             running=tuple(plain(job.line) for job in running),
-            ranking=tuple(each for each in known.conclusion.verdicts if not is_pending(each)),
-            progress=standing(
+            ranking=tuple(
+                verdict for verdict in known.conclusion.verdicts if not is_pending(verdict)
+            ),
+            progress=progress_text(
                 known.history, left_s=left_s if stands is Standing.RUNNING else None, left=left
             ),
         )
 
 
-def _standing(known: CellReport, *, is_alive: bool) -> Standing:
+def _state_of(known: CellReport, *, is_alive: bool) -> Standing:
     if known.conclusion.complete:
         return Standing.COMPLETE
     if known.state.stop is not None:
@@ -164,7 +166,7 @@ def screen_lines(cells: Sequence[CellStatus], width: int) -> Iterator[str]:
         Table(
             columns=columns("sweep", "cell", "state", "progress", "best"),
             rows=tuple(
-                (cell.sweep, cell.label, cell.standing, cell.progress or ABSENT, _best(cell))
+                (cell.sweep, cell.label, cell.state, cell.progress or ABSENT, _best(cell))
                 for cell in cells
             ),
         )

@@ -54,11 +54,15 @@ def gate_files(
     Protocol(steps=steps).check_window()
     Gate(margin=margin, blocks=blocks)
     nodes = expand(nodelist) if nodelist else ()
-    executor = executor or one_of_ours(lambda each: each.is_here)
+    executor = executor or one_of_ours(lambda candidate: candidate.is_here)
     runs_by = class_named(executor, where="--executor")
     # the nodes of an allocation are known where it is entered
     if bool(nodes) != runs_by.names_nodes and not runs_by.holds_nodes:
-        named = executor if runs_by.names_nodes else one_of_ours(lambda each: each.names_nodes)
+        named = (
+            executor
+            if runs_by.names_nodes
+            else one_of_ours(lambda candidate: candidate.names_nodes)
+        )
         raise ConfigError(
             f"--executor {named} and --nodelist go together: both commits run on the nodes named "
             "there"
@@ -79,17 +83,17 @@ def gate_files(
         "tags": f"  tags: [{runner}]\n",
         "of_step_lines": "\n".join(OF_STEP_LINES),
     }
-    found = {TEST_FILE: filled_in("gate.py.txt", **filled)}
+    texts = {TEST_FILE: filled_in("gate.py.txt", **filled)}
     if ci is not None:
-        found[CI_FILES[ci]] = filled_in(f"gate.{ci}.yml", **filled)
+        texts[CI_FILES[ci]] = filled_in(f"gate.{ci}.yml", **filled)
     if not (repository / ".git").exists():
         raise ConfigError(
             f"{repository} is no git repository: run `git init` there, or name it: --repository DIR"
         )
-    there = [name for name in found if (repository / name).exists()]
+    there = [name for name in texts if (repository / name).exists()]
     if there:
         raise ConfigError(
             f"{repository} has {', '.join(there)} already, perhaps edited by hand, so nothing was "
             "written; move it away first"
         )
-    return {repository / name: text for name, text in found.items()}
+    return {repository / name: text for name, text in texts.items()}

@@ -112,7 +112,7 @@ def default_flag(nodelist: str) -> str:
 
     A flag of a GPU on a machine without one would only show the noise.
     """
-    has_gpu = bool(nodelist) or any(Path(each).exists() for each in _GPUS)
+    has_gpu = bool(nodelist) or any(Path(device).exists() for device in _GPUS)
     return _GPU_FLAG if has_gpu else _CPU_FLAG
 
 
@@ -136,33 +136,33 @@ def answers(
     Raises:
         ConfigError: no person is there, and options are missing; or an answer does not fit.
     """
-    found: dict[str, str] = {}
+    answered: dict[str, str] = {}
     missing: list[str] = []
     for name, question in QUESTIONS.items():
-        each = question
+        asked = question
         if name == "flags" and given.get("study"):
             continue
-        if each.kinds and found.get("kind") not in each.kinds:
+        if asked.kinds and answered.get("kind") not in asked.kinds:
             if given.get(name):
-                raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(each.kinds)}")
+                raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(asked.kinds)}")
             continue
         if name == "flags":
-            each = dataclasses.replace(each, default=default_flag(found["nodelist"]))
-        said = given.get(name)
-        if said is not None:
-            found[name] = str(said) or each.default
-            _check(name, found[name])
+            asked = dataclasses.replace(asked, default=default_flag(answered["nodelist"]))
+        answer = given.get(name)
+        if answer is not None:
+            answered[name] = str(answer) or asked.default
+            _check(name, answered[name])
         elif ask is None:
-            found[name] = each.default
-            if not (each.default or each.is_optional):
+            answered[name] = asked.default
+            if not (asked.default or asked.is_optional):
                 missing.append(option_of(name))
         else:
-            found[name] = _asked(name, each, ask, tell)
+            answered[name] = _asked(name, asked, ask, tell)
     if missing:
         raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
-    if not found["nodelist"]:  # nodes may have another Python at the same path
-        _check_python(found)
-    return found
+    if not answered["nodelist"]:  # nodes may have another Python at the same path
+        _check_python(answered)
+    return answered
 
 
 def _asked(
@@ -175,43 +175,43 @@ def _asked(
     shown = f"{text}{f' [{hint}]' if hint else ''}: "
     while True:
         try:
-            said = ask(shown).strip() or question.default
+            answer = ask(shown).strip() or question.default
         except EOFError:
             raise ConfigError(
                 "the input ended before the last question; no file was written"
             ) from None
         try:
-            _check(name, said)
+            _check(name, answer)
         except ConfigError as error:
             tell(str(error))
             continue
-        if said or question.is_optional:
-            return said
+        if answer or question.is_optional:
+            return answer
 
 
-def _check(name: str, said: str) -> None:
+def _check(name: str, answer: str) -> None:
     """Refuse an answer that no sweep can use, while its question is still on the screen.
 
     Raises:
         ConfigError: it does not fit; an empty answer fits here.
     """
-    if not said:
+    if not answer:
         return
     match name:
-        case "kind" if said not in KINDS:
-            raise ConfigError.unknown("kind", said, valid=KINDS, where="--kind")
+        case "kind" if answer not in KINDS:
+            raise ConfigError.unknown("kind", answer, valid=KINDS, where="--kind")
         case "command":
-            read_command(said)
-        case "env_file" if not (said.startswith("/") or Path(_whole(said)).is_file()):
-            raise ConfigError(f"--env-file {said} is no file here; write the whole path")
+            read_command(answer)
+        case "env_file" if not (answer.startswith("/") or Path(_whole(answer)).is_file()):
+            raise ConfigError(f"--env-file {answer} is no file here; write the whole path")
         case "model":
-            check_model_tag(said)
+            check_model_tag(answer)
         case "parallelism":
-            Parallelism.parse(said)
+            Parallelism.parse(answer)
         case "nodelist":
-            expand(said)
+            expand(answer)
         case "flags":
-            _profiles(parse_flags(said))
+            _profiles(parse_flags(answer))
         case _:
             pass
 
@@ -269,14 +269,14 @@ def read_command(command: str) -> Command:
             )
     if not words:
         raise ConfigError(f"{where} sets variables, but names no program after them")
-    whole = tuple(map(_whole, words))
-    for each in whole:
-        if each.endswith((".py", ".sh")) and each[0] not in "/-" and "{" not in each:
+    full_words = tuple(map(_whole, words))
+    for full_word in full_words:
+        if full_word.endswith((".py", ".sh")) and full_word[0] not in "/-" and "{" not in full_word:
             raise ConfigError(
-                f"{where}: {each} is no file here, and a trial runs in a folder of its own; write "
-                "the whole path"
+                f"{where}: {full_word} is no file here, and a trial runs in a folder of its own; "
+                "write the whole path"
             )
-    return Command(deployed=deployed, words=whole, cwd=_cwd_of(whole))
+    return Command(deployed=deployed, words=full_words, cwd=_cwd_of(full_words))
 
 
 def _whole(word: str) -> str:
@@ -305,22 +305,22 @@ _ASKS_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax'
 _ANSWERS_S = 60
 
 
-def _check_python(found: Mapping[str, str]) -> None:
+def _check_python(answered: Mapping[str, str]) -> None:
     """Refuse a Python without JAX for a trainer that needs it: each trial would end so.
 
     Raises:
         ConfigError: naming both, and what to type.
     """
-    if "python" in found and not _has_jax(found["python"]):
-        raise ConfigError(f"--python {found['python']} has no JAX; name MaxText's own Python")
-    if "command" not in found:
+    if "python" in answered and not _has_jax(answered["python"]):
+        raise ConfigError(f"--python {answered['python']} has no JAX; name MaxText's own Python")
+    if "command" not in answered:
         return
-    words = read_command(found["command"]).words
+    words = read_command(answered["command"]).words
     script = next((Path(word) for word in words[1:] if word.endswith(".py")), None)
     if "-m" in words[:-1]:
         script = Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
     if script is not None and _imports_jax(script) and not _has_jax(words[0]):
-        line = found["command"].replace(words[0], "/opt/venv/bin/python", 1)
+        line = answered["command"].replace(words[0], "/opt/venv/bin/python", 1)
         raise ConfigError(
             f"{shutil.which(words[0])} has no JAX, and {script.name} imports it; name the "
             f"trainer's Python by its path, e.g. --command '{line}'"
@@ -337,8 +337,8 @@ def _imports_jax(script: Path) -> bool:
                 names |= set(re.findall(r"\w+", line))
         if "jax" in names:
             return True
-        beside = [(script.parent / f"{name}.py") for name in names - seen]
-        files += [path for path in beside if path.is_file()]
+        modules = [(script.parent / f"{name}.py") for name in names - seen]
+        files += [path for path in modules if path.is_file()]
         seen |= names
     return False
 
@@ -368,21 +368,21 @@ OF_STEP_LINES = (
 )
 
 
-def sweep_file(found: Mapping[str, str], *, name: str) -> str:
+def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
     """Return the text of a sweep file.
 
     Raises:
         ConfigError: a name, the parallelism, the nodes or a flag is malformed.
     """
     slug = re.sub(r"[^a-z0-9]", "-", name.lower()).strip("-") or "sweep"
-    Parallelism.parse(found["parallelism"])
-    nodes = expand(found["nodelist"]) if found["nodelist"] else ()
-    kind = found["kind"]
+    Parallelism.parse(answered["parallelism"])
+    nodes = expand(answered["nodelist"]) if answered["nodelist"] else ()
+    kind = answered["kind"]
     if kind == "maxtext-slurm" and not nodes:
         raise ConfigError("maxtext-slurm: --nodelist must name the nodes of its jobs")
-    launcher, needs = _LAUNCHERS[kind](found)
+    launcher, needs = _LAUNCHERS[kind](answered)
     used = {"CellSettings", "Protocol", "SiteSettings", "Sweep", "standard_tests", needs}
-    if study := found.get("study"):
+    if study := answered.get("study"):
         if study in ("nodes", "network") and not nodes:
             raise ConfigError(f"--study {study}: --nodelist must name the nodes")
         cls, budget = STUDIES[study]
@@ -394,21 +394,21 @@ def sweep_file(found: Mapping[str, str], *, name: str) -> str:
     else:
         rows = [
             f"        profile({name!r}, {str(flag)!r}),"
-            for name, flag in _profiles(parse_flags(found["flags"])).items()
+            for name, flag in _profiles(parse_flags(answered["flags"])).items()
         ]
         compared = ["    profiles=(", *rows, "    ),"]
         used.add("profile")
     is_away = bool(nodes) and kind != "maxtext-slurm"
-    executor = one_of_ours(lambda each: each.has_queue if is_away else each.is_here)
+    executor = one_of_ours(lambda candidate: candidate.has_queue if is_away else candidate.is_here)
     site = f'executor="{executor}"' + (f", nodelist={nodes!r}" if is_away else "")
-    site += f", trial_s={found['trial_s']}" if found.get("trial_s") else ""
+    site += f", trial_s={answered['trial_s']}" if answered.get("trial_s") else ""
     return filled_in(
         "sweep.py.txt",
         slug=slug,
-        model=found["model"],
-        parallelism=found["parallelism"],
+        model=answered["model"],
+        parallelism=answered["parallelism"],
         names="\n".join(f"    {name}," for name in sorted(used)),
-        cell="\n".join([_deployed(found), *_of_step_lines(found)]),
+        cell="\n".join([_deployed(answered), *_of_step_lines(answered)]),
         launcher=launcher,
         compared="\n".join(compared),
         site=site,
@@ -422,10 +422,10 @@ def _repository() -> str:
         ConfigError: it is in none.
     """
     here = Path.cwd()
-    found = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
-    if found is None:
+    root = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
+    if root is None:
         raise ConfigError(f"--study commits: {here} is in no git repository; go to the trainer's")
-    return str(found)
+    return str(root)
 
 
 _VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed
@@ -437,7 +437,7 @@ def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
     Raises:
         ConfigError: one of them is given twice.
     """
-    found: dict[str, Flag] = {}
+    profiles: dict[str, Flag] = {}
     known: dict[tuple[str, str], Flag] = {}
     for at, flag in enumerate(flags, start=1):
         meant = flag.name, "true" if flag.value is None else flag.value  # as XLA reads `--name`
@@ -450,58 +450,58 @@ def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
         short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
         value = _slug(flag.value or "")[:_VALUE_CHARS].strip("-")
         slug = _slug(short)[: _ID_CHARS - len(value) - 1].strip("-")
-        each = f"{slug}-{value}".strip("-")
-        found[f"{each}-{at}" if each in found else each] = flag
-    return found
+        profile_id = f"{slug}-{value}".strip("-")
+        profiles[f"{profile_id}-{at}" if profile_id in profiles else profile_id] = flag
+    return profiles
 
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())
 
 
-def _of_step_lines(found: Mapping[str, str]) -> Iterator[str]:
+def _of_step_lines(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield how steps are read: as a log told, or as a person has to say."""
-    if found["kind"] != "trainer":
+    if answered["kind"] != "trainer":
         return
-    told = {name: found[name] for name in _TOLD if found.get(name)}
-    if not told:
+    from_log = {name: answered[name] for name in _TOLD if answered.get(name)}
+    if not from_log:
         yield from OF_STEP_LINES
-    for name, said in told.items():
-        yield f"        {name}={said!r}," if name == "step_pattern" else f"        {name}={said},"
-    if told.keys() == {"step_pattern"}:
+    for name, text in from_log.items():
+        yield f"        {name}={text!r}," if name == "step_pattern" else f"        {name}={text},"
+    if from_log.keys() == {"step_pattern"}:
         yield from _OF_TOKENS
 
 
-def _deployed(found: Mapping[str, str]) -> str:
-    told = {"XLA_FLAGS": found["xla_flags"]} if found.get("xla_flags") else {}
-    said = read_command(found["command"]).deployed if found["kind"] == "trainer" else {}
-    said = told | dict(said)
-    if said:
-        return f"        deployed={dict(said)!r},"
+def _deployed(answered: Mapping[str, str]) -> str:
+    flags = {"XLA_FLAGS": answered["xla_flags"]} if answered.get("xla_flags") else {}
+    variables = read_command(answered["command"]).deployed if answered["kind"] == "trainer" else {}
+    variables = flags | dict(variables)
+    if variables:
+        return f"        deployed={dict(variables)!r},"
     return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'
 
 
-def _of_trainer(found: Mapping[str, str]) -> tuple[str, str]:
-    command = read_command(found["command"])
+def _of_trainer(answered: Mapping[str, str]) -> tuple[str, str]:
+    command = read_command(answered["command"])
     cwd = f", cwd={command.cwd!r}" if command.cwd else ""
-    said = f"argv={command.words!r}{cwd}{_env_files(found)}"
-    return f"CommandLauncher({said})", "CommandLauncher"
+    arguments = f"argv={command.words!r}{cwd}{_env_files(answered)}"
+    return f"CommandLauncher({arguments})", "CommandLauncher"
 
 
-def _env_files(found: Mapping[str, str]) -> str:
-    path = found.get("env_file", "")
+def _env_files(answered: Mapping[str, str]) -> str:
+    path = answered.get("env_file", "")
     return f", env_files={(_whole(path),)!r}" if path else ""
 
 
-def _of_maxtext(found: Mapping[str, str]) -> tuple[str, str]:
-    said = ", ".join(f"{key}={found[key]!r}" for key in ("config", "python", "module"))
-    return f"MaxTextLauncher({said}{_env_files(found)})", "MaxTextLauncher"
+def _of_maxtext(answered: Mapping[str, str]) -> tuple[str, str]:
+    arguments = ", ".join(f"{key}={answered[key]!r}" for key in ("config", "python", "module"))
+    return f"MaxTextLauncher({arguments}{_env_files(answered)})", "MaxTextLauncher"
 
 
-def _of_maxtext_slurm(found: Mapping[str, str]) -> tuple[str, str]:
-    sbatch: Sequence[str] = ("-w", found["nodelist"])
-    said = f"checkout={found['checkout']!r}, sbatch={tuple(sbatch)!r}"
-    return f"MaxTextSlurmLauncher({said})", "MaxTextSlurmLauncher"
+def _of_maxtext_slurm(answered: Mapping[str, str]) -> tuple[str, str]:
+    sbatch: Sequence[str] = ("-w", answered["nodelist"])
+    arguments = f"checkout={answered['checkout']!r}, sbatch={tuple(sbatch)!r}"
+    return f"MaxTextSlurmLauncher({arguments})", "MaxTextSlurmLauncher"
 
 
 _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
@@ -511,10 +511,10 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 }
 
 
-def about_flags(found: Mapping[str, str]) -> Iterator[str]:
+def about_flags(answered: Mapping[str, str]) -> Iterator[str]:
     """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
     known = history().flags
-    for name, flag in _profiles(parse_flags(found.get("flags", ""))).items():
+    for name, flag in _profiles(parse_flags(answered.get("flags", ""))).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
         if hint:
             yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
@@ -524,16 +524,16 @@ def about_flags(found: Mapping[str, str]) -> Iterator[str]:
                 yield f"note: {objection.text}. Correct the file"
 
 
-def about_program(found: Mapping[str, str]) -> Iterator[str]:
+def about_program(answered: Mapping[str, str]) -> Iterator[str]:
     """Tell of a program that is not here, and of a Python without JAX."""
-    if "command" in found:
-        program = read_command(found["command"]).words[0]
-    elif "python" in found:
-        program = found["python"]
+    if "command" in answered:
+        program = read_command(answered["command"]).words[0]
+    elif "python" in answered:
+        program = answered["python"]
     else:
         return
     path = shutil.which(program)
-    if path is None and not found["nodelist"]:
+    if path is None and not answered["nodelist"]:
         yield f"note: this machine has no program {program}; correct it in the file"
     if path is not None and not _has_jax(program):
         yield f"note: {path} has no JAX; if the trainer needs it, name the Python that has it"

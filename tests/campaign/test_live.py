@@ -94,7 +94,7 @@ def test_only_what_has_a_queue_waits_in_one(
     ledger = seen.campaign.folder / LEDGER
     text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
     ledger.write_text(text, "utf-8")
-    (found,) = RunningJobs(seen.campaign.folder).look(read_known(ledger.parent).state, {})
+    (found,) = RunningJobs(seen.campaign.folder).poll(read_known(ledger.parent).state, {})
     assert found.words == words
 
 
@@ -116,7 +116,7 @@ def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> N
     (steps,) = seen.after(600.0)
     assert f"step 7/{STEPS}, 1000.0 TGS so far, about 3 s | " in steps
     assert steps == f"now: {seen.feed.status()}"
-    progress, (running,) = seen.feed.standing()
+    progress, (running,) = seen.feed.progress_and_jobs()
     assert progress in steps
     assert running in steps
 
@@ -171,14 +171,14 @@ def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
 def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen) -> None:
     """A line names one job: a count of the others would tell nothing of it."""
     seen.after()
-    (mine,) = RunningJobs(seen.campaign.folder).look(read_known(seen.campaign.folder).state, {})
+    (mine,) = RunningJobs(seen.campaign.folder).poll(read_known(seen.campaign.folder).state, {})
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
     back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
     for first, named in (
         (mine, r"\(job 2\) started, 1 more"),
         (back, r"\(job 1\) .*put back.*, 1 more"),
     ):
-        seen.feed._jobs.look = lambda *_, first=first: (first, other)  # type: ignore[method-assign]
+        seen.feed._jobs.poll = lambda *_, first=first: (first, other)  # type: ignore[method-assign]
         seen.after()
         assert re.search(named + r" in flight \| ", seen.feed.status())
 
@@ -203,7 +203,7 @@ def test_a_log_tells_that_a_job_runs_though_the_last_word_of_it_is_old(seen: See
     seen.after()
     seen.after()
     seen.executor.write(log(2000.0, steps=9))
-    (found,) = RunningJobs(seen.campaign.folder).look(seen.campaign.view().state, {})
+    (found,) = RunningJobs(seen.campaign.folder).poll(seen.campaign.view().state, {})
     assert (found.state, found.step) == (State.RUNNING, 8)
     assert found.tgs == pytest.approx(2000.0)
     assert found.left_s == pytest.approx(3 * 512 / 2000)

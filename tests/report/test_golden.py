@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, Verdi
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
-from pytest_xlatune.report.lines import in_columns, live_line, paragraph, standing, words
+from pytest_xlatune.report.lines import in_columns, live_line, paragraph, progress_text, words
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import (
@@ -48,7 +48,7 @@ def live_lines() -> str:
         later = [each for each in planned[at + 1 :] if not is_screening or each.trial.is_screened]
         if later and at % 3 == 0:
             later[0] = TrialResult(trial=later[0].trial, status=TrialStatus.RUNNING)
-        progress = standing(
+        progress = progress_text(
             [*HISTORY[: at + 1], *later],
             step=8 if at % 2 == 0 else None,
             left_s=(7800 - 190 * at,) * 2,

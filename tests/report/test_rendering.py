@@ -34,7 +34,7 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.lines import live_line, standing, words
+from pytest_xlatune.report.lines import live_line, progress_text, words
 from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers.finished import FINISHED
 
@@ -130,7 +130,7 @@ def landed(
 
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
-    line = live_line(result, verdict=None, progress=standing([result]))
+    line = live_line(result, verdict=None, progress=progress_text([result]))
     assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
 
 
@@ -164,7 +164,7 @@ def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
 def test_a_sweep_stands_at_so_many_jobs(
     history: list[TrialResult], given: dict[str, Any], said: str
 ) -> None:
-    assert standing(history, **given) == said
+    assert progress_text(history, **given) == said
 
 
 # --- renderers -------------------------------------------------------------------------------

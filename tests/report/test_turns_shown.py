@@ -9,7 +9,7 @@ import pytest
 
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
-from pytest_xlatune.report.lines import live_line, standing
+from pytest_xlatune.report.lines import live_line, progress_text
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from tests.helpers.answers import CELL, drive
@@ -68,7 +68,7 @@ def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
     sweep = turning(12)
     done = drive(sweep, Machine({"p3": 0.04}, sigma=0.002))
     lines = [
-        live_line(each, verdict=None, progress=standing(done, left=(0, 2)))
+        live_line(each, verdict=None, progress=progress_text(done, left=(0, 2)))
         for each in done
         if each.trial.rotation
     ]

@@ -34,7 +34,7 @@ class Sweep:
         self.at_s += seconds
         for _ in range(turns):
             self.campaign.turn()
-        return self.live.look(is_news=bool(list(self.feed.landed())))
+        return self.live.refresh(is_news=bool(list(self.feed.landed())))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_reader_sees_that_the_session_is_there_though_no_trial_lands(sweep: Sw
     sweep.after(11.0)
     for _ in range(5):
         sweep.at_s += 61.0
-        sweep.live.look(is_news=False)
+        sweep.live.refresh(is_news=False)
         page = sweep.path.read_text(encoding="utf-8")
         assert f'data-alive="{sweep.at_s}"' in page
     assert STILL_S > 2 * live_page._RENEWED_S
@@ -111,14 +111,14 @@ def test_a_large_ledger_takes_a_twentieth_of_the_time(
     sweep.after(11.0)
     for _ in range(100):
         sweep.at_s += 11.0
-        sweep.live.look(is_news=True)
+        sweep.live.refresh(is_news=True)
     assert 1 < len(written) < 4
 
 
 def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
     live = Live(written_s=1_800_000_000.0, alive_s=1_799_990_000.0, event_s=1_799_980_000.0)
     assert live.is_still
-    assert live.said == "Stands still since 2027-01-15 05:13:20 UTC: no session is at it"
+    assert live.status == "Stands still since 2027-01-15 05:13:20 UTC: no session is at it"
 
 
 def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep) -> None:
@@ -129,7 +129,7 @@ def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep)
     live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
     assert [each.line.partition("; ")[0][-15:] for each in feed.landed()] == ["from the ledger"]
     sweep.at_s += 100.0
-    assert live.look(is_news=True) == ""
+    assert live.refresh(is_news=True) == ""
     assert not sweep.path.exists()
     # the feed of the session that measured it has seen trials land
     sweep.after(100.0)

@@ -12,8 +12,8 @@ LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
 FASTER = Verdict(arm=LONG, kind=VerdictKind.FASTER, delta=0.034, ci95=(0.02, 0.048), n=4)
 
 
-def seen(sweep: str, standing: Standing = Standing.RUNNING, **more: object) -> CellStatus:
-    return CellStatus(sweep=sweep, label="m FSDP=8", standing=standing, **more)  # type: ignore[arg-type]
+def seen(sweep: str, state: Standing = Standing.RUNNING, **more: object) -> CellStatus:
+    return CellStatus(sweep=sweep, label="m FSDP=8", state=state, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

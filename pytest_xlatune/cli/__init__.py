@@ -180,20 +180,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             _parser(name).parse_args(given, arguments)
             if any(variable.startswith("XLATUNE_") for variable in os.environ):
-                refuse_misspelt(os.environ)  # of every command, one that reads no setting too
+                # every command refuses it, also one that reads no setting
+                refuse_misspelt(os.environ)
             check_page(vars(arguments).get("html"))
             output: Output | int = arguments.run(arguments)
             # a guest's command may have shown all itself, and tells its exit code
             return output if isinstance(output, int) else present(output, arguments)
         finally:
-            if sys.stdout is not None:  # as it is under `>&-`
-                sys.stdout.flush()  # a reader that has gone is told here, not when Python ends
+            if sys.stdout is not None:  # it is None under `>&-`
+                # that the reader has gone is reported here, not when Python ends
+                sys.stdout.flush()
     except XlatuneError as error:
         return complain([_as_typed(str(error), arguments)], status=error.exit)
     except KeyboardInterrupt:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
-        if error.filename is not None:  # not the output, which has no name here
+        if error.filename is not None:  # it is a file: the output has no name here
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             message = f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -204,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _take_any_sign() -> None:
     """Show what a terminal has no sign for by its number, as under PYTHONIOENCODING=ascii."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # neither closed nor a test's own
+        if isinstance(stream, io.TextIOWrapper):  # a closed stream or one of a test is none
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -44,7 +44,7 @@ class Commands(argparse.ArgumentParser):
         more = f"; did you mean {near[0]}?" if near else ""
         if message.endswith(("required: COMMAND", "required: ACTION")):
             more = f"; `{self.prog} --help` lists them"
-        # its usage, not that of all commands
+        # the usage of the command is shown, not that of all commands
         one = (self.command or self) if message.startswith("unrecognized") else self
         argparse.ArgumentParser.error(one, shown(message + more))
 

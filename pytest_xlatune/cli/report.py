@@ -67,7 +67,7 @@ def _report(arguments: argparse.Namespace) -> Output:
 
 def _is_ledger(path: Path) -> bool:
     """Whether a path, not the name of a sweep, is meant; it need not be there."""
-    is_file = path.is_file() and path.suffix != ".py"  # that of a sweep is no ledger
+    is_file = path.is_file() and path.suffix != ".py"  # a .py file is a sweep
     return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
 

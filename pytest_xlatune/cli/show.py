@@ -68,7 +68,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
             show_document(document)
             shown.append(document)
     page_document = None if page is None else next(iter(shown or output.documents), None)
-    if page is not None and page_document is not None:  # nothing was found: no page either
+    if page is not None and page_document is not None:  # what found nothing makes no page
         arguments.write_page(page_document, page, output.source)
         blank = [""] if page_document.brief else []
         show([*blank, f"written: {page}"] if shown else [])
@@ -155,7 +155,7 @@ def write_file(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         aside.unlink(missing_ok=True)
-        with aside.open("x", encoding="utf-8") as file:  # not where another user left a link
+        with aside.open("x", encoding="utf-8") as file:  # a link that another user left is refused
             file.write(text)
         aside.replace(path)
     except OSError:

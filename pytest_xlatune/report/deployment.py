@@ -66,7 +66,7 @@ def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
 
 def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
-    # each file as the newest sweep saw it
+    # of each file the text that the newest sweep saw is taken
     latest = {
         file.path: file
         for cell in sorted(cells, key=lambda cell: cell.written_s)
@@ -243,7 +243,8 @@ def _deployed(
         lines = guarded_lines(recipe, against)
         return _appended(text, _recipe_comment(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
-    # the contrary at the end of the file left the bad line standing, with its comment
+    # lines are changed in place: the contrary at the end of the file would leave the bad line and
+    # its comment where they are
     is_default = recipe.id == NO_ENV_ID
     changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}

@@ -305,7 +305,7 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     elif verdict.ci95 is not None:
         texts.append(f"95 % {interval(verdict.ci95)}")
     return {
-        # named over sweeps, images and commits: by its cell, not by what was measured when
+        # the name stays the same over sweeps, images and commits, so that the action can compare
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,

@@ -162,7 +162,7 @@ def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Rea
         if cell.cell_digest == other.cell_digest or cell.recipe is None:
             continue
         added = _added(cell, other)
-        # beside what the cell has, and alone: the cell's own recipe may be in no patch
+        # it is judged beside what the cell has and alone: the cell's own recipe may be in no patch
         both = (_doubt(added, base, cell=cell, other=other) for base in (has, {}))
         reason = min(filter(None, both), key=lambda doubt: _WORST.index(doubt.kind), default=None)
         if reason is None:
@@ -195,7 +195,7 @@ def _doubt(
     """Return why settings must not be added to those that a cell has; None where they may."""
     after = {**has, **added}
     if after == dict(has):
-        return None  # what it has anyway
+        return None  # the cell has these settings already
     contrary = tuple(key[1] for key, value in added.items() if has.get(key, value) != value)
     if contrary:
         return _Reason(kind=Doubt.CONTRARY, settings=contrary)
@@ -203,8 +203,8 @@ def _doubt(
     verdict_after = _verdict_on(after, other)
     is_safe = verdict_after is not None and _excludes_a_loss(verdict_after)
     own_settings = settings_of(other.recipe) if has and other.recipe else {}
-    # a gain over the baseline can be a loss of what the cell's own recipe gives
-    # of what others bring without a guard, each may cost a little
+    # a gain over the baseline can still be a loss against the cell's own recipe, and each setting
+    # that others bring without a guard may cost a little
     against = (_verdict_on(base, other) for base in (has, own_settings) if base)
     if (
         verdict_after is not None
@@ -214,9 +214,8 @@ def _doubt(
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
-    # a recipe went unguarded to a cell where one of its flags had run out of memory: after
-    # `git apply` even the baseline there could not run
-    # every part of it that was measured there counts
+    # every part that was measured there counts: a recipe once went unguarded to a cell where one of
+    # its flags had run out of memory, and after `git apply` even the baseline could not run there
     parts = [
         (tuple(key[1] for key in part), verdict)
         for profile, verdict in _measured(other)
@@ -412,7 +411,7 @@ _UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
 
 def sign(verdicts: Mapping[str, Verdict]) -> str:
     """Say whether an effect changes its sign from cell to cell: name of the cell -> its verdict."""
-    # "cannot run on one" stood where a setting was dropped on both
+    # a setting that was dropped on both cells once read "cannot run on one"
     broken = [name for name, verdict in verdicts.items() if _is_broken(verdict)]
     dead = [name for name in broken if not verdicts[name].can_run]
     for these, what in ((dead, "cannot run"), (broken, "not valid")):

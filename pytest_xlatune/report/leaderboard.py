@@ -488,7 +488,7 @@ def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[s
         elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
             largest = conclusion.verdict(recipe.largest)
             most = (largest.delta if largest is not None else None) or 0.0
-            # the largest is the largest of those that may lead, as a stack without a part may not
+            # the largest is taken among those that may lead: a stack without a part may not
             is_of_recipe = (verdict.delta or 0.0) <= most
             yield say(
                 _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
@@ -703,7 +703,7 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
         for finding in result.findings
         if finding.said is not None
     ]
-    # the one that dropped the profile, else the first
+    # the finding that dropped the profile is shown, else the first
     findings.sort(key=lambda finding: finding.action is not Action.DROP)
     return literal(sentence(findings[0].said)) if findings else ABSENT
 

@@ -92,7 +92,7 @@ def effect_words(verdict: Verdict) -> str:
     """Say how well it is known that an arm's settings were in effect; a dash where none are."""
     if verdict.effect is None:
         return ABSENT
-    # in the JSON alone, "not checked" was seen by no reader of a FASTER verdict
+    # no reader of a FASTER verdict saw "not checked" while it stood in the JSON alone
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
     is_shown = verdict.effect is Effect.IN_EFFECT
     declared = "" if names or is_shown else " (declared unseen)"
@@ -225,7 +225,7 @@ def live_line(
 
 
 def _turned(result: TrialResult, rotation: RotationResult) -> str:
-    """Say what a rotation came to; a look, that programs can take turns."""
+    """Say what a rotation came to, or after a look that programs can take turns."""
     score = rotation.score
     if result.trial.rotation is not None and result.trial.rotation.is_look:
         return "the step's program is found: profiles can take turns"

@@ -86,7 +86,7 @@ class Live:
 
     @property
     def status(self) -> str:
-        """When something happened last, for a reader without scripts."""
+        """Say when something happened last, for a reader without scripts."""
         if self.is_still:
             return f"Stands still since {_utc(self.alive_s)}: no session is at it"
         return f"Last event {_utc(self.event_s)}; this page is of {_utc(self.written_s)}"
@@ -334,7 +334,7 @@ def _rich(text: str) -> str:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    """Give the cells of each row: in the template they took half the time of a large page."""
+    """Yield the cells of each row: a loop in the template took half the time of a large page."""
     from markupsafe import Markup, escape
 
     heads = [escape(column.title).replace("`", "") for column in table.columns]

@@ -256,7 +256,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         return None
     reference = "" if conclusion.reference is None else conclusion.reference.arm
     against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
-    # the title says against what most rows are; another row says it itself
+    # the title names what most rows are compared with; a row of another comparison names it itself
     usual = max([*against.values(), ""], key=[*against.values()].count)
     ends = [end for verdict in shown for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
     is_small = max(map(abs, ends)) < _LEAST_CHANGE
@@ -344,7 +344,7 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     )
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
-    # the reference first, then in the order of the first trial of each
+    # the reference comes first, the other arms follow by their first trial
     arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in scored)])
     order = {arm: at for at, arm in enumerate(arms)}
     scored.sort(key=lambda pair: order[pair[0].trial.arm])

@@ -477,9 +477,8 @@ def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
     confirmed, *others = tables(covered, only=verdicts, say=say)
-    if any(
-        verdict.kind is VerdictKind.SLOWER for verdict in verdicts
-    ):  # else it has the baseline alone
+    # without a slower profile the table has the baseline alone
+    if any(verdict.kind is VerdictKind.SLOWER for verdict in verdicts):
         yield confirmed
     yield from others
 

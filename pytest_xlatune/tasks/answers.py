@@ -137,7 +137,7 @@ class Measured:
     def properties(self) -> list[tuple[str, str]]:
         """Return the properties for junit: short strings, and all of them as one JSON string."""
         verdict = self.verdict
-        # texts: one numpy float among the properties of a report ends a worker of xdist
+        # all are texts: one numpy float among the properties of a report ends a worker of xdist
         figures = {
             "profile": verdict.arm,
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
@@ -246,7 +246,8 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     answer = ask(campaign, question, tick)
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    # made anew for each test, the record took half of the CPU of a session that measures nothing
+    # the record is made once: made for each test, it took half of the CPU of a session that
+    # measures nothing
     measured = Measured(answer.verdict, campaign.view().once(_record))
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)

@@ -132,7 +132,7 @@ _CELL = f"*/{LEDGER}"
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
 
-# without slots: what follows is worked out once and kept
+# it has no slots, because its cached properties are kept in its dictionary
 @dataclass(frozen=True, kw_only=True)
 class CellReport:
     """The state of a cell by its ledger.
@@ -240,7 +240,7 @@ class CellReport:
             written_s=self.at_s,
             conclusion=self.conclusion,
             profiles=self.profiles,
-            # the JSON once had each trial in the protocol's window, beside a verdict in another
+            # a trial is shown in the window of its verdict: the JSON once had the protocol's window
             history=in_window(self.history, self.conclusion.first_step),
             evidence=evidence,
             stopped=self.stop_reason,
@@ -299,12 +299,12 @@ class CellReport:
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
-            # looked up in the message's text, gpu1 was named for the failure of gpu12
+            # nodes are not looked up in the text of the message, where gpu12 contains gpu1
             nodes=stop.nodes,
             evidence=sentence(stop.proof),
             recovery=(
                 *(sentence(epoch.why) for epoch in self.state.epochs),
-                # a RESUME that Slurm refused was told as no recovery at all
+                # a RESUME that Slurm refused is listed too, or it reads as no recovery at all
                 *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
@@ -321,7 +321,7 @@ def read_known(path: Path) -> CellReport:
         LedgerError: there is none, or it cannot be read.
     """
     path = _ledger_at(path)
-    identity = _identity(path)  # before it is read: a line added meanwhile makes it another
+    identity = _identity(path)  # taken first: a line that is added while it is read counts as new
     entries = Ledger(path, shows_only=True).refresh()
     try:
         state = replay(entries)

@@ -129,7 +129,7 @@ class Compared:
 
     @property
     def exit(self) -> Exit:
-        """How a run ends on it: without a gate well, at one by its answer."""
+        """The exit status: success without a gate, else the gate's answer."""
         if self.margin is None:
             return Exit.OK
         if self.verdict.kind is VerdictKind.INVALID:
@@ -344,7 +344,7 @@ def _logs(path: Path) -> Iterator[tuple[Path, str]]:
             logs = _jobs(entry)
             reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
             yield (logs[0], "") if len(logs) == 1 else (entry, reason)
-        elif entry in jobs or not is_log_name(entry):  # no other rank of a job
+        elif entry in jobs or not is_log_name(entry):  # another rank of a job does not count
             yield entry, ""
 
 

@@ -87,7 +87,7 @@ class Cost:
 
     @property
     def _bound(self) -> str:
-        """How a figure is called that no trial is behind: of rotations a limit bounds none."""
+        """The word for a figure without a trial behind it: no limit bounds rotations."""
         return "perhaps" if self.is_mixed else "at most"
 
     @property

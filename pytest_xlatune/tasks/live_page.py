@@ -20,7 +20,7 @@ from pytest_xlatune.tasks.reports import write_so_far
 _LOG = logging.getLogger("pytest_xlatune.tasks")
 _PAUSE_S = 10.0  # between two times that it is written
 _RENEWED_S = 60.0  # and at most, so that a reader sees that the session is there
-_SHARE = 20  # of the time that passes it takes this part at most: a large ledger takes its time
+_SHARE = 20  # writing takes at most a twentieth of the time that passes: a ledger may be large
 
 
 class LivePage:
@@ -51,7 +51,7 @@ class LivePage:
         is_due = passed_s >= (self._pause_s if self._is_old else max(_RENEWED_S, self._pause_s))
         if not is_due:
             return ""
-        if self._feed.is_idle:  # the end of the session writes it
+        if self._feed.is_idle:  # the report is written when the session ends
             self._written_s = began_s
             return ""
         progress, running = self._feed.progress_and_jobs()

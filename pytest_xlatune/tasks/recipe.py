@@ -183,7 +183,7 @@ def lint_recipe(
 def differences(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
 ) -> dict[str, str]:
-    """Return in what the new place is another, a phrase by part, none of unknown ones.
+    """Return how the new place differs: part -> a phrase, without the parts that are unknown.
 
     The device is the one that trials of the cell told; before the first one on this machine, the
     GPUs that its kernel names.

@@ -55,7 +55,7 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
     if data.exists():
         kept = read_cells(read_ours(data), where=str(data))
     elif english.exists() and not by_hand.exists():
-        english.rename(by_hand)  # without our data beside it a person wrote it
+        english.rename(by_hand)  # a person wrote it, since our data is missing
     handwritten = by_hand.name if by_hand.exists() else ""
     cells = extended(kept, covered)
     document = tuning(cells, handwritten=handwritten)
@@ -172,7 +172,7 @@ def publish(
         if text := recommended_patch(facts):
             texts[patch] = text
         elif of_study.setting is not None:
-            patch.unlink(missing_ok=True)  # of another recommendation
+            patch.unlink(missing_ok=True)  # it was made for another recommendation
         write_all(texts)
         written = tuple(texts)
         if known.study.traits.is_deployed:
@@ -210,7 +210,7 @@ def publish(
                     for suffix, text in export.texts(report, key=key).items()
                 }
                 write_all(more)
-        except LedgerError as error:  # the others take theirs
+        except LedgerError as error:  # the other programs still get theirs
             problems.append(str(error))
         else:
             written += tuple(more)

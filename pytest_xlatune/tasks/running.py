@@ -46,8 +46,9 @@ from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
 
 _CHUNK_BYTES = 1 << 20
-# without it a session said "0 s left" 32 s before its end
-_AT_LEAST = 0.25  # of a trial is left while one runs that has no two steps
+# this share of a trial is left while one runs that has no two steps: a session once said
+# "0 s left" 32 s before its end
+_AT_LEAST = 0.25
 _LAST = 6  # trials that tell how long one runs
 _LEAST = 0.01  # running at once, of a session that does nothing but wait
 _MOST_BYTES = 1 << 28  # of a log; one that is longer is not shown step by step
@@ -234,7 +235,7 @@ class RunningJobs:
         trial = state.trials[submission.trial_id].trial
         reader = self._read(submission, trial.protocol.step_pattern)
         outcome = now.jobs.get(submission.job_id)
-        # one that was put back into the queue has a log and waits
+        # a job that was put back into the queue has a log, and waits
         is_old = outcome is not None and outcome.state is State.PENDING and not outcome.is_requeued
         if outcome is None or (reader is not None and is_old):
             outcome = Outcome(state=State.PENDING if reader is None else State.RUNNING)
@@ -281,7 +282,7 @@ class RunningJobs:
 
 
 _STOP_CHARS = 120
-_TOLD = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
+_SHOWN = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
 
 
 def event_lines(event: Event) -> tuple[str, ...]:
@@ -290,7 +291,7 @@ def event_lines(event: Event) -> tuple[str, ...]:
         case EvidenceRecorded(trial_id=trial_id, facts=facts, problems=problems):
             return tuple(f"{trial_id}: {line}" for line in (*facts, *problems))
         # where the reference cannot run, the line of its trial, which follows, says the same
-        case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _TOLD:
+        case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _SHOWN:
             reason = sentence(why)
             if follows is Next.STOP:  # a test and the report have all of it
                 reason = textwrap.shorten(reason, _STOP_CHARS, placeholder=" ...")

@@ -306,7 +306,7 @@ _ANSWERS_S = 60
 
 
 def _check_python(answered: Mapping[str, str]) -> None:
-    """Refuse a Python without JAX for a trainer that needs it: each trial would end so.
+    """Refuse a Python without JAX for a trainer that needs it: each trial would fail.
 
     Raises:
         ConfigError: naming both, and what to type.
@@ -355,7 +355,7 @@ def _has_jax(program: str) -> bool:
     return done.returncode == 0
 
 
-_TOLD = ("step_pattern", "per_device_batch_size", "max_target_length")  # by a log
+_FROM_A_LOG = ("step_pattern", "per_device_batch_size", "max_target_length")
 # as docs/how-to/trainer.md says; a person with another trainer has to find them here
 _OF_TOKENS = (
     "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
@@ -463,7 +463,7 @@ def _of_step_lines(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield how steps are read: as a log told, or as a person has to say."""
     if answered["kind"] != "trainer":
         return
-    from_log = {name: answered[name] for name in _TOLD if answered.get(name)}
+    from_log = {name: answered[name] for name in _FROM_A_LOG if answered.get(name)}
     if not from_log:
         yield from OF_STEP_LINES
     for name, text in from_log.items():

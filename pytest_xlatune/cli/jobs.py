@@ -44,7 +44,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
         except LedgerError as error:  # the jobs of the other cells are ended all the same
             problems.append(str(error))
             continue
-        texts += [*_of(state), *cancelled]
+        texts += [*_job_lines(state), *cancelled]
     if not texts and not problems:
         texts.append("no job was submitted so far")
     elif arguments.cancel and not ended:
@@ -56,7 +56,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _of(state: LedgerState) -> Iterator[str]:
+def _job_lines(state: LedgerState) -> Iterator[str]:
     for trial_id, progress in state.trials.items():
         for attempt in progress.attempts.values():
             job, outcome = attempt.submission, attempt.outcome

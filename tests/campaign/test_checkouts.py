@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
@@ -14,11 +14,11 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome
-from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy
+from pytest_xlatune.studies.commit_check import CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.repositories import Repository
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import OK, STEPS, FakeExecutor, log, run
+from tests.helpers.scripted import OK, STEPS, FakeExecutor, Ticking, log, run
 
 
 def lose(repository: Repository, commit: str) -> Path:
@@ -38,46 +38,33 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "trainer")
 
 
-def searching(
-    repository: Repository, hashes: list[str], executor: FakeExecutor, folder: Path
-) -> Campaign:
+def searching(repository: Repository, hashes: list[str], executor: FakeExecutor) -> Campaign:
     launcher = CheckoutLauncher(
         repository=str(repository.path),
         inner=CommandLauncher(argv=("python", "train.py", "{steps}"), cwd=str(repository.path)),
     )
-    cells = tuple(
-        Cell(
-            model_tag="m",
-            parallelism=Parallelism.parse("FSDP=1"),
-            protocol=Protocol(steps=STEPS),
-            code=each,
-        )
-        for each in hashes
+    cell = Cell(
+        model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=Protocol(steps=STEPS)
     )
     study = CommitStudy(
-        cells=cells,
+        cells=tuple(replace(cell, code=each) for each in hashes),
         labels=tuple(f"{each[:12]} change" for each in hashes),
-        asked=Commits(),
         is_search=True,
         budget=80,
     )
-    clock = itertools.count(1_000_000, 20)
+    clock = Ticking()
     made = campaign_of(
-        folder / "commits",
+        repository.path.parent / "commits",
         executor,
         study,
-        name="commits",
-        session="one",
         launcher=launcher,
-        clock=Clock(now=lambda: float(next(clock)), ticks=lambda: float(next(clock))),
+        clock=Clock(now=clock, ticks=clock),
     )
     made.open()
     return made
 
 
-def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(repository: Repository) -> None:
     hashes = commits(repository, 9)
     for at in (4, 5):
         lose(repository, hashes[at])
@@ -89,7 +76,7 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
         return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
 
     executor = FakeExecutor(script)
-    campaign = searching(repository, hashes, executor, tmp_path)
+    campaign = searching(repository, hashes, executor)
     run(campaign, turns=2000)
     conclusion = campaign.conclude()
     record = conclusion.record
@@ -108,13 +95,11 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(
     assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
 
 
-def test_a_checkout_that_can_be_made_the_second_time_is_measured(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_checkout_that_can_be_made_the_second_time_is_measured(repository: Repository) -> None:
     hashes = commits(repository, 3)
     lost = lose(repository, hashes[2])
     executor = FakeExecutor(lambda *_: (log(), OK))
-    campaign = searching(repository, hashes, executor, tmp_path)
+    campaign = searching(repository, hashes, executor)
     repository.write(train="# 2\n")
     for _ in range(40):
         campaign.turn()
@@ -129,7 +114,7 @@ def test_a_checkout_that_can_be_made_the_second_time_is_measured(
 
 
 def test_a_full_disk_is_no_commit_s_fault(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashes = commits(repository, 3)
     asked = checkouts._run
@@ -142,7 +127,7 @@ def test_a_full_disk_is_no_commit_s_fault(
         return done
 
     monkeypatch.setattr(checkouts, "_run", full)
-    campaign = searching(repository, hashes, FakeExecutor(), tmp_path)
+    campaign = searching(repository, hashes, FakeExecutor())
     run(campaign)
     assert "No space left on device" in sentence(campaign.view().stopped)
     assert all(each.can_run for each in campaign.conclude().verdicts)

@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import sentence, verbatim
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
-    Score,
     State,
     TrialResult,
     TrialStatus,
@@ -39,14 +39,15 @@ CELL = Cell(
 )
 LIMIT = 80 * 2**30  # bytes of a device
 # bigger batches gain less and less, and later policies take more memory
-PAIRED: dict[str, Any] = {
-    "sizes": (4, 9, 20),
-    "by": "remat_policy",
-    "by_values": ("full", "minimal", "none"),
-}
-CEILINGS = {"full": 20, "minimal": 9, "none": 4}
 LATER = {"full": 0.0, "minimal": 0.06, "none": 0.1}
+CEILINGS = {"full": 20, "minimal": 9, "none": 4}
+PAIRED: dict[str, Any] = {"sizes": (4, 9, 20), "by": "remat_policy", "by_values": tuple(LATER)}
 Run = Callable[[Trial], TrialResult]
+
+
+def row(name: str, *given: Any, **expected: Any) -> Any:
+    """Return a row of a table of worlds: what is run, and what is said of it."""
+    return pytest.param(*given, expected, id=name)
 
 
 def node_names(count: int) -> tuple[str, ...]:
@@ -59,10 +60,9 @@ def nodes(count: int, *, names: tuple[str, ...] = (), budget: int = 200, **said:
 
 
 def network(
-    count: int, *, names: tuple[str, ...] = (), budget: int = 500, steps: int = 15, **said: Any
+    count: int, *, names: tuple[str, ...] = (), budget: int = 500, **said: Any
 ) -> NetworkStudy:
-    protocol = Protocol(steps=steps)
-    cell = replace(CELL, nodelist=names or node_names(count), protocol=protocol)
+    cell = replace(CELL, nodelist=names or node_names(count))
     return NetworkStudy(cell=cell, asked=Network(**said), budget=budget)
 
 
@@ -78,44 +78,30 @@ def commits(count: int, *, loads: tuple[Load, ...] = (), budget: int = 200) -> C
 
 
 def batch(
-    *, budget: int = 40, cell: Cell = CELL, own: float | None = 8, compiles: bool = False,
+    *, budget: int = 40, own: float | None = 8, compiles: bool = False,
     configured: Mapping[str, str] | None = None, **said: Any,
 ) -> BatchStudy:  # fmt: skip
     """Return a study of sizes; `own` is the sweep's, `compiles` asks a compiler."""
     rates = benchmarks.load("batch_rates")
-    asked = rates.asked_of(replace(cell, per_device_batch_size=own), budget)
+    asked = rates.asked_of(replace(CELL, per_device_batch_size=own), budget)
     asked = dataclasses.replace(asked, asks_compiler=compiles, configured=configured or {})
     return BatchSize(**said).study(asked)
-
-
-def scored(trial: Trial, value: float, *, loss: float | None = 7.1) -> TrialResult:
-    score = Score(
-        value=value, tgs=math.exp(value), step_s=1.0, n_steps=10, window=(5, 14), loss=loss
-    )
-    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=(trial.id,))
 
 
 def unfit(trial: Trial, cls: FailureClass) -> TrialResult:
     """Return a run that ended for good, as one does that does not fit."""
     finding = Finding(cls=cls, action=Action.DROP, text="a line", detail="88.25 GiB")
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.DROPPED,
-        reason=verbatim(cls.meaning),
-        findings=(finding,),
-        job_ids=(trial.id,),
-    )
+    return replace(answers.lost(trial, cls), status=TrialStatus.DROPPED, findings=(finding,))
 
 
-def keys_of(trial: Trial) -> list[str]:
-    """Return the names that a made world has of a trial, for the whole study or a part of it.
+def changing(first: int, change: float, *, step: float = 0.0) -> Callable[[Trial], float]:
+    """Return the speeds of commits: a change at the first one, and a loss at each."""
 
-    `node001`, `node001+node002`; `node001/2` in block 2, `node001@round` in a stage,
-    `node001@node/2` in both.
-    """
-    names = [trial.arm, *(trial.arm.split("+") if "+" in trial.arm else [])]
-    parts = ("", f"/{trial.block}", f"@{trial.stage}", f"@{trial.stage}/{trial.block}")
-    return [f"{name}{part}" for part in parts for name in names]
+    def level(trial: Trial) -> float:
+        at = int(trial.arm, 16) - 1  # a commit's hash is its number
+        return 7.5 - step * at + (math.log1p(change) if at >= first else 0.0)
+
+    return level
 
 
 def machine(
@@ -127,10 +113,16 @@ def machine(
     level: Callable[[Trial], float] = lambda _: math.log(1800),
     noise: float = 1.0,
 ) -> Run:
-    """Return a machine of made speeds; `told` is what the site says of a node: class, text, by."""
+    """Return a machine of made speeds; `told` is what the site says of a node: class, text, by.
+
+    A world names the whole of an arm (`node001`, `node001+node002`), or a part of it:
+    `node001/2` in block 2, `node001@round` in a stage, `node001@node/2` in both.
+    """
 
     def run(trial: Trial) -> TrialResult:
-        keys = keys_of(trial)
+        names = dict.fromkeys((trial.arm, *trial.arm.split("+")))
+        parts = ("", f"/{trial.block}", f"@{trial.stage}", f"@{trial.stage}/{trial.block}")
+        keys = [f"{name}{part}" for part in parts for name in names]
         if cls := next((lost[key] for key in keys if lost and key in lost), None):
             state = State.CANCELLED if cls is FailureClass.CANCELLED else State.FAILED
             return answers.lost(trial, cls, state=state)
@@ -138,7 +130,7 @@ def machine(
         effect = sum((effects or {}).get(key, 0.0) for key in keys)
         value = level(trial) + effect + noise * NOISE[(number + trial.position) % len(NOISE)]
         loss = next((losses[key] for key in keys if losses and key in losses), 7.1)
-        found = scored(trial, value, loss=loss)
+        found = answers.measured(trial, value, loss=loss)
         for cls, text, by in (told[key] for key in keys if told and key in told):
             said = Finding(cls=cls, action=Action.NONE, text=text, source=by or trial.arm)
             found = replace(found, findings=(*found.findings, said))
@@ -151,14 +143,12 @@ def size_in(trial: Trial) -> float:
     return float(trial.arm.split("-")[1])
 
 
-def sizes(
-    *, ceiling: float = math.inf, best: float = math.inf, fall: float = 0.02, **said: Any
-) -> Run:
+def sizes(*, ceiling: float = math.inf, best: float = math.inf, **said: Any) -> Run:
     """Return a machine on which TGS saturates, falls above `best`, and ends above the ceiling."""
 
     def level(trial: Trial) -> float:
         size = size_in(trial)
-        return math.log(2000 * size / (size + 4)) - fall * max(0, size - best)
+        return math.log(2000 * size / (size + 4)) - 0.02 * max(0, size - best)
 
     steady = machine(**{"level": level, "noise": 0.4, **said})
 
@@ -187,7 +177,9 @@ def asking(run: Run, needed: Callable[[float], float | None], **said: Any) -> Ru
     return answer
 
 
-def paired(*, gains: Mapping[str, float], beside: float = 1.0, c: float = 1.0) -> Run:
+def paired(
+    *, beside: float = 1.0, c: float = 1.0, loss: Callable[[Trial], float | None] = lambda _: None
+) -> Run:
     """Return a machine of three policies with ceilings of their own, and its compiler.
 
     A job takes memory that the compiler does not see, where `beside` is below 1.
@@ -201,18 +193,18 @@ def paired(*, gains: Mapping[str, float], beside: float = 1.0, c: float = 1.0) -
         if share > beside:
             return unfit(trial, FailureClass.OOM_GPU)
         noise = 0.4 * NOISE[(int(size) * 7 + len(policy) + 3 * trial.block) % len(NOISE)]
-        return scored(trial, 7.5 + math.log(size / (size + c)) + gains[policy] + noise, loss=None)
+        value = 7.5 + math.log(size / (size + c)) + LATER[policy] + noise
+        return answers.measured(trial, value, loss=loss(trial))
 
     return run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A study that was run to its end: its conclusion, all results, how many ran in each wave."""
+    """A study that was run to its end: its conclusion, and all results."""
 
     conclusion: Conclusion
     history: tuple[TrialResult, ...]
-    waves: tuple[int, ...]
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -243,14 +235,10 @@ class Ended:
 
 def drive(study: Study, run: Run) -> Ended:
     history: list[TrialResult] = []
-    waves = []
     while trials := study.decide(history).due:
         assert study.outlook(history).left >= len(trials)
-        waves.append(len(trials))
         history += map(run, trials)
-    ended = Ended(
-        conclusion=study.decide(history).conclusion, history=tuple(history), waves=tuple(waves)
-    )
+    ended = Ended(conclusion=study.decide(history).conclusion, history=tuple(history))
     assert ended.conclusion.complete
     assert len({each.trial.id for each in history}) == len(history)
     assert len(ended.jobs) <= study.budget  # type: ignore[attr-defined]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Study
 from tests.helpers import cells
@@ -28,7 +26,7 @@ def batch() -> MeasuredCell:
 
 def pairs_of_sizes() -> MeasuredCell:
     study = cells.batch(sigma=0.002, compiles=True, **cells.PAIRED)
-    return subject(study, cells.paired(gains=cells.LATER, c=0.8))
+    return subject(study, cells.paired(c=0.8))
 
 
 def nodes(count: int = 12, name: str = "node{:03}") -> MeasuredCell:
@@ -41,8 +39,4 @@ def network(count: int = 8) -> MeasuredCell:
 
 
 def commit(count: int = 17, first: int = 7) -> MeasuredCell:
-    def level(trial: Trial) -> float:
-        at = int(trial.arm, 16) - 1  # a commit's hash is its number
-        return 7.5 + (math.log1p(-0.05) if at >= first else 0.0)
-
-    return subject(cells.commits(count), machine(level=level))
+    return subject(cells.commits(count), machine(level=cells.changing(first, -0.05)))

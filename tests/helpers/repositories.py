@@ -13,7 +13,7 @@ _THEN = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-
 class Repository:
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         self.git("init", "--quiet", "--initial-branch=main")
 
     def git(self, *words: str) -> str:

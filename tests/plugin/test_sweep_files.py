@@ -16,7 +16,7 @@ from tests.helpers.tell_options import TELL_OPTIONS
 from tests.launchers.test_maxtext_slurm_sweeps import READY
 from tests.maxtext.test_real_maxtext import SWEEP_FILE as OF_MAXTEXT
 from tests.plugin.test_flagship_sweeps import FLAGSHIPS
-from tests.plugin.test_node_study import CONFTEST
+from tests.plugin.test_studies_of_cells import CONFTEST
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 # MaxText's words and lines; eight sequences fill a device

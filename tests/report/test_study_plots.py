@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,12 @@ from tests.helpers.pages import read
 
 def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
     subject = of_studies.network()
-    told: dict[str, Any] = json.loads(leaderboard_json(subject))
+    record = json.loads(leaderboard_json(subject))["conclusion"]["record"]
     text = html(page_of(cell_document(subject), subject))
     table = next(
         rows for rows in read(text).tables if "node001" in rows[0] and "change %" not in rows[0]
     )
     names = table[0][1:]
-    record = told["conclusion"]["record"]
     assert names == sorted({name for cell in subject.cells for name in cell.nodelist})
     change = {frozenset(each["nodes"]): each["change"] for each in record["pairs"]}
     assert len(change) > 10

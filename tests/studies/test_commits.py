@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,63 +11,48 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.change_point import posterior
 from pytest_xlatune.studies.commit_check import Load
 from tests.helpers.answers import NOT_ACCUSED
-from tests.helpers.cells import CELL, commits, drive, machine
+from tests.helpers.cells import CELL, changing, commits, drive, machine, row
 
 OOM = FailureClass.OOM_GPU
 LOADS = tuple(Load(model=name, nodes=count) for name, count in (("a", 1), ("b", 2), ("c", 4)))
 WHOLE = (*LOADS, Load(model="d", nodes=8), Load(model="e"))
 
 
-def after(first: int, change: float, *, step: float = 0.0) -> Callable[[Trial], float]:
-    """Return the speeds of commits: a change at the first one, and a loss at each."""
-
-    def level(trial: Trial) -> float:
-        at = int(trial.arm, 16) - 1  # a commit's hash is its number
-        return 7.5 - step * at + (math.log1p(change) if at >= first else 0.0)
-
-    return level
-
-
 def arm(at: int) -> str:
     return f"{at + 1:012x}"
-
-
-def row(name: str, count: int, world: dict[str, Any], found: str, **expected: Any) -> Any:
-    """Return a search of so many commits, and its answer: a word, the places of first and last."""
-    return pytest.param(count, world, found, expected, id=name)
 
 
 @pytest.mark.parametrize(
     ("count", "world", "found", "expected"),
     [
         *(
-            row(f"a loss at commit {first} of 17", 17, {"level": after(first, -0.05)}, "FIRST",
+            row(f"a loss at commit {first} of 17", 17, {"level": changing(first, -0.05)}, "FIRST",
                 range=(first, first), jobs=24)
             for first in (1, 7, 15, 16)
         ),
-        row("a gain is no loss", 9, {"level": after(4, 0.06)}, "NO CHANGE"),
-        row("nothing changed", 64, {"level": after(99, 0)}, "NO CHANGE", jobs=16),
+        row("a gain is no loss", 9, {"level": changing(4, 0.06)}, "NO CHANGE"),
+        row("nothing changed", 64, {"level": changing(99, 0)}, "NO CHANGE", jobs=16),
         *(
             row(f"a quiet trainer's loss of {loss:.1%}", 3,
-                {"level": after(2, -loss), "noise": 0.03}, "NO CHANGE", jobs=8, excluded=loss,
+                {"level": changing(2, -loss), "noise": 0.03}, "NO CHANGE", jobs=8, excluded=loss,
                 verdict="EQUIVALENT")
             for loss in (0.002, 0.008)
         ),
         *(
             row(f"a loss of many small steps over {count} commits", count,
-                {"level": after(99, 0, step=0.004), "noise": 0.33}, "RANGE", range=(0, count - 1),
+                {"level": changing(99, 0, step=0.004), "noise": 0.33}, "RANGE",
+                range=(0, count - 1),
                 notes=["do not show a loss of 1 % or more: -0.4 %",
                        "more than this commit explains: several commits changed it"])
             for count in (4, 9)
         ),
         row("a commit that does not run leaves a range", 9,
-            {"level": after(5, -0.05), "lost": {arm(4): OOM}}, "RANGE", range=(3, 5),
+            {"level": changing(5, -0.05), "lost": {arm(4): OOM}}, "RANGE", range=(3, 5),
             skipped=(arm(4),)),
-        row("an end that never runs", 9, {"level": after(99, 0), "lost": {arm(8): OOM}},
+        row("an end that never runs", 9, {"level": changing(99, 0), "lost": {arm(8): OOM}},
             "CANNOT TELL", verdict="INVALID"),
     ],
 )  # fmt: skip
@@ -85,18 +69,16 @@ def test_searches(count: int, world: dict[str, Any], found: str, expected: dict[
     assert len(ended.history) <= expected.get("jobs", 200)
     if found == "FIRST":
         assert ended.verdict(record.first).kind == "SLOWER"
-        assert "the first slower commit is" in sentence(record.objection[0])
     if found == "NO CHANGE":
         assert expected.get("excluded", -1) < record.excluded < 0.01
-    assert ended.verdict(arm(count - 1)).kind == expected.get(
-        "verdict", ended.verdict(arm(count - 1)).kind
-    )
+    last = ended.verdict(arm(count - 1)).kind
+    assert last == expected.get("verdict", last)
     for words in expected.get("notes", ()):
         assert words in ended.notes
 
 
 def test_the_line_of_the_first_commit_counts_its_retries_as_every_other_does() -> None:
-    steady = machine(level=after(9, 0))
+    steady = machine(level=changing(9, 0))
     ended = drive(commits(4), lambda trial: replace(steady(trial), job_ids=("1", "2")))
     assert ended.conclusion.reference is not None
     lines = (ended.conclusion.reference, *ended.conclusion.verdicts)
@@ -107,7 +89,7 @@ def test_the_line_of_the_first_commit_counts_its_retries_as_every_other_does() -
 @pytest.mark.parametrize("budget", [17, 20, 24, 30])
 def test_a_small_budget_ends_in_a_range_that_holds_the_commit(budget: int) -> None:
     study = commits(65, budget=budget)
-    record = drive(study, machine(level=after(40, -0.05))).record
+    record = drive(study, machine(level=changing(40, -0.05))).record
     low, high = (study.ids.index(each) for each in (record.first, record.last))
     assert (low, high) == (40, 40) if record.found == "FIRST" else low < 40 <= high
 

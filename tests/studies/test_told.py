@@ -29,7 +29,7 @@ from pytest_xlatune.studies.batch_size import BatchRecord
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.verdicts import level_kind
 from tests.helpers import cells
-from tests.helpers.answers import CELL, Answer, cluster, drive, knobs, study, verdict
+from tests.helpers.answers import CELL, Answer, cluster, drive, knobs, measured, study, verdict
 
 ASKED, SILENT = Effect.ASKED, Effect.NOT_SEEN
 
@@ -252,7 +252,7 @@ def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
 
     def run(trial: Trial) -> TrialResult:
         loss = losses[(4.0, 8.0, 12.0).index(cells.size_in(trial))]
-        return cells.scored(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
+        return measured(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
 
     concluded = cells.drive(asked, run).conclusion
     found = [verdict(concluded, f"pdbs-{size}") for size in (4, 8, 12)]

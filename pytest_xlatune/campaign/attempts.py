@@ -117,17 +117,14 @@ _LONGER = 2.0  # the patience with an arm that stood still while it compiled
 def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> float:
     """Return times how much of the patience a program may take to its first step.
 
-    The first of a cell may take as long as its job may: a large model compiles for 40 minutes. A
-    later one may take twice as long as those before. What the site says of it stands.
+    The first of a campaign may take as long as its job may: a large model compiles for 40 minutes.
+    A later one may take twice as long as those before, of its cell or of another batch size. What
+    the site says of it stands.
     """
     times = _LONGER if _hung_before(state, trial) else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
         return times
-    pace = pace_of(
-        each.ended
-        for each in state.trials.values()
-        if each.ended is not None and each.trial.cell_digest == trial.cell_digest
-    )
+    pace = pace_of(each.ended for each in state.trials.values() if each.ended is not None)
     if pace is None:
         return math.inf
     return times * max(1.0, _LONGER * pace.start_s / patience.compiling_s)

@@ -242,9 +242,10 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, write: Write) -> Non
 def test_a_table_tells_new_breakage_from_old_and_a_slow_model(folder: Any, write: Write) -> None:
     loads = ", ".join(f"Load(model='{name}')" for name in "abcd")
     write(f"Commits(loads=({loads}))", *COMMITS, speed=OF_ITS_COMMIT)
-    old = commit(folder, "one", broken="a")
+    commit(folder, "one", broken="a")
+    Repository(folder.path / "trainer").git("tag", "v1")
     short = commit(folder, "two", speed=940.0, loss="9.9", broken="a b")[:12]
-    done = folder.run("--xlatune-commits", f"{old},main", "-v")
+    done = folder.run("--xlatune-commits", "v1,main", "-v")
     verdicts = conclusion_of(folder, "commits")["verdicts"]
     found = {each["arm"]: (each["kind"], each["can_run"]) for each in verdicts}
     assert found[f"a-{short}"] == ("INVALID", True), "it did not run before either"

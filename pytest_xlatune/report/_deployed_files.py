@@ -57,6 +57,10 @@ _BLOCK = re.compile(
 _RUNS = re.compile(
     r"\s*(?:source|\.|eval|unset|exec|exit|return|set|declare|typeset|local)\b|\s*\. "
 )
+# a quoted character, a text in quotes, or a comment, whichever begins first
+_QUOTED_OR_COMMENT = re.compile(
+    r"""\\.|\$'(?:\\.|[^'\\])*'|'[^']*'|"(?:\\.|[^"\\])*"|(?<![^\s;&|()])\#[^\n]*""", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,23 +133,21 @@ def with_settings(
 
 def _is_simple(lines: list[str]) -> bool:
     """Whether no line runs another file or stands in a block: then the last line decides."""
-    code = [_code(line) for line in lines]
-    return not any(_BLOCK.match(line) or _RUNS.match(line) for line in code)
+    return not any(_BLOCK.match(line) or _RUNS.match(line) for line in _code(lines))
 
 
-def _code(line: str) -> str:
-    """Return a line without its comment, as far as it is sure to be one."""
-    if line.lstrip().startswith("#"):
-        return ""
-    before, sign, _ = line.partition(" #")
-    is_comment = sign and before.count("'") % 2 == 0 and before.count('"') % 2 == 0
-    return before.rstrip() if is_comment else line
+def _code(lines: list[str]) -> list[str]:
+    """Return the lines without their comments."""
+    code = _QUOTED_OR_COMMENT.sub(
+        lambda part: "" if part[0].startswith("#") else part[0], "\n".join(lines)
+    )
+    return [line.rstrip() for line in code.split("\n")]
 
 
 def _variable(lines: list[str], name: str) -> int | None:
     """Return the line that sets a variable; None where that is not the only one to speak of it."""
     speaks = [
-        at for at, line in enumerate(lines) if re.search(rf"(?<!\w){name}(?!\w)", _code(line))
+        at for at, line in enumerate(_code(lines)) if re.search(rf"(?<!\w){name}(?!\w)", line)
     ]
     if len(speaks) != 1:
         return None
@@ -172,7 +174,7 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
     same = {flag.name}
     for alias, name in ALIASES.items():
         same |= {alias, name} if flag.name in (alias, name) else set()
-    code = [_code(line) for line in lines]
+    code = _code(lines)
     spoken = re.compile(rf"(?:{'|'.join(map(re.escape, same))})(?![A-Za-z0-9_-])")
     speaks = [at for at, line in enumerate(code) for _ in spoken.findall(line)]
     if len(speaks) != 1:
@@ -218,9 +220,8 @@ def _begin(lines: list[str], at: int) -> int:
 
 def _is_inside(lines: list[str], at: int) -> bool:
     """Whether a line may be a part of a text in quotes, or of the command before it."""
-    before = "\n".join(map(_code, lines[:at]))
-    is_open = before.count("'") % 2 == 1 or before.count('"') % 2 == 1
-    return is_open or _begin(lines, at) != at
+    left = _QUOTED_OR_COMMENT.sub("", "\n".join(lines[:at]))
+    return "'" in left or '"' in left or _begin(lines, at) != at
 
 
 # a scalar that YAML reads as it stands:  false   0.5   minimal_flash

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.profile import (
@@ -163,6 +163,7 @@ def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path) -> N
         assert deployed(folder, text, profile("fast", each)).startswith(text)
 
 
+TWO_SIGNS = 'export A="x # y"  # it\'s'
 PIECES = st.sampled_from(
     [
         *(text.removesuffix("\n") for text in NOT_PLAIN.values()),
@@ -176,12 +177,13 @@ PIECES = st.sampled_from(
         "export XLA_FLAGS=--xla_b=2 \\",
         "  NCCL_ALGO=Ring",
         "",
-        'export A="x # y"  # it\'s',
+        TWO_SIGNS,
     ]
 )
 
 
 @settings(max_examples=tried(60), deadline=None)
+@example(lines=[TWO_SIGNS, NOT_PLAIN["a text of several lines"].removesuffix("\n")])
 @given(lines=st.lists(PIECES, min_size=1, max_size=6))
 def test_whatever_the_file_is_it_comes_to_what_was_measured(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in [": the file", *lines])

@@ -808,7 +808,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             return undecided(base, _BEST)
         text = "the best of single runs; the budget left no block to decide"
         if is_far:
-            text = "the best: it leads by more than three standard deviations, so no block was run"
+            text = "the best: it leads by more than three standard deviations, so it needs no block"
         return decided(base, VerdictKind.SCREENED, say(text))
 
     def _why_unfit(self, at: int) -> Iterator[Message]:

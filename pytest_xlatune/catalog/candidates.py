@@ -46,9 +46,9 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
         if entry.status is Status.CANDIDATE and all(value.isdecimal() for value in entry.values):
             values.setdefault(entry.name, set()).update(map(int, entry.values))
     return {
-        name: tuple(map(str, sorted(found)))
-        for name, found in values.items()
-        if len(found) > 1 and max(found) > _SWITCH
+        name: tuple(map(str, sorted(numbers)))
+        for name, numbers in values.items()
+        if len(numbers) > 1 and max(numbers) > _SWITCH
     }
 
 
@@ -92,9 +92,9 @@ def candidates(
     left: list[LeftOut] = []
     seen: dict[str, str] = {}
     entries = load().of_axis(axis)
-    given = [each for each in entries if each.name in files]
-    own = [replace(each, values=(files[each.name],)) for each in given]
-    for entry in (*own, *(each for each in entries if each not in given)):
+    given = [entry for entry in entries if entry.name in files]
+    from_files = [replace(entry, values=(files[entry.name],)) for entry in given]
+    for entry in (*from_files, *(other for other in entries if other not in given)):
         for profile in entry.profiles if entry.status is Status.CANDIDATE else ():
             if profile.wave != wave:
                 continue
@@ -160,12 +160,12 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
     if vendor and vendor not in GPU_VENDORS and of_gpu:
         return f"a GPU's; the device is {context.device}"
-    found = (
+    reasons = (
         objection.text
         for objection in objections(profile, context)
         if objection.level is Level.FAULT or objection.rule in _DECIDE
     )
-    return next(found, "")
+    return next(reasons, "")
 
 
 def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:

@@ -103,16 +103,16 @@ def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[st
 
 def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
     """Return the variables of a profile that do nothing to this program -> why."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     # NCCL asks for it in send, recv and all-to-all between nodes alone (graph/paths.cc)
     channels = "NCCL_NCHANNELS_PER_NET_PEER"
     if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
-        found[channels] = "it has no send, recv or all-to-all"
+        reasons[channels] = "it has no send, recv or all-to-all"
     # whatever they say, a send takes LL up to 16 KiB a channel and else Simple (enqueue.cc)
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if name in env and not shape.groups.keys() - _POINT_TO_POINT:
-            found[name] = "send and recv ignore it"
-    return found
+            reasons[name] = "send and recv ignore it"
+    return reasons
 
 
 def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:

@@ -63,21 +63,23 @@ def examine(
         ask: a function that has XLA parse each text in a separate process.
         env: the deployed variables; None is none.
     """
-    flags = list(dict.fromkeys((*deployed, *(flag for each in profiles for flag in each.flags))))
+    flags = list(
+        dict.fromkeys((*deployed, *(flag for profile in profiles for flag in profile.flags)))
+    )
     # each flag is parsed alone, because XLA reports a bad value instead of the unknown flags
     default, *alone = ask(["", *map(str, flags)])
     known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
     below = format_flags(known.taken(deployed))
-    texts = [append_flags(below, known.taken(each.flags)) for each in profiles]
+    texts = [append_flags(below, known.taken(profile.flags)) for profile in profiles]
     # where no flag is deployed, a profile of one flag has the text of that flag alone
-    said = {"": default, **{str(flag): answer for flag, answer in known.alone.items()}}
-    more = [text for text in dict.fromkeys((below, *texts)) if text not in said]
-    said |= zip(more, ask(more), strict=True) if more else {}
-    base, whole = said[below], [said[text] for text in texts]
+    answers = {"": default, **{str(flag): answer for flag, answer in known.alone.items()}}
+    more = [text for text in dict.fromkeys((below, *texts)) if text not in answers]
+    answers |= zip(more, ask(more), strict=True) if more else {}
+    base, full_answers = answers[below], [answers[text] for text in texts]
     objections = list(known.refusals(BASELINE_ID, deployed))
     unchecked: list[str] = []
     seen: dict[object, str] = {}
-    for profile, answer in zip(profiles, whole, strict=True):
+    for profile, answer in zip(profiles, full_answers, strict=True):
         objections += known.refusals(profile.id, profile.flags)
         if answer.options is None:
             objections.append(_objection("refused", profile.id, answer.refused, Level.FAULT))
@@ -132,22 +134,22 @@ class _Parsed:
         return tuple(_changes(options, self.default)) or ((alias,) if alias in options else ())
 
     def out_of_effect(
-        self, profile: str, flag: Flag, whole: Mapping[str, str]
+        self, profile: str, flag: Flag, in_full_text: Mapping[str, str]
     ) -> Iterator[Objection]:
         """Object if a flag is not in effect in the full text."""
         if flag.value is not None and is_relative(flag.value):
             return  # its value depends on the deployed list, as intended
         for name in self.options_of(flag):
-            wanted, found = (self.alone[flag].options or {})[name], whole[name]
-            if wanted == found:
+            wanted, actual = (self.alone[flag].options or {})[name], in_full_text[name]
+            if wanted == actual:
                 continue
-            own = _parts(wanted) - _parts(self.default.get(name, ""))
+            added = _parts(wanted) - _parts(self.default.get(name, ""))
             adds = flag.name in APPENDING or "=" in wanted
-            if adds and own <= _parts(found):
-                why = f"added to the deployed one, not in its place: {name} is {found!r}"
+            if adds and added <= _parts(actual):
+                why = f"added to the deployed one, not in its place: {name} is {actual!r}"
                 yield _objection("adds-up", profile, f"{flag} is {why}")
             else:
-                why = f"{name} is {found!r} in the whole text, dropped or overridden"
+                why = f"{name} is {actual!r} in the whole text, dropped or overridden"
                 text = f"{flag} is not in effect: {why}"
                 yield _objection("not-in-effect", profile, text, Level.FAULT)
 

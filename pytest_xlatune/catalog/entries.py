@@ -116,7 +116,7 @@ class History(Record, frozen=True, kw_only=True):
             return False
         if not release(self.words_from) <= release(jaxlib) <= release(self.words_to):
             return False
-        parts = [each.strip().lstrip("+-") for each in value.split(",")]
+        parts = [part.strip().lstrip("+-") for part in value.split(",")]
         return any(
             part and part not in words and not {part.lower(), part.upper()} <= words
             for part in parts
@@ -129,7 +129,7 @@ class History(Record, frozen=True, kw_only=True):
     def defaults(self, flag: str) -> frozenset[str]:
         """Return every default that a flag ever had."""
         known = self.flags[flag].defaults.values() if flag in self.flags else ()
-        return frozenset(each for each in known if each is not None)
+        return frozenset(default for default in known if default is not None)
 
     def when(self, flag: str) -> str:
         """Say which releases accept a flag, for a message."""
@@ -316,10 +316,10 @@ class Catalog:
             ConfigError: there is no such axis, or the parallelism is malformed.
         """
         words = (*_axes_of(axis), ANY)
-        found = {
+        by_slug = {
             entry.slug: entry for word in words for entry in self.entries if word in entry.axes
         }
-        return tuple(found.values())
+        return tuple(by_slug.values())
 
     def named(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a flag, a variable or a slug; dashes and `=...` do not count.
@@ -328,19 +328,19 @@ class Catalog:
             ConfigError: there is none; the message names the nearest.
         """
         bare = name.lstrip("-").partition("=")[0]
-        found = self.find(bare)
-        if not found:
+        entries = self.find(bare)
+        if not entries:
             known = {word for entry in self.entries for word in (entry.name, entry.slug)}
             raise ConfigError.unknown("setting", bare, valid=known, where="the catalog")
-        return found
+        return entries
 
     @functools.cached_property
     def _by_word(self) -> Mapping[str, list[CatalogEntry]]:
-        found: dict[str, list[CatalogEntry]] = {}
+        by_word: dict[str, list[CatalogEntry]] = {}
         for entry in self.entries:
             for word in {entry.name, entry.slug}:
-                found.setdefault(word, []).append(entry)
-        return found
+                by_word.setdefault(word, []).append(entry)
+        return by_word
 
     def find(self, name: str) -> tuple[CatalogEntry, ...]:
         """Return the entries of a name or a slug, () without one."""
@@ -350,8 +350,8 @@ class Catalog:
         """Return the parts of a step that a profile's settings act on, in the order of `PARTS`."""
         names = {flag.name for flag in profile.flags}
         names |= {name for _, name in settings_in(profile.env, "")} | profile.overrides.keys()
-        found = {aim for entry in self.entries if entry.name in names for aim in entry.aims}
-        return tuple(part for part in PARTS if part in found)
+        aims = {aim for entry in self.entries if entry.name in names for aim in entry.aims}
+        return tuple(part for part in PARTS if part in aims)
 
     @functools.cached_property
     def integers(self) -> frozenset[str]:
@@ -363,7 +363,7 @@ def _axes_of(text: str) -> tuple[str, ...]:
     """Return the axes of `FSDP` or of `PP=4,FSDP=2`, the one of the largest degree first."""
     if "=" in text or "," in text:
         axes = [axis for axis in Parallelism.parse(text).axes if axis[1] > 1]
-        return tuple(name for name, _ in sorted(axes, key=lambda each: -each[1]))
+        return tuple(name for name, _ in sorted(axes, key=lambda axis: -axis[1]))
     word = text.strip().upper()
     if word not in Axis.__members__:
         raise ConfigError.unknown("axis", text, valid=Axis.__members__, where="the catalog")
@@ -374,8 +374,8 @@ def _axes_of(text: str) -> tuple[str, ...]:
 def names_of(kind: str) -> frozenset[str]:
     """Return the known names of "variables", or of MaxText's "keys"; neither list is complete."""
     of_kind = [entry for entry in load().entries if not (entry.is_flag or entry.channel)]
-    own = {entry.name for entry in of_kind if entry.is_key == (kind == "keys")}
-    return frozenset(_data(_FILES[1])[kind]) | own
+    names = {entry.name for entry in of_kind if entry.is_key == (kind == "keys")}
+    return frozenset(_data(_FILES[1])[kind]) | names
 
 
 @functools.cache
@@ -421,8 +421,8 @@ def switches() -> tuple[Switch, ...]:
 @functools.cache
 def nccl_defaults(vendor: str) -> dict[str, str]:
     """Return the known defaults of variables in a vendor's NCCL, by name."""
-    found = load().entries
-    return {entry.name: entry.defaults[vendor] for entry in found if vendor in entry.defaults}
+    entries = load().entries
+    return {entry.name: entry.defaults[vendor] for entry in entries if vendor in entry.defaults}
 
 
 @functools.cache
@@ -465,7 +465,7 @@ def load() -> Catalog:
 
 def _read(name: str) -> Iterator[CatalogEntry]:
     for row in _data(name)["entry"]:
-        yield CatalogEntry.from_json({_FIELDS.get(key, key): each for key, each in row.items()})
+        yield CatalogEntry.from_json({_FIELDS.get(key, key): value for key, value in row.items()})
 
 
 @functools.cache

@@ -185,12 +185,12 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
     bare = Context(jaxlib=context.jaxlib, device=context.device)
     of_deployed = [rule for rule in RULES if rule.of_deployed]
     twins = {objection.profile: objection for objection in _twins(profiles)}
-    own = (
-        found
+    of_profiles = (
+        objection
         for profile in profiles
-        for found in (*objections(profile, context), *filter(None, [twins.get(profile.id)]))
+        for objection in (*objections(profile, context), *filter(None, [twins.get(profile.id)]))
     )
-    return (*objections(deployed, bare, of_deployed), *own)
+    return (*objections(deployed, bare, of_deployed), *of_profiles)
 
 
 def why_not(profile: Profile, context: Context) -> str:
@@ -203,12 +203,12 @@ def why_not(profile: Profile, context: Context) -> str:
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, program=None)
-    found = (
+    reasons = (
         objection.text
         for objection in objections(profile, context)
         if objection.level is Level.FAULT or (objection.rule == "no-op" and context.is_complete)
     )
-    return next(found, "")
+    return next(reasons, "")
 
 
 def objections(
@@ -237,7 +237,7 @@ def objections(
 def _blocked(case: Case) -> Iterator[str]:
     for name, value in case.asked.items():
         for entry in load().find(name):
-            hits = not entry.blocked or any(same_value(value, each) for each in entry.blocked)
+            hits = not entry.blocked or any(same_value(value, blocked) for blocked in entry.blocked)
             # an inflation factor of 0 leaves out the collectives, and a profile would win by that
             if entry.status is Status.BLOCKED and hits:
                 yield f"--{name} is never set: it {entry.mechanism}"
@@ -271,7 +271,7 @@ def _channel(case: Case) -> Iterator[str]:
 
 
 _SLICES, _MEETING, _OWN = (
-    f"MEGASCALE_{each}" for each in ("NUM_SLICES", "COORDINATOR_ADDRESS", "SLICE_ID")
+    f"MEGASCALE_{suffix}" for suffix in ("NUM_SLICES", "COORDINATOR_ADDRESS", "SLICE_ID")
 )
 
 
@@ -279,10 +279,10 @@ def _slices(case: Case) -> Iterator[str]:
     """Yield why the slices of a TPU job do not meet (jax/_src/clusters/cloud_tpu_cluster.py)."""
     if not {_SLICES, _MEETING, _OWN} & case.profile.env.keys():
         return
-    said = case.env.get(_SLICES, "")
-    count = whole(said) if said else 1
+    text = case.env.get(_SLICES, "")
+    count = whole(text) if text else 1
     if count is None or count < 1:
-        yield f"{_SLICES}={said:.40} ends JAX; expected a number of slices"
+        yield f"{_SLICES}={text:.40} ends JAX; expected a number of slices"
         return
     if count > 1 and not case.env.get(_MEETING) and case.context.is_complete:
         yield (
@@ -346,8 +346,8 @@ def _bad_value(case: Case) -> Iterator[str]:
 def _shortest(words: Sequence[str]) -> list[str]:
     """Return some words of an enumeration, each in one case, and without its prefix."""
     lower = {word.lower(): word for word in words}
-    ends = [each for each in lower if not any(o != each and each.endswith(f"_{o}") for o in lower)]
-    return [lower[each] for each in ends][:_SHOWN]
+    ends = [word for word in lower if not any(o != word and word.endswith(f"_{o}") for o in lower)]
+    return [lower[word] for word in ends][:_SHOWN]
 
 
 _SHOWN = 8
@@ -434,44 +434,48 @@ def _library_value(case: Case) -> Iterator[str]:
     """Yield values that NCCL misreads or ignores (src/graph/tuning.cc, topo.cc, debug.cc)."""
     ranges, multiples = values()["ranges"], values()["multiples"]
     for name, value in case.profile.env.items():
-        words, said = values()["words"].get(name), value.strip()
-        if words is not None and said:
+        words, text = values()["words"].get(name), value.strip()
+        if words is not None and text:
             # NCCL_ALGO=allreduce:ring,tree;allgather:ring     NCCL_PROTO=^LL128
-            listed = re.split("[;,]", re.sub(r"\w+:", "", said).replace("^", ""))
+            listed = re.split("[;,]", re.sub(r"\w+:", "", text).replace("^", ""))
             known = {word.lower() for word in words} | {""}
-            odd = [each for each in listed if each.strip().lower() not in known]
-            if odd and whole(said) is None:
+            odd = [word for word in listed if word.strip().lower() not in known]
+            if odd and whole(text) is None:
                 hint = did_you_mean(odd[0], words, cutoff=_NEAR_WORD)
                 yield (
                     f"{name}={value:.40}: NCCL knows no {odd[0]:.40}; known are "
                     f"{', '.join(words)}{hint}"
                 )
-        if name == _ALGO and (without := _without_algorithm(said)):
+        if name == _ALGO and (without := _without_algorithm(text)):
             yield (
                 f"{name}={value:.40} names none for {', '.join(without)}: from NCCL 2.31 on these "
-                f"have no algorithm left; begin with those of all, {name}=ring,tree;{said:.40}"
+                f"have no algorithm left; begin with those of all, {name}=ring,tree;{text:.40}"
             )
-        number = whole(said)
+        number = whole(text)
         if name in ranges and number is not None and number != _UNSET:
             low, high = ranges[name]
             if not low <= number <= high:
                 yield f"{name}={value:.40} is outside of {low} to {high}{_hint_of_level(name)}"
             elif number % multiples.get(name, 1):
                 yield f"{name}={value:.40} is no multiple of {multiples[name]}"
-        elif name in ranges and words is None and said and number is None and "$" not in said:
+        elif name in ranges and words is None and text and number is None and "$" not in text:
             low, high = ranges[name]
             yield f"{name}={value:.40} is no number; NCCL takes {low} to {high}"
 
 
-def _without_algorithm(said: str) -> list[str]:
+def _without_algorithm(text: str) -> list[str]:
     """Return the collectives for which NCCL_ALGO names no algorithm; [] if it names some for all.
 
     The first list may have no prefix, and is then for all collectives (src/graph/tuning.cc,
     parseList).
     """
     # allreduce:tree      ring,tree;allreduce:tree
-    prefixes = [part.rpartition(":")[0].strip().lower() for part in said.split(";")]
-    return [] if "" in prefixes else [each for each in _COLLECTIVES if each not in prefixes]
+    prefixes = [part.rpartition(":")[0].strip().lower() for part in text.split(";")]
+    return (
+        []
+        if "" in prefixes
+        else [collective for collective in _COLLECTIVES if collective not in prefixes]
+    )
 
 
 def _hint_of_level(name: str) -> str:
@@ -486,37 +490,47 @@ _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 def _contradiction(case: Case) -> Iterator[str]:
     """Yield contradictions between variables, which NCCL does not report."""
-    own = case.profile.env.keys()
-    for switch in (each for each in switches() if each.name in case.env and each.acts(case.env)):
+    set_by_profile = case.profile.env.keys()
+    for switch in (
+        switch for switch in switches() if switch.name in case.env and switch.acts(case.env)
+    ):
         idle = [name for name in case.env if case.env[name] and re.fullmatch(switch.idle, name)]
         set_to = f"{switch.name}={case.env[switch.name]}"
-        if idle and own & {switch.name, *idle}:
+        if idle and set_by_profile & {switch.name, *idle}:
             verb = "does" if len(idle) == 1 else "do"
             yield f"{', '.join(idle)} {verb} nothing with {set_to}"
         words = case.env.get(_ALGO, "").lower().split(",")
-        if own & {switch.name, _ALGO} and {*words} <= {*switch.algorithms}:
+        if set_by_profile & {switch.name, _ALGO} and {*words} <= {*switch.algorithms}:
             yield f"{_ALGO}={case.env[_ALGO]} leaves no algorithm with {set_to}"
     for low, high in _PAIRS:
         least, most = whole(case.env.get(low, "")), whole(case.env.get(high, ""))
-        if own & {low, high} and least is not None and most is not None and least > most:
+        if set_by_profile & {low, high} and least is not None and most is not None and least > most:
             yield f"{low}={least} is above {high}={most}"
     yield from _against(case)
 
 
 def _against(case: Case) -> Iterator[str]:
     """Yield contradictions of variables that are not in the table of switches."""
-    own, env = case.profile.env.keys(), case.env
+    set_by_profile, env = case.profile.env.keys(), case.env
     is_off = (whole(env.get("NCCL_IB_DISABLE", "")) or 0) > 0
-    if is_off and own & {"NCCL_IB_DISABLE", "NCCL_NET"} and env.get("NCCL_NET", "").lower() == "ib":
+    if (
+        is_off
+        and set_by_profile & {"NCCL_IB_DISABLE", "NCCL_NET"}
+        and env.get("NCCL_NET", "").lower() == "ib"
+    ):
         yield "NCCL_NET=IB finds no network with NCCL_IB_DISABLE=1"
-    threads, sockets = (whole(env.get(each, "")) or 0 for each in _SOCKETS)
-    if own & {*_SOCKETS} and threads * sockets > _MOST_SOCKETS:
+    threads, sockets = (whole(env.get(name, "")) or 0 for name in _SOCKETS)
+    if set_by_profile & {*_SOCKETS} and threads * sockets > _MOST_SOCKETS:
         yield (
             f"{_SOCKETS[0]}={threads} times {_SOCKETS[1]}={sockets} is {threads * sockets}, and "
             f"NCCL takes {_MOST_SOCKETS} at most"
         )
-    shares = [each for each in _FRACTIONS if env.get(each)]
-    if own & {_ALLOCATOR, *shares} and shares and env.get(_ALLOCATOR, "").lower() == "platform":
+    shares = [name for name in _FRACTIONS if env.get(name)]
+    if (
+        set_by_profile & {_ALLOCATOR, *shares}
+        and shares
+        and env.get(_ALLOCATOR, "").lower() == "platform"
+    ):
         yield f"{shares[0]} does nothing with {_ALLOCATOR}=platform, which takes memory as asked"
 
 
@@ -526,8 +540,8 @@ _MOST_SOCKETS = 64
 
 _ALGO = "NCCL_ALGO"
 _PAIRS = tuple(
-    (f"NCCL_MIN_{each}", f"NCCL_MAX_{each}")
-    for each in ("NCHANNELS", "CTAS", "P2P_NCHANNELS", "NRINGS")
+    (f"NCCL_MIN_{suffix}", f"NCCL_MAX_{suffix}")
+    for suffix in ("NCHANNELS", "CTAS", "P2P_NCHANNELS", "NRINGS")
 )
 
 
@@ -602,12 +616,12 @@ def _near_miss(case: Case) -> Iterator[str]:
             if hint:
                 yield f"{name} is no {word} known here{hint}"
     for variable in CHANNELS.keys() & case.profile.env.keys():
-        own, listed = CHANNELS[variable], flags_of(variable)
+        channel, listed = CHANNELS[variable], flags_of(variable)
         for name in flags_in(variable, case.profile.env[variable]) if listed else ():
             hint = "" if name in listed else did_you_mean(name, listed, dashes="--")
             # the list is not complete, so that one that only looks like the library's may be right
-            if hint or not (own.owns(name) or name in history().flags):
-                yield f"--{name} is no flag of {own.reader} known here{hint}"
+            if hint or not (channel.owns(name) or name in history().flags):
+                yield f"--{name} is no flag of {channel.reader} known here{hint}"
 
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
@@ -622,11 +636,11 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
         groups.setdefault(names, []).append((profile, flags))
     for group in groups.values():
         # numbers are compared first, because 2,000 thresholds took 8 s pair by pair
-        plain = [n for n in sorted(group[0][1]) if all(is_number(own[n]) for _, own in group)]
+        plain = [n for n in sorted(group[0][1]) if all(is_number(theirs[n]) for _, theirs in group)]
         seen: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
         for profile, mine in group:
             alike = seen.setdefault(tuple(float(mine[name]) for name in plain), [])
-            first = next((one for one, own in alike if _same(own, mine)), None)
+            first = next((one for one, theirs in alike if _same(theirs, mine)), None)
             if first is None:
                 alike.append((profile, mine))
             elif not is_control(profile):

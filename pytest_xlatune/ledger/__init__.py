@@ -81,13 +81,13 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event", tag=_word_of):
 
 def versions() -> dict[str, str]:
     """Return the versions of what takes part, by name."""
-    found = {"python": platform.python_version(), "platform": sys.platform}
+    releases = {"python": platform.python_version(), "platform": sys.platform}
     for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
         try:
-            found[package] = importlib.metadata.version(package)
+            releases[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            releases[package] = "absent"
+    return releases
 
 
 class CampaignOpened(Event, frozen=True, kw_only=True):
@@ -241,10 +241,10 @@ class Decided(Event, frozen=True, kw_only=True):
     @property
     def proof(self) -> Message | None:
         """What it was decided on; None without any."""
-        said = verbatim(self.evidence) if self.evidence else None
-        if said is None or self.shown is None:
-            return said or self.shown
-        return say("{said}; {shown}", said=said, shown=self.shown)
+        evidence = verbatim(self.evidence) if self.evidence else None
+        if evidence is None or self.shown is None:
+            return evidence or self.shown
+        return say("{said}; {shown}", said=evidence, shown=self.shown)
 
     @property
     def why(self) -> Message | None:
@@ -252,9 +252,9 @@ class Decided(Event, frozen=True, kw_only=True):
         if self.spent is not None:
             return say(_DECIDED, cls=self.cls, follows=self.spent)
         follows = say(_FOLLOWS[self.next])
-        told = self._trouble(follows)
-        if told is not None:
-            return told
+        trouble = self._trouble(follows)
+        if trouble is not None:
+            return trouble
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else None
         times = say(", {times} times in a row", times=self.tried + 1) if self.tried else None
@@ -269,7 +269,7 @@ class Decided(Event, frozen=True, kw_only=True):
             )
         is_told = self.found is not None or self.detail not in ("", self.cls)
         detail = say(IN_BRACKETS, text=self.found or self.detail) if is_told else None
-        found = say(
+        decision = say(
             "{cls}{detail}{times}: {follows}",
             cls=self.cls,
             detail=detail,
@@ -277,10 +277,10 @@ class Decided(Event, frozen=True, kw_only=True):
             follows=follows,
         )
         if self.cannot is None:
-            return found
+            return decision
         if self.cls == FailureClass.NO_STEPS:  # the detail tells it better than the class
-            found = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
-        return self._of_reference(found)
+            decision = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
+        return self._of_reference(decision)
 
     def _trouble(self, follows: Message) -> Message | None:
         """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
@@ -294,11 +294,11 @@ class Decided(Event, frozen=True, kw_only=True):
             return say(_DECIDED, cls=cls, follows=waited)
         if self.needed is not Action.NONE:
             text = _FAULTS_AFTER_RESUME if self.resumed else "; {faults}"
-            found = say(text, faults=faults) if self.faults else None
+            suffix = say(text, faults=faults) if self.faults else None
             missed = say(
                 "the next attempt needs {needed}, which was not done{faults}: {follows}",
                 needed=self.needed,
-                faults=found,
+                faults=suffix,
                 follows=follows,
             )
             return say(_DECIDED, cls=cls, follows=missed)
@@ -311,11 +311,11 @@ class Decided(Event, frozen=True, kw_only=True):
             return say(_DECIDED, cls=cls, follows=say(text, faults=faults, follows=follows))
         return None
 
-    def _of_reference(self, found: Message) -> Message:
+    def _of_reference(self, decision: Message) -> Message:
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
         arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
         text = "{arm} cannot be scored: {why}" if is_scoring else "{arm} cannot run: {why}"
-        return say(text, arm=arm, why=found)
+        return say(text, arm=arm, why=decision)
 
 
 class NodesPinned(Event, frozen=True, kw_only=True):
@@ -476,7 +476,9 @@ def word_of(event: Event | type[Event]) -> str:
     return str(event.__struct_config__.tag)
 
 
-EVENTS: dict[str, type[Event]] = {word_of(each): each for each in Event.__subclasses__()}
+EVENTS: dict[str, type[Event]] = {
+    word_of(event_class): event_class for event_class in Event.__subclasses__()
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -573,12 +575,12 @@ class Ledger:
             self._explained(what="read"),
             os.fdopen(self._open(self.path), "rb") as file,
         ):
-            found = [
+            events = [
                 _entry(line, number=number, path=self.path).event
                 for number, line in enumerate(file, start=1)
                 if self._is_whole(line, is_first=number == 1) and _OPENED in line
             ]
-        return tuple(opening for opening in found if isinstance(opening, CampaignOpened))
+        return tuple(opening for opening in events if isinstance(opening, CampaignOpened))
 
     def archive(self, *, at_s: float) -> Path | None:
         """Move the ledger aside under a name with the date; None where there is none.
@@ -613,14 +615,14 @@ class Ledger:
 
     def _is_whole(self, line: bytes, *, is_first: bool) -> bool:
         """Whether a line is one that its writer ended; refuse the first line of another file."""
-        begun = line.removesuffix(_TORN)
-        if is_first and not (begun.startswith(_HEAD) or _HEAD.startswith(begun)):
+        beginning = line.removesuffix(_TORN)
+        if is_first and not (beginning.startswith(_HEAD) or _HEAD.startswith(beginning)):
             raise UnreadableLedgerError(
                 f"{self.path} is not a ledger: expected it to begin with {_HEAD.decode()}, "
                 f"found {line[:40]!r}; choose another work directory, or "
                 f"{UnreadableLedgerError.ADVICE}"
             )
-        return begun == line and line.endswith(b"\n")
+        return beginning == line and line.endswith(b"\n")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -681,7 +683,7 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
     if isinstance(data, str):
         return hide_quoted(data, secrets)
     if isinstance(data, list):
-        return [without_secrets(each, secrets) for each in data]
+        return [without_secrets(child, secrets) for child in data]
     if not isinstance(data, dict):
         return data
     if "text" in data and data.keys() <= _OF_MESSAGE:
@@ -689,21 +691,21 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
         if not isinstance(values, dict):
             return data
         return data | {
-            "values": {name: without_secrets(each, secrets) for name, each in values.items()}
+            "values": {name: without_secrets(child, secrets) for name, child in values.items()}
         }
     return {
-        name: each if name in _NAMES else without_secrets(each, secrets)
-        for name, each in data.items()
+        name: child if name in _NAMES else without_secrets(child, secrets)
+        for name, child in data.items()
     }
 
 
 def _line(event: Event, at_s: float) -> bytes:
     secrets = known_secrets()
-    told = {
-        name: each if name in _NAMES else without_secrets(each, secrets)
-        for name, each in event.to_json().items()
+    fields = {
+        name: value if name in _NAMES else without_secrets(value, secrets)
+        for name, value in event.to_json().items()
     }
-    data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **told}
+    data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **fields}
     try:
         return msgspec.json.encode(data) + b"\n"
     except UnicodeEncodeError:  # the name of a file that is no UTF-8
@@ -712,7 +714,7 @@ def _line(event: Event, at_s: float) -> bytes:
 
 def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     try:
-        at_s, event = _said(line)
+        at_s, event = _parsed(line)
     except UnreadableLedgerError as error:
         raise UnreadableLedgerError(f"{path}:{number}: {error}") from None
     return LedgerEntry(number=number, at_s=at_s, event=event)
@@ -721,21 +723,21 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
 # by the text alone, so nothing that happens to a file makes it wrong: one session reads its ledger
 # seven times
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _said(line: bytes) -> tuple[float, Event]:
+def _parsed(line: bytes) -> tuple[float, Event]:
     """Return the time and the event of a line."""
-    begun = _BEGUN.match(line)
-    if begun is None:
+    match = _BEGUN.match(line)
+    if match is None:
         raise _unreadable(line)
     try:
-        at_s = _TIME.decode(begun["at"])
-        return at_s, _EVENT.decode(b"{" + memoryview(line)[begun.end() :])
+        at_s = _TIME.decode(match["at"])
+        return at_s, _EVENT.decode(b"{" + memoryview(line)[match.end() :])
     except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
         if not isinstance(error, msgspec.ValidationError | XlatuneError):
             raise _unreadable(line) from None
-        told, kind = explained(error), begun["kind"].decode()
+        fault, kind = explained(error), match["kind"].decode()
         if kind not in EVENTS:
-            told = f"no event; expected one of {', '.join(EVENTS)}"
-        raise UnreadableLedgerError(f"{kind}: {told}; {UnreadableLedgerError.ADVICE}") from None
+            fault = f"no event; expected one of {', '.join(EVENTS)}"
+        raise UnreadableLedgerError(f"{kind}: {fault}; {UnreadableLedgerError.ADVICE}") from None
 
 
 def _unreadable(line: bytes) -> UnreadableLedgerError:

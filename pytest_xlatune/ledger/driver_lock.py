@@ -35,7 +35,7 @@ class DriverLock:
         self._folder = folder
         self._lock: FileLock | None = None
         self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
-        self._told = _NONE  # which process was logged as the one that drives
+        self._logged_driver = _NONE  # which process was logged as the one that drives
         self._attends = False  # whether this process is registered as one that waits
         self._drove = False  # whether it has had a turn since then
 
@@ -151,10 +151,10 @@ class DriverLock:
 
     def _tell(self, driver: int) -> None:
         """Log which process drives, once until another does."""
-        if driver not in (_NONE, self._told):
+        if driver not in (_NONE, self._logged_driver):
             ours = " (this one)" if driver == os.getpid() else ""
             _LOG.info("process %d%s drives the campaign in %s", driver, ours, self._folder)
-            self._told = driver
+            self._logged_driver = driver
 
     def _is_driven(self) -> bool:
         driver = self._driver()

@@ -112,7 +112,7 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
     try:
         return TRANSITIONS[state][type(event)]
     except KeyError:
-        allowed = ", ".join(word_of(each) for each in TRANSITIONS[state]) or "nothing"
+        allowed = ", ".join(word_of(event_class) for event_class in TRANSITIONS[state]) or "nothing"
         raise LedgerError(
             f"the attempt is {state}, where {word_of(event)} cannot follow ({allowed} can); the "
             "ledger was damaged, or another program wrote it"
@@ -255,7 +255,7 @@ class LedgerState:
     @property
     def notes(self) -> tuple[Message, ...]:
         """What a reader of the results should know, in order."""
-        return tuple(each.said for each in self.remarks)
+        return tuple(remark.said for remark in self.remarks)
 
     def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
         """Return the last session's decisions on a trial, the last one for each attempt."""
@@ -279,11 +279,11 @@ class LedgerState:
         With the evidence trials of other studies behind them, for a study that reads those.
         """
         ours = (self.trials[name] for name in self.planned.get(study, ()))
-        own = tuple(
+        results = tuple(
             self._read(progress) if progress.trial.protocol.dump else progress.result
             for progress in ours
         )
-        return (*own, *self.evidence()) if with_evidence else own
+        return (*results, *self.evidence()) if with_evidence else results
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
         """Return the evidence trials of all studies, in plan order, with what was read of them."""
@@ -291,21 +291,21 @@ class LedgerState:
 
     def exposed(self, cell: Cell) -> Message | None:
         """Return where a step of a cell goes, by the latest evidence of its baseline."""
-        own = [
+        messages = [
             result.shares.exposed
             for result in self.evidence()
             if result.shares
             and result.trial.is_baseline
             and result.trial.cell_digest == cell.digest
         ]
-        return next((message for message in reversed(own) if message is not None), None)
+        return next((message for message in reversed(messages) if message is not None), None)
 
     def _read(self, progress: TrialProgress) -> EvidenceResult:
-        result, said = progress.result, self.recorded.get(progress.trial.id)
+        result, record = progress.result, self.recorded.get(progress.trial.id)
         known = {name: getattr(result, name) for name in TrialResult.__struct_fields__}
-        if said is None:
+        if record is None:
             return EvidenceResult(**known)
-        return EvidenceResult(**known, is_read=True, shares=said.shares, pgle=said.pgle)
+        return EvidenceResult(**known, is_read=True, shares=record.shares, pgle=record.pgle)
 
     def in_flight(self) -> tuple[Submission, ...]:
         """Return the submissions whose end is not in the ledger, in the order of submission."""
@@ -417,11 +417,11 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
 
 def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> None:
     for trial_id, progress in state.trials.items():
-        own = progress.trial.protocol
+        before = progress.trial.protocol
         if progress.ended is not None or progress.trial.cell_digest not in protocols:
             continue
-        after = own.waiting_as(protocols[progress.trial.cell_digest])
-        if after != own:
+        after = before.waiting_as(protocols[progress.trial.cell_digest])
+        if after != before:
             trial = msgspec.structs.replace(progress.trial, protocol=after)
             state.trials[trial_id] = dataclasses.replace(progress, trial=trial)
 

@@ -255,23 +255,23 @@ class Protocol(Written, frozen=True, kw_only=True):
 
 @functools.lru_cache(maxsize=64)  # all trials of a sweep have one
 def _identity(protocol: Protocol) -> Mapping[str, Json]:
-    found = protocol.to_json()
+    fields = protocol.to_json()
     for name in ("deadline_s", "metric_unit", "step_pattern"):
-        del found[name]
+        del fields[name]
     if protocol.metric == TGS.name:
-        del found["metric"]
-    return used(found, "metric_is_better", "dump", "autotune_cache", "compile_cache")
+        del fields["metric"]
+    return used(fields, "metric_is_better", "dump", "autotune_cache", "compile_cache")
 
 
-def check_model_tag(said: str) -> None:
+def check_model_tag(tag: str) -> None:
     """Refuse a text that is no model tag.
 
     Raises:
         ConfigError: it holds a blank or another sign that no tag has.
     """
     # llama3.1-405b
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", said):
-        raise ConfigError(f"model tag {said!r}: expected letters, digits and . _ + -")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", tag):
+        raise ConfigError(f"model tag {tag!r}: expected letters, digits and . _ + -")
 
 
 # without slots, which leave no place for a digest that is worked out once
@@ -418,7 +418,7 @@ class DeployedFile(Record, frozen=True, kw_only=True):
 
 def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
     """Return the values that no text about a cell may show."""
-    settings = (each for profile in profiles for each in (profile.env, profile.overrides))
+    settings = (table for profile in profiles for table in (profile.env, profile.overrides))
     of_command = secrets_of_command(cell.launcher)
     return secrets_of(cell.deployed, cell.overrides, *settings) | of_command
 
@@ -444,8 +444,8 @@ def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
     }
     label = " ".join(text for name, text in named.items() if text and name not in varied)
     # the scheduler may pick other nodes, and the last seconds of patience compare nothing
-    whole = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
-    common = {name: value for name, value in whole.items() if name not in varied}
+    identity = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
+    common = {name: value for name, value in identity.items() if name not in varied}
     # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
     safe = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
     return Path(sweep) / f"{safe}-{digest(common, length=8)}"

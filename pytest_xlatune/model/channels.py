@@ -123,13 +123,13 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
     A word without a dash is the value of a bare flag before it: `--auto-cast none`.
     """
     channel = CHANNELS[variable]
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     open_name = ""  # of a flag that still takes the next word
     for word in text.split():
         match = _NAME.fullmatch(word)
         if match is None:
             if open_name:
-                found[open_name] = word
+                flags[open_name] = word
                 open_name = ""
             continue
         name, value = match["name"], match["value"]
@@ -137,9 +137,9 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
         if channel.negates and value is None and bare != name and channel.owns(bare):
             name, value = bare, "false"
         open_name = name if value is None else ""
-        found.pop(name, None)
-        found[name] = "true" if value is None else value
-    return found
+        flags.pop(name, None)
+        flags[name] = "true" if value is None else value
+    return flags
 
 
 def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
@@ -180,19 +180,23 @@ def on_top(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]
 
 def settings_in(env: Mapping[str, str], kind: str) -> dict[tuple[str, str], str]:
     """Return each setting of variables: (kind, name) -> value; (variable, flag) in a channel."""
-    found: dict[tuple[str, str], str] = {}
+    settings: dict[tuple[str, str], str] = {}
     for name, value in env.items():
         if name in CHANNELS:
-            found |= {(name, flag): of for flag, of in flags_in(name, value).items()}
+            settings |= {
+                (name, flag): flag_value for flag, flag_value in flags_in(name, value).items()
+            }
         else:
-            found[kind, name] = value
-    return found
+            settings[kind, name] = value
+    return settings
 
 
 def normal(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables as they come to: order and repeats of a channel's flags do not count."""
     return {
-        name: "\n".join(f"{flag}={of}" for flag, of in sorted(flags_in(name, value).items()))
+        name: "\n".join(
+            f"{flag}={flag_value}" for flag, flag_value in sorted(flags_in(name, value).items())
+        )
         if name in CHANNELS
         else value
         for name, value in env.items()
@@ -201,7 +205,7 @@ def normal(env: Mapping[str, str]) -> dict[str, str]:
 
 def with_flag(text: str, flag: str, value: str) -> str:
     """Return a channel's text with another value of one flag."""
-    kept = [each for each in text.split() if each.lstrip("-").partition("=")[0] != flag]
+    kept = [word for word in text.split() if word.lstrip("-").partition("=")[0] != flag]
     return " ".join((*kept, f"--{flag}={value}"))
 
 

@@ -58,7 +58,7 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...
     A commit alone is no change: it may be of a report, or of the sweep file. Where the trainer's
     own files are not known, it has to stand for them.
     """
-    found = [
+    changed = [
         say(
             "{name} {was} -> {now}",
             name=name,
@@ -70,39 +70,39 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...
         for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     ]
-    found += [
+    changed += [
         say("the trainer's Python files in {folder}", folder=folder)
-        for folder, said in now.code.items()
-        if _digest(before.code.get(folder, said)) != _digest(said)
+        for folder, code in now.code.items()
+        if _digest(before.code.get(folder, code)) != _digest(code)
     ]
     if not (before.code and now.code):
-        pairs = ((top, before.repositories.get(top, said), said)
-                 for top, said in now.repositories.items())  # fmt: skip
-        found += [
+        pairs = ((top, before.repositories.get(top, state), state)
+                 for top, state in now.repositories.items())  # fmt: skip
+        changed += [
             say(
                 "the commit of {folder} {was} -> {now}",
                 folder=top,
                 was=_commit(was),
-                now=_commit(said),
+                now=_commit(state),
             )
-            for top, was, said in pairs
-            if _commit(was) != _commit(said)
+            for top, was, state in pairs
+            if _commit(was) != _commit(state)
         ]
-    return tuple(found)
+    return tuple(changed)
 
 
-def _commit(said: str) -> str:
-    return said.partition(",")[0][:12]
+def _commit(state: str) -> str:
+    return state.partition(",")[0][:12]
 
 
-def _digest(said: str) -> str:
+def _digest(code: str) -> str:
     # c4dca2df8490 of 1 Python file
-    return said.partition(" ")[0]
+    return code.partition(" ")[0]
 
 
 def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
     """Return in what the nodes of one trial differ, one phrase each; () where they are alike."""
-    found = []
+    differences = []
     for part in ("node", "packages", "devices"):
         tables: dict[str, dict[str, str]] = {
             environment.name: getattr(environment, part) for environment in nodes
@@ -110,16 +110,16 @@ def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
         for name in dict.fromkeys(key for table in tables.values() for key in table):
             values = {node: table.get(name, "absent") for node, table in tables.items() if table}
             if len(set(values.values())) > 1:
-                said = ", ".join(f"{value} on {', '.join(on)}" for value, on in _by(values))
-                found.append(f"{name}: {said}")
-    return tuple(found)
+                text = ", ".join(f"{value} on {', '.join(on)}" for value, on in _by(values))
+                differences.append(f"{name}: {text}")
+    return tuple(differences)
 
 
 def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+    by_value: dict[str, list[str]] = {}
     for node, value in values.items():
-        found.setdefault(value, []).append(node)
-    return found.items()
+        by_value.setdefault(value, []).append(node)
+    return by_value.items()
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -156,5 +156,5 @@ class RunRecord(Record, frozen=True, kw_only=True):
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment on the first node that knows it."""
         return next(
-            (found for environment in self.nodes if (found := getattr(environment, part))), {}
+            (facts for environment in self.nodes if (facts := getattr(environment, part))), {}
         )

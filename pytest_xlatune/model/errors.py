@@ -70,10 +70,10 @@ _ORDER = (
 _OF_COMMAND = {Exit.USAGE: 2, Exit.INTERRUPTED: 130}  # as argparse and shells have them
 
 
-def worst(found: Iterable[Exit]) -> Exit:
+def worst(statuses: Iterable[Exit]) -> Exit:
     """Return the status of a run in which each of these applies; OK where none does."""
-    said = set(found)
-    return next((each for each in _ORDER if each in said), Exit.OK)
+    applying = set(statuses)
+    return next((status for status in _ORDER if status in applying), Exit.OK)
 
 
 def of_command(status: Exit) -> int:
@@ -83,10 +83,12 @@ def of_command(status: Exit) -> int:
 
 def help_lines(*, of_command_line: bool = False) -> list[str]:
     """Return a line for each status, for pytest's help or for that of the command line."""
-    listed = [each for each in Exit if not of_command_line or each is not Exit.NOTHING_SELECTED]
-    numbers = {each: of_command(each) if of_command_line else int(each) for each in listed}
-    listed.sort(key=lambda each: numbers[each])
-    return [f"{numbers[each]:>5}  {each.meaning}" for each in listed]
+    listed = [
+        status for status in Exit if not of_command_line or status is not Exit.NOTHING_SELECTED
+    ]
+    numbers = {status: of_command(status) if of_command_line else int(status) for status in listed}
+    listed.sort(key=lambda status: numbers[status])
+    return [f"{numbers[status]:>5}  {status.meaning}" for status in listed]
 
 
 _environs: list[Mapping[str, str]] = []
@@ -99,7 +101,7 @@ def hide_secrets_of(environ: Mapping[str, str]) -> None:
 
 def known_secrets() -> frozenset[str]:
     """Return the values that no text may show, as far as this process knows or sees them."""
-    environs = (_secrets_of(frozenset(each.items())) for each in _environs)
+    environs = (_secrets_of(frozenset(environ.items())) for environ in _environs)
     return redact.kept_secrets().union(*environs)
 
 
@@ -121,8 +123,8 @@ class XlatuneError(Exception):
 
     exit: ClassVar[Exit] = Exit.INTERNAL
 
-    def __init__(self, said: str = "") -> None:
-        super().__init__(shown(said))
+    def __init__(self, text: str = "") -> None:
+        super().__init__(shown(text))
 
 
 _MANY = 8  # names in a message
@@ -134,7 +136,7 @@ class ConfigError(XlatuneError):
     exit = Exit.USAGE
 
     @classmethod
-    def unknown(cls, kind: str, found: str, *, valid: Iterable[str], where: str) -> ConfigError:
+    def unknown(cls, kind: str, name: str, *, valid: Iterable[str], where: str) -> ConfigError:
         """Build the message for a name that does not exist, with the nearest one that does.
 
         A long list of all names is left out where one of them is near.
@@ -143,12 +145,12 @@ class ConfigError(XlatuneError):
         "unknown profile 'overlap2' in -k; did you mean 'overlap-2'? Known: overlap-2"
         """
         names = sorted(valid)
-        near = difflib.get_close_matches(found, names, n=1)
+        near = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         if near and len(names) > _MANY:
-            return cls(f"unknown {kind} {found!r} in {where}{hint}")
+            return cls(f"unknown {kind} {name!r} in {where}{hint}")
         known = ", ".join(names) if names else "none"
-        return cls(f"unknown {kind} {found!r} in {where}{hint} Known: {known}")
+        return cls(f"unknown {kind} {name!r} in {where}{hint} Known: {known}")
 
 
 class CheckoutError(ConfigError):

@@ -50,7 +50,7 @@ def expand(text: str) -> tuple[str, ...]:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"node list {text!r}: {name} is named twice")
-    if dashed := [each for each in names if each.startswith("-")]:
+    if dashed := [name for name in names if name.startswith("-")]:
         raise ConfigError(f"node list {text!r}: {dashed[0]} begins with a dash, as an option does")
     return tuple(names)
 
@@ -62,7 +62,7 @@ def compress(names: Sequence[str]) -> str:
     'node[001-002,004],login'
     """
     split = [_NUMBERED.findall(name)[0] for name in names]
-    groups = itertools.groupby(split, key=lambda each: (each[0], each[2], bool(each[1])))
+    groups = itertools.groupby(split, key=lambda piece: (piece[0], piece[2], bool(piece[1])))
     return ",".join(
         f"{before}{_ranges([number for _, number, _ in group])}{after}"
         for (before, after, _), group in groups
@@ -75,8 +75,8 @@ def switches(text: str) -> dict[str, str]:
     Read are lines of Slurm's `topology.conf` and of `scontrol show topology`, switches or blocks.
     """
     lines = (line.partition("#")[0] for line in text.splitlines())
-    found = (_SWITCH.match(line) for line in lines if not _ABOVE.search(line))
-    return {match["name"]: match["nodes"] for match in found if match}
+    matches = (_SWITCH.match(line) for line in lines if not _ABOVE.search(line))
+    return {match["name"]: match["nodes"] for match in matches if match}
 
 
 def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
@@ -153,7 +153,7 @@ def _ranges(numbers: Sequence[str]) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    inside = (each[0] if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)
+    inside = (span[0] if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in ranges)
     return f"[{','.join(inside)}]"
 
 

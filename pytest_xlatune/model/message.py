@@ -107,7 +107,7 @@ class Message(Record, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Json]:
         """Return the text, and the values and the code where there are any, as builtins."""
-        return {name: each for name, each in super().to_json().items() if each or name == "text"}
+        return {name: value for name, value in super().to_json().items() if value or name == "text"}
 
 
 def say(text: str, /, **values: Value) -> Message:
@@ -170,8 +170,8 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {"percent": percent, "size": size
 
 def _filled(text: str, values: Mapping[str, Value], translate: Translate) -> str:
     # one pass: what a value says is not read again
-    def write(found: re.Match[str]) -> str:
-        return _written(values.get(found["name"]), found["how"] or "", translate)
+    def write(match: re.Match[str]) -> str:
+        return _written(values.get(match["name"]), match["how"] or "", translate)
 
     return _FIELD.sub(write, text)
 
@@ -182,7 +182,7 @@ def _written(value: Value, how: str, translate: Translate) -> str:
     if isinstance(value, Message):
         return sentence(value, translate)
     if isinstance(value, tuple):
-        return (how or ", ").join(_written(each, "", translate) for each in value)
+        return (how or ", ").join(_written(part, "", translate) for part in value)
     if isinstance(value, int | float):
         return _number(value, how)
     return str(value)

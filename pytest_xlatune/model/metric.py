@@ -53,7 +53,7 @@ class Metric(Record, frozen=True, kw_only=True):
 
 TGS = Metric(name="tgs", title="TGS")  # the unit is in the name: Tokens/s/device
 BUSBW = Metric(name="busbw", title="bus bandwidth", unit="GB/s")
-METRICS = {each.name: each for each in (TGS, BUSBW)}
+METRICS = {metric.name: metric for metric in (TGS, BUSBW)}
 
 
 class Figure(Record, frozen=True, kw_only=True):
@@ -135,11 +135,11 @@ class Steps(Rows[StepRecord]):
 
     def chosen(self, which: Iterable[object]) -> Steps:
         """Return the steps that are chosen, by one truth value for each."""
-        said = [*which]
-        if all(said):
+        mask = [*which]
+        if all(mask):
             return self
         columns = (
-            (name, itertools.compress(getattr(self, name), said)) for name in StepRecord._fields
+            (name, itertools.compress(getattr(self, name), mask)) for name in StepRecord._fields
         )
         return Steps(**{name: tuple(column) for name, column in columns})
 

@@ -283,11 +283,11 @@ class Profile(Written, frozen=True, kw_only=True):
         hidden.
         """
         known = tuple(known)
-        known = tuple(each for each in known if each.id == self.id) or known
+        known = tuple(profile for profile in known if profile.id == self.id) or known
         return msgspec.structs.replace(
             self,
-            env=_revealed(self.env, [each.env for each in known]),
-            overrides=_revealed(self.overrides, [each.overrides for each in known]),
+            env=_revealed(self.env, [profile.env for profile in known]),
+            overrides=_revealed(self.overrides, [profile.overrides for profile in known]),
         )
 
     @property
@@ -321,25 +321,25 @@ class Profile(Written, frozen=True, kw_only=True):
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    found = dict(kept)
+    revealed = dict(kept)
     for name, value in kept.items():
         if HIDDEN in value:
-            own = [each for each in known if without_secrets(each).get(name) == value]
-            values = {each[name] for each in own} - {value}
-            found[name] = values.pop() if len(values) == 1 else value
-    return found
+            matches = [table for table in known if without_secrets(table).get(name) == value]
+            values = {table[name] for table in matches} - {value}
+            revealed[name] = values.pop() if len(values) == 1 else value
+    return revealed
 
 
 BASELINE = Profile(id=BASELINE_ID, wave="wave1", note="the cell as deployed")
 
 
-def _table(name: str, kind: str, said: Mapping[str, str] | None) -> dict[str, str]:
+def _table(name: str, kind: str, settings: Mapping[str, str] | None) -> dict[str, str]:
     try:
-        return dict(said or {})
+        return dict(settings or {})
     except (TypeError, ValueError):
         raise ConfigError(
-            f"profile {name!r}: {kind} is {brief(said)} ({type(said).__name__}), expected a "
-            "mapping of names to texts"
+            f"profile {name!r}: {kind} is {brief(settings)} ({type(settings).__name__}), expected "
+            "a mapping of names to texts"
         ) from None
 
 
@@ -406,19 +406,19 @@ def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
         ConfigError: naming the id and both settings.
     """
     seen: dict[str, Profile] = {}
-    for each in profiles:
-        if each.id == BASELINE_ID:
+    for profile in profiles:
+        if profile.id == BASELINE_ID:
             raise ConfigError(
                 f"{where}: the id {BASELINE_ID!r} belongs to the empty profile, which every sweep "
                 "measures by itself; choose another id"
             )
-        if each.id in seen:
+        if profile.id in seen:
             raise ConfigError(
-                f"{where}: duplicate profile id {each.id!r} "
-                f"({seen[each.id].shown_text or 'empty'!r} and "
-                f"{each.shown_text or 'empty'!r}); rename one of them"
+                f"{where}: duplicate profile id {profile.id!r} "
+                f"({seen[profile.id].shown_text or 'empty'!r} and "
+                f"{profile.shown_text or 'empty'!r}); rename one of them"
             )
-        seen[each.id] = each
+        seen[profile.id] = profile
 
 
 Key = tuple[str, str]  # kind of setting, name
@@ -434,9 +434,9 @@ def settings_of(profile: Profile) -> dict[Key, str]:
     return {**flags, **env, **{("override", k): v for k, v in profile.overrides.items()}}
 
 
-def is_part(part: Mapping[Key, str], whole: Mapping[Key, str]) -> bool:
+def is_part(part: Mapping[Key, str], others: Mapping[Key, str]) -> bool:
     """Whether settings are some of others, but not all, and not none."""
-    return bool(part) and part.items() < whole.items()
+    return bool(part) and part.items() < others.items()
 
 
 class Effective:
@@ -454,8 +454,10 @@ class Effective:
     def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
         """Return profile -> the baseline or an earlier profile with the same effective settings."""
         first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
-        owners = {each.id: first.setdefault(self.key(each), each.id) for each in profiles}
-        return {each: owner for each, owner in owners.items() if owner != each}
+        owners = {
+            profile.id: first.setdefault(self.key(profile), profile.id) for profile in profiles
+        }
+        return {profile_id: owner for profile_id, owner in owners.items() if owner != profile_id}
 
 
 def _read(text: str, where: str) -> tuple[Flags, int]:
@@ -468,8 +470,8 @@ def _read(text: str, where: str) -> tuple[Flags, int]:
             raise ConfigError(_refusal(text, at, where))
         value, at = match["plain"], match.end()
         if value and value[0] in "'\"":
-            begun = text[match.start("plain") :][:40]
-            raise ConfigError(f"{where}: the quote opened at {begun!r} never closes")
+            opening = text[match.start("plain") :][:40]
+            raise ConfigError(f"{where}: the quote opened at {opening!r} never closes")
         if match["double"] is not None:
             value = re.sub(r"\\(.)", r"\1", match["double"], flags=re.DOTALL)
         elif match["single"] is not None:

@@ -39,7 +39,7 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _MESSAGE = 300  # characters: it may quote the value
 _SAID = {  # by msgspec -> in our words
     **dict.fromkeys(
-        (f"Expected `str` matching regex {each!r}" for each in (_BELOW, _BELOW_OR_NONE)),
+        (f"Expected `str` matching regex {pattern!r}" for pattern in (_BELOW, _BELOW_OR_NONE)),
         "a path that leads out of the ledger's folder",
     ),
     f"Expected `str` matching regex {_NO_OPTION!r}": "an option, and no name of a job",
@@ -174,8 +174,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def explained(error: Exception) -> str:
     """Return the fault of a value that is no record, and its place."""
     text = f"{error!s:.{_MESSAGE}}"
-    for said, ours in _SAID.items():
-        text = text.replace(said, ours)
+    for phrase, ours in _SAID.items():
+        text = text.replace(phrase, ours)
     return text
 
 
@@ -247,7 +247,7 @@ def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
 
     They are no part of an identity, and so of no random order, where a cell does not use them.
     """
-    return {name: each for name, each in data.items() if each or name not in names}
+    return {name: value for name, value in data.items() if value or name not in names}
 
 
 def digest(value: Json, *, length: int = 16) -> str:

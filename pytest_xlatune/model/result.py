@@ -222,8 +222,8 @@ class RotationResult(Record, frozen=True, kw_only=True):
         nothing can be told.
         """
         is_apart = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
-        found = self.read is not None and bool(self.read.found) and not self.read.trouble
-        return found and not is_apart
+        has_step = self.read is not None and bool(self.read.found) and not self.read.trouble
+        return has_step and not is_apart
 
 
 class TrialResult(Record, frozen=True, kw_only=True):
@@ -292,16 +292,16 @@ class Shares(Record, frozen=True, kw_only=True):
 
         Communication and copies count with nothing beside them.
         """
-        classes = {each: share for each, share in self.of_step.items() if each not in COLLECTIVES}
-        said = [
+        classes = {name: share for name, share in self.of_step.items() if name not in COLLECTIVES}
+        reasons = [
             say(
-                SHARE_OF_STEP if each in ("compute", "idle") else SHARE_OF_STEP_ALONE,
-                parts=[each],
+                SHARE_OF_STEP if name in ("compute", "idle") else SHARE_OF_STEP_ALONE,
+                parts=[name],
                 share=share,
             )
-            for each, share in sorted(classes.items(), key=lambda item: -item[1])
+            for name, share in sorted(classes.items(), key=lambda item: -item[1])
         ]
-        return say("{reasons:; }", reasons=said) if said else None
+        return say("{reasons:; }", reasons=reasons) if reasons else None
 
 
 class EvidenceResult(TrialResult, frozen=True, kw_only=True):
@@ -506,14 +506,14 @@ class StudyRecord(Record, frozen=True, kw_only=True):
             LedgerError: no class of that kind is loaded, or the data are not one.
         """
         kind = data.get("kind") if isinstance(data, dict) else None
-        found = cls._kinds.get(str(kind))
-        if found is None or not issubclass(found, cls):
+        record_class = cls._kinds.get(str(kind))
+        if record_class is None or not issubclass(record_class, cls):
             raise LedgerError(
                 f"a study's record of kind {kind!r} is not known here; known are "
                 f"{', '.join(sorted(cls._kinds))}. Was it written by another version?"
             )
-        values = {name: each for name, each in data.items() if name != "kind"}
-        return super(StudyRecord, found).from_json(values)
+        values = {name: value for name, value in data.items() if name != "kind"}
+        return super(StudyRecord, record_class).from_json(values)
 
 
 if TYPE_CHECKING:
@@ -674,9 +674,9 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
     def winner(self) -> Verdict | None:
         """The verdict on the recommended arm: the recipe's, else the first that wins, if any."""
         recipe = self.tuning.recipe
-        found = self.verdict(recipe.arm) if recipe is not None else None
-        if found is not None:
-            return found if found.wins else None
+        recommended = self.verdict(recipe.arm) if recipe is not None else None
+        if recommended is not None:
+            return recommended if recommended.wins else None
         return next((verdict for verdict in self.verdicts if verdict.wins), None)
 
     @property

@@ -118,7 +118,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
             raise ConfigError(f"rotation: the first program is not {BASELINE_ID}")
         if twice := Counter(ids) - Counter({*ids}):
             raise ConfigError(f"rotation: {min(twice)!r} is there twice")
-        if not self.order or not all(0 <= each < len(ids) for each in self.order):
+        if not self.order or not all(0 <= place < len(ids) for place in self.order):
             raise ConfigError("rotation: the order names a program that is not there, or none")
         if self.turn_steps < 1 or self.first_step < 1:
             raise ConfigError("rotation: a turn has at least one step, and one comes before it")
@@ -142,7 +142,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         return replace(
             self,
             programs=tuple(self.programs[at] for at in kept),
-            order=tuple(moved.get(each, 0) for each in self.order),
+            order=tuple(moved.get(place, 0) for place in self.order),
         )
 
     def begun_by(self, program: str) -> RotationSpec:
@@ -150,10 +150,10 @@ class RotationSpec(Record, frozen=True, kw_only=True):
 
         So the baseline stands before its first turn, and who followed it follows another one.
         """
-        at = next((at for at, each in enumerate(self.programs) if each.id == program), None)
-        first = next((each for each in self.order if not self.programs[each].is_baseline), None)
+        at = next((at for at, listed in enumerate(self.programs) if listed.id == program), None)
+        first = next((place for place in self.order if not self.programs[place].is_baseline), None)
         moved = {} if at is None or first is None else {at: first, first: at}
-        return replace(self, order=tuple(moved.get(each, each) for each in self.order))
+        return replace(self, order=tuple(moved.get(place, place) for place in self.order))
 
     def at_call(self, call: int) -> str:
         """Return the id of the program that is due at the step function's call, counted from 0."""
@@ -196,9 +196,9 @@ AT_START: Mapping[str, str] = MappingProxyType(
     }
 )
 # a flag's words -> the names that an option wants (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
-_MODES = {each: f"COLLECTIVES_{each.upper()}_MEMORY" for each in ("private", "symmetric", "peer")}
+_MODES = {mode: f"COLLECTIVES_{mode.upper()}_MEMORY" for mode in ("private", "symmetric", "peer")}
 _PIPELINES = {
-    each: f"COLLECTIVE_PIPELINING_MODE_{each.upper()}" for each in ("default", "off", "on")
+    mode: f"COLLECTIVE_PIPELINING_MODE_{mode.upper()}" for mode in ("default", "off", "on")
 }
 _CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -247,30 +247,30 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
     stay: list[str] = []
     for variable, text in profile.env.items():
         channel = CHANNELS.get(variable)
-        said = flags_in(variable, text) if channel else {}
-        of_libraries |= said
-        stay += [each for each in said if channel and not channel.is_option(each)]
+        flags = flags_in(variable, text) if channel else {}
+        of_libraries |= flags
+        stay += [flag for flag in flags if channel and not channel.is_option(flag)]
         stay += [] if channel else [variable]
     if stay:
         return say("a library reads {names} when it starts", names=tuple(stay))
     below = effective_values(deployed)
     # what the client reads when it starts, said again as it is deployed, changes nothing
-    own = {
+    options = {
         name: value
         for name, value in effective_values(profile.flags).items()
         if taken(name) is not Taken.START or below.get(name) != value
     }
     for names, why in (
         (
-            [each for each in own if each in OF_MESSAGES],
+            [name for name in options if name in OF_MESSAGES],
             "{names} has several fields, and no option sets those",
         ),
         (
-            [each for each in own if taken(each) is not Taken.COMPILE],
+            [name for name in options if taken(name) is not Taken.COMPILE],
             "programs of one process share what {names} sets",
         ),
         (
-            [each for each in own if is_relative(own[each])],
+            [name for name in options if is_relative(options[name])],
             "{names} edits a list, and an option of a compilation replaces it",
         ),
     ):
@@ -280,7 +280,7 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
         name: f"{below[name]},{value}"
         if name in APPENDING and below.get(name)
         else _CHOICES.get(name, {}).get(value.lower(), value)
-        for name, value in own.items()
+        for name, value in options.items()
     }
 
 
@@ -372,87 +372,89 @@ class _Reading:
     compiled: list[CompiledProgram] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
-    begun: list[tuple[str, int]] = field(default_factory=list)
+    turn_starts: list[tuple[str, int]] = field(default_factory=list)
     odd_calls: list[int] = field(default_factory=list)
     compiling: str = ""
     turn_steps: int = 0  # of a process that never started
 
-    def start(self, said: Mapping[str, Any]) -> None:
-        self.turn_steps = int(said["turn_steps"])
+    def start(self, entry: Mapping[str, Any]) -> None:
+        self.turn_steps = int(entry["turn_steps"])
 
-    def jax(self, said: Mapping[str, Any]) -> None:
-        self.read["jax"] = str(said["version"])
+    def jax(self, entry: Mapping[str, Any]) -> None:
+        self.read["jax"] = str(entry["version"])
 
-    def found(self, said: Mapping[str, Any]) -> None:
-        self.read |= {"found": str(said["name"]), "device": str(said.get("device", ""))}
+    def found_step(self, entry: Mapping[str, Any]) -> None:
+        self.read |= {"found": str(entry["name"]), "device": str(entry.get("device", ""))}
 
-    def trouble(self, said: Mapping[str, Any]) -> None:
-        self.read["trouble"] = str(said["words"])
+    def trouble(self, entry: Mapping[str, Any]) -> None:
+        self.read["trouble"] = str(entry["words"])
 
-    def compile(self, said: Mapping[str, Any]) -> None:
-        self.compiling = str(said["program"])
-        self._began(said)
+    def compile(self, entry: Mapping[str, Any]) -> None:
+        self.compiling = str(entry["program"])
+        self._began(entry)
 
-    def compiled_(self, said: Mapping[str, Any]) -> None:
+    def compiled_(self, entry: Mapping[str, Any]) -> None:
         self.compiling = ""
-        known = {name: said[name] for name in ("memory_bytes", "same_as") if name in said}
+        known = {name: entry[name] for name in ("memory_bytes", "same_as") if name in entry}
         self.compiled.append(
             CompiledProgram.from_json(
-                {"program": said["program"], "compile_s": float(said["compile_s"]), **known}
+                {"program": entry["program"], "compile_s": float(entry["compile_s"]), **known}
             )
         )
 
-    def refused_(self, said: Mapping[str, Any]) -> None:
+    def refused_(self, entry: Mapping[str, Any]) -> None:
         self.compiling = ""
-        self.refused[str(said["program"])] = str(said["words"])
+        self.refused[str(entry["program"])] = str(entry["words"])
 
-    def left_out_(self, said: Mapping[str, Any]) -> None:
-        self.left_out[str(said["program"])] = int(said["memory_bytes"])
+    def left_out_(self, entry: Mapping[str, Any]) -> None:
+        self.left_out[str(entry["program"])] = int(entry["memory_bytes"])
 
-    def turn(self, said: Mapping[str, Any]) -> None:
-        self.begun.append((str(said["program"]), int(said["first_call"])))
-        self._began(said)
+    def turn(self, entry: Mapping[str, Any]) -> None:
+        self.turn_starts.append((str(entry["program"]), int(entry["first_call"])))
+        self._began(entry)
 
-    def _began(self, said: Mapping[str, Any]) -> None:
-        at_s = float(said["at"]) if "at" in said else math.nan
+    def _began(self, entry: Mapping[str, Any]) -> None:
+        at_s = float(entry["at"]) if "at" in entry else math.nan
         self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
 
-    def odd_call(self, said: Mapping[str, Any]) -> None:
-        self.odd_calls.append(int(said["call"]))
-        self.read.setdefault("odd_words", str(said.get("words", "")))
+    def odd_call(self, entry: Mapping[str, Any]) -> None:
+        self.odd_calls.append(int(entry["call"]))
+        self.read.setdefault("odd_words", str(entry.get("words", "")))
 
-    def raised_(self, said: Mapping[str, Any]) -> None:
-        self.read["raised_call"] = int(said["call"])
+    def raised_(self, entry: Mapping[str, Any]) -> None:
+        self.read["raised_call"] = int(entry["call"])
 
-    def another(self, said: Mapping[str, Any]) -> None:
-        self.read["another_call"] = int(said["call"])
+    def another(self, entry: Mapping[str, Any]) -> None:
+        self.read["another_call"] = int(entry["call"])
 
-    def end(self, said: Mapping[str, Any]) -> None:
-        self.read |= {"calls": int(said["calls"]), "is_over": True}
+    def end(self, entry: Mapping[str, Any]) -> None:
+        self.read |= {"calls": int(entry["calls"]), "is_over": True}
 
     def turns(self) -> tuple[Turn, ...]:
         """Return the turns: two that follow one another in one program are two."""
         calls, most = self.read.get("calls"), self.read.get("raised_call", math.inf)
-        ends = [first for _, first in self.begun[1:]]
-        if self.begun:
-            planned = self.begun[-1][1] + self.turn_steps
+        ends = [first for _, first in self.turn_starts[1:]]
+        if self.turn_starts:
+            planned = self.turn_starts[-1][1] + self.turn_steps
             ends.append(planned if calls is None else min(planned, calls))
         return tuple(
             Turn(program=program, first_call=first, calls=int(min(end, most)) - first)
-            for (program, first), end in zip(self.begun, ends, strict=True)
+            for (program, first), end in zip(self.turn_starts, ends, strict=True)
             if min(end, most) > first
         )
 
     def suspects(self) -> tuple[str, ...]:
-        last = [program for program, _ in self.begun[-2:][::-1]]
+        last = [program for program, _ in self.turn_starts[-2:][::-1]]
         named = [self.compiling] if self.compiling else last
-        return tuple(dict.fromkeys(each for each in named if each.partition("~")[0] != BASELINE_ID))
+        return tuple(
+            dict.fromkeys(program for program in named if program.partition("~")[0] != BASELINE_ID)
+        )
 
 
 _EVENTS = {
     "start": _Reading.start,
     "jax": _Reading.jax,
-    "found": _Reading.found,
+    "found": _Reading.found_step,
     "trouble": _Reading.trouble,
     "compile": _Reading.compile,
     "compiled": _Reading.compiled_,
@@ -484,20 +486,22 @@ def read_rotation(text: str) -> RotationRead:
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:
         try:
-            said = read_json(line)
-            known = _EVENTS.get(said["event"])
+            entry = read_json(line)
+            known = _EVENTS.get(entry["event"])
             if known is not None:
-                known(readings.setdefault(int(said.get("pid", 0)), _Reading()), said)
+                known(readings.setdefault(int(entry.get("pid", 0)), _Reading()), entry)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError, LedgerError):
             continue
-    told = list(readings.values())
+    processes = list(readings.values())
     reading = max(
-        reversed(told), key=lambda each: ("found" in each.read, "jax" in each.read), default=None
+        reversed(processes),
+        key=lambda process: ("found" in process.read, "jax" in process.read),
+        default=None,
     )
     if reading is None:
         return RotationRead()
     # it took over in the middle: it never said that it starts
-    if any(each.begun and not each.turn_steps for each in told):
+    if any(process.turn_starts and not process.turn_steps for process in processes):
         reading.read.setdefault("trouble", _FORKED)
     return RotationRead(
         compiled=tuple(reading.compiled),

@@ -196,5 +196,5 @@ def begun(text: str, most: int) -> str:
     """
     if len(text) <= most:
         return text
-    at = max(text.rfind(each, 0, most + 1) for each in " \t\n,;\"'")
+    at = max(text.rfind(separator, 0, most + 1) for separator in " \t\n,;\"'")
     return text[:at].rstrip() if at > 0 else text[:most]

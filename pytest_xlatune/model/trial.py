@@ -181,8 +181,8 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
     @property
     def deadline_s(self) -> int:
         """Wall seconds after which it is killed: a rotation takes longer than other trials."""
-        own = self.rotation.deadline_s if self.rotation is not None else 0
-        return own or self.protocol.deadline_s
+        rotation_s = self.rotation.deadline_s if self.rotation is not None else 0
+        return rotation_s or self.protocol.deadline_s
 
     @property
     def autotune_folder(self) -> str:
@@ -190,8 +190,8 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
         A profile that names a flag of autotuning's results itself is asked for just that.
         """
-        own = {flag.name for flag in self.profile.flags}
-        if not self.protocol.autotune_cache or not own.isdisjoint(AUTOTUNE_PINS):
+        flag_names = {flag.name for flag in self.profile.flags}
+        if not self.protocol.autotune_cache or not flag_names.isdisjoint(AUTOTUNE_PINS):
             return ""
         return f"{self.protocol.autotune_cache.rstrip('/')}/{self.cell_digest}"
 

@@ -34,10 +34,10 @@ _TERMS: dict[Any, str] = {
 class Telling(msgspec.StructMeta):
     """The class of Structs that users construct. A decoder does not come by here."""
 
-    def __call__(cls, *args: Any, **said: Any) -> Any:  # noqa: N805 - of a class
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:  # noqa: N805 - of a class
         """Return the instance, or tell which keyword is wrong."""
         what = _HUMP.sub(" ", cls.__name__).lower()
-        return _told(cls, what, super().__call__, *args, **said)
+        return _constructed(cls, what, super().__call__, *args, **keywords)
 
 
 class Written(Record, frozen=True, kw_only=True, metaclass=Telling):
@@ -51,8 +51,8 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
         plain: Any = cls.__init__
 
         @functools.wraps(plain)
-        def init(self: Any, *args: Any, **said: Any) -> None:
-            _told(cls, what, functools.partial(plain, self), *args, **said)
+        def init(self: Any, *args: Any, **keywords: Any) -> None:
+            _constructed(cls, what, functools.partial(plain, self), *args, **keywords)
 
         cls.__init__ = init  # type: ignore[method-assign]
         return cls
@@ -60,23 +60,23 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
     return telling
 
 
-def _told(cls: Any, what: str, make: Callable[..., Any], *args: Any, **said: Any) -> Any:
+def _constructed(cls: Any, what: str, make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     names, where = names_of(cls), f"{cls.__name__}(...)"
-    for name in said:
+    for name in keywords:
         if name not in names:
             raise ConfigError.unknown("keyword", name, valid=names, where=where)
     for name in _required(cls):
-        if name not in said and name not in names[: len(args)]:
+        if name not in keywords and name not in names[: len(args)]:
             raise ConfigError(f"{where}: {name} is missing; write {name}=...")
     try:
-        return make(*args, **said)
+        return make(*args, **keywords)
     except ConfigError as error:
-        raise told_without(error, *args, said) from None
+        raise told_without(error, *args, keywords) from None
     except (TypeError, AttributeError):
         try:
-            _check_each(cls, said, what=what)
+            _check_each(cls, keywords, what=what)
         except ConfigError as told:
-            raise told_without(told, *args, said) from None
+            raise told_without(told, *args, keywords) from None
         raise
 
 
@@ -127,15 +127,15 @@ def check_kinds(declared: object, *, what: str) -> None:
         _check_each(cls, {name: getattr(declared, name) for name in names_of(cls)}, what=what)
 
 
-def _check_each(cls: Any, said: Mapping[str, Any], *, what: str) -> None:
+def _check_each(cls: Any, values: Mapping[str, Any], *, what: str) -> None:
     for name, kind in _kinds(cls).items():
-        if name in said:
-            _check(kind, said[name], where=f"{what}: {name}")
+        if name in values:
+            _check(kind, values[name], where=f"{what}: {name}")
 
 
-def told_without(error: ConfigError, *said: object) -> ConfigError:
+def told_without(error: ConfigError, *inputs: object) -> ConfigError:
     """Return an error about what a user said, without the secrets in it."""
-    secrets = frozenset[str]().union(*map(secrets_said, said))
+    secrets = frozenset[str]().union(*map(secrets_said, inputs))
     return type(error)(hide(str(error), secrets))
 
 
@@ -145,32 +145,32 @@ def _kinds(cls: Any) -> dict[str, Any]:
         hints = typing.get_type_hints(cls)
     except NameError:  # a launcher of the user's own may name types for its checker alone
         return {}
-    return {each: hints[each] for each in names_of(cls)}
+    return {name: hints[name] for name in names_of(cls)}
 
 
 def _check(kind: Any, value: object, *, where: str) -> None:
-    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if not any(_fits(each, value) for each in of):
-            named = [each for each in of if each is not type(None)]
+        if not any(_fits(member, value) for member in args):
+            named = [member for member in args if member is not type(None)]
             _check(named[0] if len(named) == 1 else object, value, where=where)
-            raise wrong_kind(where, value, " or ".join(each.__name__ for each in named))
+            raise wrong_kind(where, value, " or ".join(member.__name__ for member in named))
     elif origin is typing.Literal:
-        if value not in of:
+        if value not in args:
             choice, _, attribute = where.rpartition(": ")
-            raise ConfigError.unknown(attribute, str(value), valid=map(str, of), where=choice)
+            raise ConfigError.unknown(attribute, str(value), valid=map(str, args), where=choice)
     elif origin is tuple:
         if not isinstance(value, tuple | list):
             raise wrong_kind(where, value, "a tuple: write (..., ) around what it holds")
-        kinds = of[:1] * len(value) if of[-1] is Ellipsis else of
-        for number, (each, item) in enumerate(zip(kinds, value, strict=False)):
-            _check(each, item, where=f"{where}[{number}]")
+        kinds = args[:1] * len(value) if args[-1] is Ellipsis else args
+        for number, (item_kind, item) in enumerate(zip(kinds, value, strict=False)):
+            _check(item_kind, item, where=f"{where}[{number}]")
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise wrong_kind(where, value, "a mapping of names to values")
         for key, item in value.items():
-            _check(of[0], key, where=f"{where}, the name {key!r}")
-            _check(of[1], item, where=f"{where}[{key!r}]")
+            _check(args[0], key, where=f"{where}, the name {key!r}")
+            _check(args[1], item, where=f"{where}[{key!r}]")
     elif not _fits(kind, value):
         raise wrong_kind(where, value, _TERMS.get(kind) or kind.__name__)
 
@@ -197,6 +197,6 @@ def _fits(kind: Any, value: object) -> bool:
 
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error of a value of another kind: where it stands, its kind, the expected one."""
-    found = f"{where} is {brief(value)} ({type(value).__name__})"
+    given = f"{where} is {brief(value)} ({type(value).__name__})"
     hint = f": write {str(value)!r}" if expected == _TERMS[str] and _fits(float, value) else ""
-    return ConfigError(f"{found}, expected {expected}{hint}")
+    return ConfigError(f"{given}, expected {expected}{hint}")

@@ -90,10 +90,10 @@ def _register_fixtures(config: pytest.Config) -> None:
     # after the session began, pytest has no public way to add fixtures of lower precedence
     known = vars(manager)
     by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
-    for found in (node for nodes in by_node.values() for node in nodes.values()):
-        found.sort(key=lambda each: each.func.__module__ == fixtures.__name__)
-    for found in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
-        found.sort(key=lambda each: each.func.__module__ != fixtures.__name__)
+    for definitions in (node for nodes in by_node.values() for node in nodes.values()):
+        definitions.sort(key=lambda definition: definition.func.__module__ == fixtures.__name__)
+    for definitions in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
+        definitions.sort(key=lambda definition: definition.func.__module__ != fixtures.__name__)
 
 
 def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
@@ -131,9 +131,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     options = config.stash[OPTIONS_KEY]
     if options.is_off:
         return []
-    said = options.said
-    read = [f"xlatune: settings of {said.file}"] if said.file else []
-    return [*read, *([f"xlatune: {said.passed_over}"] if said.passed_over else [])]
+    user_options = options.said
+    read = [f"xlatune: settings of {user_options.file}"] if user_options.file else []
+    return [*read, *([f"xlatune: {user_options.passed_over}"] if user_options.passed_over else [])]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -162,24 +162,26 @@ def made_item(
     line = f"{name} = standard_tests"
     if isinstance(collector, pytest.Class):
         raise ConfigError(f"{line}(...) stands in a class: move it to the module's top level")
-    own = sweep_of(module)
-    if own is None:
+    declared = sweep_of(module)
+    if declared is None:
         raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
-    if own is not obj.sweep:
+    if declared is not obj.sweep:
         raise ConfigError(
             f"{line}(...) names another sweep than SWEEP, and a module has one sweep: move the "
             f"other into a file of its own, or write {line}(SWEEP)"
         )
-    found: list[pytest.Item | pytest.Collector] = []
-    for each, test in obj.tests.items():
-        if each in vars(module):  # the file's own test of this name
+    items: list[pytest.Item | pytest.Collector] = []
+    for test_name, test in obj.tests.items():
+        if test_name in vars(module):  # the file's own test of this name
             continue
         test.__module__ = module.__name__
-        test.__name__ = test.__qualname__ = each
-        setattr(module, each, test)
-        made = collector.ihook.pytest_pycollect_makeitem(collector=collector, name=each, obj=test)
-        found += made if isinstance(made, list) else [made]
-    return found
+        test.__name__ = test.__qualname__ = test_name
+        setattr(module, test_name, test)
+        made = collector.ihook.pytest_pycollect_makeitem(
+            collector=collector, name=test_name, obj=test
+        )
+        items += made if isinstance(made, list) else [made]
+    return items
 
 
 def check_collected(
@@ -247,9 +249,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         arms = study.decide(()).arms
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in wanted:
-        said = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
+        values = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
         # planned and not measured, because xdist ends a run whose workers collect different tests
-        count = sweep.finalist_count(budget=said.get("budget"), slots=said.get("slots"))
+        count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
         tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
@@ -270,10 +272,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec is not None else {}
-    own = getattr(params.get("profile") or params.get("derived"), "wave", "")
-    if any(mark.name == own for mark in item.own_markers):
+    wave = getattr(params.get("profile") or params.get("derived"), "wave", "")
+    if any(mark.name == wave for mark in item.own_markers):
         item.own_markers[:] = [
-            mark for mark in item.own_markers if mark.name == own or not _is_wave(mark)
+            mark for mark in item.own_markers if mark.name == wave or not _is_wave(mark)
         ]
 
 
@@ -345,7 +347,7 @@ def _is_wave(marker: pytest.Mark) -> bool:
 
 def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
     """Return the test's wave markers, each with its `profiles` argument, or None without it."""
-    found = []
+    waves = []
     for marker in metafunc.definition.iter_markers():
         if not _is_wave(marker):
             continue
@@ -354,8 +356,8 @@ def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | No
         if unknown:
             where = f"@pytest.mark.{marker.name}"
             raise ConfigError.unknown("argument", unknown[0], valid=valid, where=where)
-        found.append((marker.name, marker.kwargs.get("profiles")))
-    return found
+        waves.append((marker.name, marker.kwargs.get("profiles")))
+    return waves
 
 
 def _profiles_of(
@@ -365,10 +367,13 @@ def _profiles_of(
 
     The baseline may be among them, because an evidence run may record it too.
     """
-    found: list[Profile] = []
+    profiles: list[Profile] = []
     for name, ids in waves:
         if ids is None:
-            found += sweep.wave_profiles(name)
+            profiles += sweep.wave_profiles(name)
         else:
-            found += [BASELINE if each == BASELINE.id else sweep.find(each) for each in ids]
-    return found or list(sweep.profiles)
+            profiles += [
+                BASELINE if profile_id == BASELINE.id else sweep.find(profile_id)
+                for profile_id in ids
+            ]
+    return profiles or list(sweep.profiles)

@@ -57,10 +57,10 @@ class Ends:
     """What a session's tests and reports say of the status that it ends with.
 
     Attributes:
-        found: every status that applies.
+        statuses: every status that applies.
     """
 
-    found: set[Exit] = field(default_factory=set)
+    statuses: set[Exit] = field(default_factory=set)
     _is_sweep: bool = False
     _is_asked: bool = False  # a test asked for a verdict
     _is_measured: bool = False  # and one of them got another than INVALID
@@ -74,30 +74,31 @@ class Ends:
         self._is_measured |= verdict not in (None, "INVALID") and not is_idle
         if report.failed:
             self._is_sweep |= EXIT in vars(report)
-            self.found.add(Exit(vars(report).get(EXIT, Exit.NEGATIVE)))
+            self.statuses.add(Exit(vars(report).get(EXIT, Exit.NEGATIVE)))
 
     @property
     def is_own(self) -> bool:
         """Whether the status is one that pytest itself does not have."""
-        return worst(self.found) in (Exit.CANNOT_TELL, Exit.NOT_MEASURED)
+        return worst(self.statuses) in (Exit.CANNOT_TELL, Exit.NOT_MEASURED)
 
-    def status(self, said: int) -> int:
-        """Return the session's status; `said` is pytest's own, kept where no sweep says more."""
-        if said == pytest.ExitCode.INTERNAL_ERROR:
-            self.found.add(Exit.INTERNAL)
+    def status(self, pytest_status: int) -> int:
+        """Return the session's status; pytest's own is kept where no sweep says more."""
+        if pytest_status == pytest.ExitCode.INTERNAL_ERROR:
+            self.statuses.add(Exit.INTERNAL)
         # with a wrapper that ignores XLA_FLAGS each profile was dropped, and the status was 0
-        if said == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
-            self.found.add(Exit.NOT_MEASURED)
-        is_ours = self._is_sweep or bool(self.found - {Exit.NEGATIVE})
-        return worst(self.found) if is_ours and said in tuple(Exit) else said
+        if pytest_status == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
+            self.statuses.add(Exit.NOT_MEASURED)
+        is_ours = self._is_sweep or bool(self.statuses - {Exit.NEGATIVE})
+        return worst(self.statuses) if is_ours and pytest_status in tuple(Exit) else pytest_status
 
 
-def _in_short(said: Mapping[str, object]) -> str:
+def _in_short(properties: Mapping[str, object]) -> str:
     """Return profile, verdict and change of a test, e.g. `overlap-2 FASTER +3.4 %`."""
-    words = str(said["xlatune.words"])
-    delta = json.loads(str(said["xlatune"]))["delta"]  # as measured: rounded once, as everywhere
+    words = str(properties["xlatune.words"])
+    # as measured: it is rounded once, as everywhere
+    delta = json.loads(str(properties["xlatune"]))["delta"]
     change = "" if delta is None else percent(float(delta))
-    parts = (said.get("xlatune.profile"), words, "" if change in words else change)
+    parts = (properties.get("xlatune.profile"), words, "" if change in words else change)
     return " ".join(str(part) for part in parts if part)
 
 
@@ -125,9 +126,9 @@ class StatusLine:
 
     @property
     def _reporter(self) -> pytest.TerminalReporter | None:
-        found: pytest.TerminalReporter | None
-        found = self._config.pluginmanager.getplugin("terminalreporter")
-        return found
+        reporter: pytest.TerminalReporter | None
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        return reporter
 
     def write(self, text: str) -> None:
         """Show a text, cut to one line; "" takes the line away."""
@@ -184,7 +185,8 @@ class Controller:
         self._is_left = False  # Ctrl-C came again
         self._status = StatusLine(config)
         self._left_out: list[str] = []  # tests of sweeps that the command line deselects
-        self._told: dict[str, pytest.TestReport] = {}  # message of a failure -> its first test
+        # message of a failure -> its first test
+        self._reports: dict[str, pytest.TestReport] = {}
         self._repeats: dict[str, list[pytest.TestReport]] = {}  # and the others that have it
 
     def pytest_report_header(self) -> list[str]:
@@ -192,7 +194,7 @@ class Controller:
         return self._missing_exports()
 
     def _missing_exports(self) -> list[str]:
-        return [f"xlatune: {each}" for each in self._no_exports]
+        return [f"xlatune: {reason}" for reason in self._no_exports]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -220,7 +222,7 @@ class Controller:
         self._print(lines)
         # while a trial ran nothing was shown: no job, no node, no step
         feeds = () if self._over.is_set() else self._feeds.values()
-        self._status.write("  ".join(filter(None, (each.status() for each in feeds))))
+        self._status.write("  ".join(filter(None, (feed.status() for feed in feeds))))
 
     def pytest_runtest_logstart(self) -> None:
         """Let pytest write where the status line was."""
@@ -237,7 +239,7 @@ class Controller:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that what failed to be collected is for the user to mend."""
         if vars(report).get(IS_USAGE):
-            self._ends.found.add(Exit.USAGE)
+            self._ends.statuses.add(Exit.USAGE)
 
     # first: pytest's own takes a while to render where it was, and a second Ctrl-C may come then
     @pytest.hookimpl(tryfirst=True)
@@ -246,15 +248,15 @@ class Controller:
         # pytest and xdist stop by subclasses of KeyboardInterrupt, each with its own
         is_stop = excinfo.errisinstance(KeyboardInterrupt) and excinfo.type is not KeyboardInterrupt
         if not is_stop:
-            self._ends.found.add(Exit.INTERRUPTED)
+            self._ends.statuses.add(Exit.INTERRUPTED)
             # a first Ctrl-C was silent for 12 s, and a second one ended in a traceback
             if self._named_folders() and not self._options.keep_jobs:
-                said = (
+                text = (
                     "xlatune: interrupted. Jobs that no other session waits for are ended now, "
                     "which may take a minute. Ctrl-C again leaves them running: the next run goes "
                     "on with them"
                 )
-                self._print([said])
+                self._print([text])
             if threading.current_thread() is threading.main_thread():
                 before = signal.signal(signal.SIGINT, self._interrupted_again)
                 restored = functools.partial(signal.signal, signal.SIGINT, before)
@@ -272,32 +274,34 @@ class Controller:
         self._ends.note(report)
         self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
-            told = str(report.longrepr).strip()
-            first = self._told.setdefault(told, report).nodeid
+            reason = str(report.longrepr).strip()
+            first = self._reports.setdefault(reason, report).nodeid
             if first != report.nodeid:
                 line = textwrap.shorten(
-                    told.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
+                    reason.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
                 )
                 report.longrepr = f"{line} (in full at {first})"
-                self._repeats.setdefault(told, []).append(report)
+                self._repeats.setdefault(reason, []).append(report)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
     def pytest_xlatune_fold_repeats(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None]:
         """Show the tests that one thing kept from running as one block; all of them are counted."""
-        for told, repeats in self._repeats.items():
+        for reason, repeats in self._repeats.items():
             names = ", ".join(report.nodeid.rpartition("::")[2] for report in repeats)
             more = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
             count = counted(len(repeats), "more test")
-            self._told[told].longrepr = f"{told}\n\nThe same keeps {count} from running: {more}"
+            self._reports[
+                reason
+            ].longrepr = f"{reason}\n\nThe same keeps {count} from running: {more}"
         hidden = {id(report) for repeats in self._repeats.values() for report in repeats}
         stats = terminalreporter.stats
         kinds: tuple[str, ...] = ("error", "failed")
         kept = {kind: stats[kind] for kind in kinds if kind in stats}
         try:
             for kind, reports in kept.items():
-                stats[kind] = [each for each in reports if id(each) not in hidden]
+                stats[kind] = [report for report in reports if id(report) not in hidden]
             yield
         finally:
             stats.update(kept)
@@ -308,12 +312,12 @@ class Controller:
         """Show what a passed test's verdict was; an inconclusive one is counted by itself."""
         if not isinstance(report, pytest.TestReport) or report.when != "call":
             return None
-        said = dict(report.user_properties)
-        words = said.get("xlatune.words")
+        properties = dict(report.user_properties)
+        words = properties.get("xlatune.words")
         if not report.passed or words is None:
             return None
-        shown = _in_short(said)
-        if said.get("xlatune.verdict") == "INCONCLUSIVE":
+        shown = _in_short(properties)
+        if properties.get("xlatune.verdict") == "INCONCLUSIVE":
             return "inconclusive", "i", (shown, {"yellow": True})
         # `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
@@ -321,11 +325,11 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
         """Show the verdict beside the name of a test, on the page of pytest-html."""
-        said = dict(report.user_properties)
-        for at, cell in enumerate(cells if "xlatune.words" in said else ()):
+        properties = dict(report.user_properties)
+        for at, cell in enumerate(cells if "xlatune.words" in properties else ()):
             # <td class="col-testId">test_sweep.py::test_flag[fast]</td>
             if "col-testId" in cell:
-                shown = html.escape(_in_short(said))
+                shown = html.escape(_in_short(properties))
                 cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -363,14 +367,14 @@ class Controller:
                 _say(terminalreporter, f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
                 if session is not None:
-                    self._ends.found.add(error.exit)
+                    self._ends.statuses.add(error.exit)
                     session.exitstatus = self._ends.status(session.exitstatus)
         for line in self._missing_exports():  # `-q` has no header, and hours scroll it away
             _say(terminalreporter, line)
         if not has_pages():
             _say(terminalreporter, f"xlatune: {NO_PAGES}")
         if self._ends.is_own:
-            status = worst(self._ends.found)
+            status = worst(self._ends.statuses)
             _say(terminalreporter, f"exit status {int(status)}: {status.meaning}", bold=True)
         for line in self._options.said.unread([folder.parent.name for folder in folders]):
             _say(terminalreporter, f"xlatune: {line}")
@@ -385,10 +389,10 @@ class Controller:
         """
         known = self._known(folder)
         document = known.document
-        if (test := self._told_at(known.stop_reason)) is not None:
+        if (test := self._first_report_of(known.stop_reason)) is not None:
             document = known.document_of(stopped=f"it stands at {test.nodeid}")
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
-        is_left = Exit.INTERRUPTED in self._ends.found and not known.conclusion.complete
+        is_left = Exit.INTERRUPTED in self._ends.statuses and not known.conclusion.complete
         is_short = is_left or not known.has_figure
         if not is_short:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
@@ -398,8 +402,8 @@ class Controller:
                 if not line.startswith("Reason: "):  # the document has just said it
                     _say(terminalreporter, line, red=True)
         elif known.has_figure:
-            said = state_line(known.conclusion, known.history)
-            _say(terminalreporter, f"{known.cell.label}: interrupted. {said}", red=True)
+            state = state_line(known.conclusion, known.history)
+            _say(terminalreporter, f"{known.cell.label}: interrupted. {state}", red=True)
         else:
             _say(terminalreporter, self._of_nothing(known), red=True)
         # last: the disk may be full, and what was found is read off the terminal then
@@ -424,13 +428,13 @@ class Controller:
         head, why = f"{known.cell.label}: no trial has a figure", known.stop_reason
         if not why:
             return f"{head}: the session ended before"
-        if (test := self._told_at(why)) is not None:
+        if (test := self._first_report_of(why)) is not None:
             return f"{head}; the reason stands at {test.nodeid}"
         return f"{head}: {why}"
 
-    def _told_at(self, why: str) -> pytest.TestReport | None:
+    def _first_report_of(self, why: str) -> pytest.TestReport | None:
         """Return the test that has told a reason; None where none has."""
-        return next((test for said, test in self._told.items() if why and why in said), None)
+        return next((test for reason, test in self._reports.items() if why and why in reason), None)
 
     def _hint(self) -> str:
         """Return what could have been meant where the command line selects no test of a sweep."""
@@ -438,9 +442,11 @@ class Controller:
         asked = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
         if self._options.is_off:
             return f"{counted(len(self._left_out), 'test')} of sweeps left out: --no-xlatune"
-        how = " and ".join(f"{name} {said}" for name, said in asked.items() if said)
+        how = " and ".join(
+            f"{name} {expression}" for name, expression in asked.items() if expression
+        )
         # test_flag[fast]
-        names = dict.fromkeys(re.sub(r".*\[|\]$", "", each) for each in self._left_out)
+        names = dict.fromkeys(re.sub(r".*\[|\]$", "", test) for test in self._left_out)
         words = re.findall(r"[\w.+-]+", option.keyword)
         near = [n for word in words for n in difflib.get_close_matches(word, names, n=1)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -504,8 +510,8 @@ class Controller:
                         self._tell(message)
                     if landed.result is not None:
                         if not self._has_news:
-                            said = landed.line.removeprefix(landed.label).lstrip()
-                            self._tell(f"[xla-tuning] first trial is in: {landed.label} {said}")
+                            text = landed.line.removeprefix(landed.label).lstrip()
+                            self._tell(f"[xla-tuning] first trial is in: {landed.label} {text}")
                         self._has_news = True
                         self._config.hook.pytest_xlatune_trial_ended(
                             sweep=landed.sweep, result=landed.result
@@ -535,7 +541,9 @@ class Controller:
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
         self._named_bytes = size
-        return [each for each in paths if each.is_relative_to(workdir) and ".." not in each.parts]
+        return [
+            named for named in paths if named.is_relative_to(workdir) and ".." not in named.parts
+        ]
 
     def _print(self, lines: Iterator[str] | list[str]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")

@@ -51,10 +51,10 @@ T = TypeVar("T")
 @pytest.fixture(scope="module")
 def sweep(request: pytest.FixtureRequest) -> Sweep:
     """The sweep that this module declares as SWEEP."""
-    found = sweep_of(request.module)
-    if found is None:
+    declared = sweep_of(request.module)
+    if declared is None:
         pytest.fail(f"{request.module.__name__} declares no SWEEP = Sweep(...)", pytrace=False)
-    return found
+    return declared
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
         return
     opening.append(sweep.name)
     try:
-        nodes, looked = (_overridden(request, each) for each in ("pinned_nodes", "preflight"))
+        nodes, looked = (_overridden(request, name) for name in ("pinned_nodes", "preflight"))
         # as a view of the sweep's own it changed nothing: max_attempts=1 still gave two attempts
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
@@ -116,8 +116,8 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
 def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
     """Return the value of a project's own fixture of this name; None where it has none."""
     manager = request.session._fixturemanager  # noqa: SLF001 - pytest gives no other way
-    found = manager.getfixturedefs(name, request.node) or ()
-    if not found or found[-1].func.__module__ == __name__:
+    definitions = manager.getfixturedefs(name, request.node) or ()
+    if not definitions or definitions[-1].func.__module__ == __name__:
         return None
     return request.getfixturevalue(name)
 
@@ -159,29 +159,29 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
 def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the K profiles that the screen sends to confirmation, after the last block."""
     number: int = request.param
-    found = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
-    if found is None:
+    profile = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
+    if profile is None:
         pytest.skip(f"fewer than {number + 1} profiles were of interest after the screen")
-    return found
+    return profile
 
 
 @pytest.fixture
 def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """One of the profiles that a wave derives from earlier ones, after its wave is over."""
     slot: Slot = request.param
-    found = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
-    if found is None:
+    profile = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
+    if profile is None:
         pytest.skip(f"{slot.name} stayed empty: nothing more of the waves before {slot.wave} led")
-    return found
+    return profile
 
 
 @pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks prove fastest, after the last of them; skips where none is."""
-    found = guarded(request, lambda tick: awaiting.winner(campaign, tick))
-    if found is None:
+    profile = guarded(request, lambda tick: awaiting.winner(campaign, tick))
+    if profile is None:
         pytest.skip("no profile is confirmed to be faster than the baseline")
-    return found
+    return profile
 
 
 @pytest.fixture
@@ -193,14 +193,14 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
     session = request.config.stash[SESSION_KEY]
     selection = session.selection(sweep)
     wait = awaiting.winner if selection.confirm else awaiting.proven
-    found = guarded(request, lambda tick: wait(campaign, tick))
-    if found is None:
+    profile = guarded(request, lambda tick: wait(campaign, tick))
+    if profile is None:
         pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
     marker = request.node.get_closest_marker("wave6")
     gate = Gate(**marker.kwargs) if marker is not None else Gate()
-    there = selection.sweep.elsewhere(tag, found, gate)
+    there = selection.sweep.elsewhere(tag, profile, gate)
     measured = guarded(
-        request, lambda tick: awaiting.confirmed(session.run(there, there.study()), found, tick)
+        request, lambda tick: awaiting.confirmed(session.run(there, there.study()), profile, tick)
     )
     _give(request, measured)
     return measured
@@ -232,11 +232,11 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
 @pytest.fixture
 def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion:
     """What a study other than tuning concludes, once its last trial is over."""
-    found = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
-    if found.record is not None:
-        told = "; ".join(map(sentence, found.record.summary))
-        request.node.user_properties.append(("xlatune.conclusion", told))
-    return found
+    concluded = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
+    if concluded.record is not None:
+        summary = "; ".join(map(sentence, concluded.record.summary))
+        request.node.user_properties.append(("xlatune.conclusion", summary))
+    return concluded
 
 
 @pytest.fixture
@@ -260,8 +260,8 @@ def measure(
             asked = sweep.find(asked) if declared is None else _arm_of(campaign, asked)
         if is_confirming:
             return guarded(request, lambda tick: awaiting.confirmed(campaign, asked, tick))
-        each = asked.profile if isinstance(asked, Arm) else asked
-        return guarded(request, lambda tick: awaiting.screened(campaign, each, tick))
+        profile = asked.profile if isinstance(asked, Arm) else asked
+        return guarded(request, lambda tick: awaiting.screened(campaign, profile, tick))
 
     def measure(asked: Profile | Arm | str) -> Measured:
         # what was awaited is not asked for again
@@ -277,7 +277,7 @@ def measure(
     awaited = [params[name] for name in {"profile", "arm"} & params.keys()]
     fixtures = {"baseline_no_env", "derived"} & set(request.fixturenames)
     awaited += map(request.getfixturevalue, fixtures)
-    known = {id(each): measured_of(each) for each in awaited}
+    known = {id(asked): measured_of(asked) for asked in awaited}
     return measure
 
 

@@ -46,8 +46,8 @@ def root_of(config: pytest.Config) -> Path:
 def sweep_of(module: object) -> Sweep | None:
     """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
     home = sys.modules.get(SWEEPS)
-    found = getattr(module, "SWEEP", None)
-    return found if home is not None and isinstance(found, home.Sweep) else None
+    declared = getattr(module, "SWEEP", None)
+    return declared if home is not None and isinstance(declared, home.Sweep) else None
 
 
 def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:

@@ -157,21 +157,21 @@ class Session:
                 raise ConfigError(f"{where}: {name} gives {value!r:.80}, expected {kind.__name__}")
         known = self._selections[sweep.name]
         if nodes is not None:
-            said = self.options.said.of(sweep.name)
+            user_options = self.options.said.of(sweep.name)
             names = expand(",".join(nodes))
-            others = {name: value for name, value in said.values.items() if name != "nodes"}
-            said = msgspec.structs.replace(
-                said,
+            others = {name: value for name, value in user_options.values.items() if name != "nodes"}
+            user_options = msgspec.structs.replace(
+                user_options,
                 values={**others, "nodelist": names},
-                places={**said.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
+                places={**user_options.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
                 sweeps={},
             )
-            known.sweep = known.declared.resolve(said, jaxlib=known.sweep.jaxlib)
+            known.sweep = known.declared.resolve(user_options, jaxlib=known.sweep.jaxlib)
         if retry_policy != known.sweep.sweep.site.retry_policy:
-            own = known.sweep.sweep
-            site = msgspec.structs.replace(own.site, retry_policy=retry_policy)
+            resolved = known.sweep.sweep
+            site = msgspec.structs.replace(resolved.site, retry_policy=retry_policy)
             known.sweep = dataclasses.replace(
-                known.sweep, sweep=msgspec.structs.replace(own, site=site)
+                known.sweep, sweep=msgspec.structs.replace(resolved, site=site)
             )
         known.looked = looked
         self.given.add(sweep.name)
@@ -239,15 +239,15 @@ class Session:
         resolved = selection.sweep
         if is_asked_first:
             folder = self.options.workdir / resolved.folder
-            found = look_at(resolved, folder, is_first=True, is_busy=True)
-            found.raise_faults(f"sweep {sweep.name!r}")
-            return found
+            checked = look_at(resolved, folder, is_first=True, is_busy=True)
+            checked.raise_faults(f"sweep {sweep.name!r}")
+            return checked
         campaign = self.campaign(sweep)
         while True:
             state = campaign.view().state
             is_busy = bool(state.trials)
             site = site_of(resolved, campaign.folder, is_first=False, is_busy=is_busy)
-            found = preflight.look(site)
+            checked = preflight.look(site)
             # another process of the session may have begun while we looked
             if is_busy or not campaign.view().state.trials:
                 break
@@ -272,17 +272,17 @@ class Session:
             environ=os.environ,
             taken=taken,
         )
-        found = preflight.Preflight(
-            faults=(*found.faults, *flags.faults),
-            notes=(*map(sentence, state.notes), *found.notes, *flags.notes),
+        checked = preflight.Preflight(
+            faults=(*checked.faults, *flags.faults),
+            notes=(*map(sentence, state.notes), *checked.notes, *flags.notes),
         )
         try:
-            found.raise_faults(f"sweep {sweep.name!r}")
+            checked.raise_faults(f"sweep {sweep.name!r}")
         except ConfigError as error:
             if not is_busy:  # the tests behind this one submit nothing either
                 self._refused[sweep.name] = str(error)
             raise
-        return found
+        return checked
 
     def _sign(self, folder: Path) -> None:
         """Tell the controlling process which folder to follow."""

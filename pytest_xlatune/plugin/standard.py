@@ -105,10 +105,10 @@ def baseline(
     preflight: Preflight, pinned_nodes: tuple[str, ...], baseline_deployed: Measured
 ) -> None:
     """The site is ready and the cell as deployed trains."""
-    found = baseline_deployed.verdict
-    why = "; ".join(map(sentence, found.reasons)) or "it has no score"
+    verdict = baseline_deployed.verdict
+    why = "; ".join(map(sentence, verdict.reasons)) or "it has no score"
     site = ", ".join((*preflight.notes, *pinned_nodes))
-    _hold(found.n >= 1, f"{found.arm}: {why}{f' (site: {site})' if site else ''}")
+    _hold(verdict.n >= 1, f"{verdict.arm}: {why}{f' (site: {site})' if site else ''}")
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:

@@ -186,9 +186,11 @@ class Sweep(SettingsGroup):
 
     def _add_candidates(self) -> None:
         """Count what a gate holds against the cell among the profiles: tests are made of those."""
-        own = tuple(candidate.profile for candidate in self.candidates)
+        of_candidates = tuple(candidate.profile for candidate in self.candidates)
         added = tuple(
-            profile for profile in own if not any(profile is known for known in self.profiles)
+            profile
+            for profile in of_candidates
+            if not any(profile is known for known in self.profiles)
         )
         structs.force_setattr(self, "profiles", (*self.profiles, *added))
 
@@ -233,25 +235,28 @@ class Sweep(SettingsGroup):
         Raises:
             ConfigError: no profile belongs to it.
         """
-        found = tuple(profile for profile in self.profiles if profile.wave == wave)
-        if not found:
+        profiles = tuple(profile for profile in self.profiles if profile.wave == wave)
+        if not profiles:
             known = {profile.wave for profile in self.profiles}
             raise ConfigError.unknown(
                 "wave", wave, valid=known, where=f"sweep {self.name!r} (no profile is in it)"
             )
-        return found
+        return profiles
 
     @property
     def named_profiles(self) -> tuple[Profile, ...]:
         """The declared profiles, and the single values that a search may try."""
-        own = of_kind(Search, self.derived)
-        return (*self.profiles, *(single for search in own for single in search.singles))
+        searches = of_kind(Search, self.derived)
+        return (*self.profiles, *(single for search in searches for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:
         """Return the slots of the derived waves, of these ones if any is named, in order."""
-        found = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
+        slots_by_wave = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
         return tuple(
-            slot for slots in found.values() for slot in slots if not waves or slot.wave in waves
+            slot
+            for slots in slots_by_wave.values()
+            for slot in slots
+            if not waves or slot.wave in waves
         )
 
     def find(self, profile_id: str) -> Profile:
@@ -304,7 +309,7 @@ class Sweep(SettingsGroup):
 
     def resolve(
         self,
-        said: UserOptions = NOTHING,
+        user_options: UserOptions = NOTHING,
         *,
         workdir: Path | None = None,
         session: str = "",
@@ -313,7 +318,7 @@ class Sweep(SettingsGroup):
         """Put over the declared settings what the user said, and return the sweep that can run.
 
         Args:
-            said: by options, the environment and `xlatune.toml`.
+            user_options: what options, the environment and `xlatune.toml` say.
             workdir: of the ledgers, for the jaxlib that earlier trials recorded; None asks none.
             session: whose own trials are not asked, so that all its processes find the same.
             jaxlib: the target's, where it is known already.
@@ -322,22 +327,24 @@ class Sweep(SettingsGroup):
             ConfigError: a setting is missing (all of them are named at once) or does not fit.
         """
         _check_formats()
-        said = said.of(self.name)
-        declared, site = said.over(self.cell), said.over(self.site)
+        user_options = user_options.of(self.name)
+        declared, site = user_options.over(self.cell), user_options.over(self.site)
         launcher = configured(
-            self.launcher, site.launcher, site.container, where=said.file or "the options"
+            self.launcher, site.launcher, site.container, where=user_options.file or "the options"
         )
         runs_by = site.runs_by
         nodelist = tuple(site.nodelist or ())
         if not (nodelist or site.nodes):
             nodelist = runs_by.own_nodes()
-        slots = self._node_slots(site, nodelist, said)
+        slots = self._node_slots(site, nodelist, user_options)
         nodelist = slots[0] if slots else nodelist
-        own_nodes = 0 if said.values.get("nodelist") else site.resources.nodes
+        own_nodes = 0 if user_options.values.get("nodelist") else site.resources.nodes
         nodes = site.nodes or own_nodes or len(nodelist)
         self._refuse_missing(declared, site, nodes)
         if nodelist and nodes != len(nodelist):
-            counted, named = (said.places.get(n, "the sweep file") for n in ("nodes", "nodelist"))
+            counted, named = (
+                user_options.places.get(n, "the sweep file") for n in ("nodes", "nodelist")
+            )
             of_slot = f" for each of {len(slots)} slots" if slots else ""
             raise ConfigError(
                 f"sweep {self.name!r}: {nodes} nodes were asked for ({counted}), but the node list "
@@ -348,14 +355,14 @@ class Sweep(SettingsGroup):
             options["partition"] = site.partition
         site = replace(site, resources=replace(site.resources, nodes=nodes, options=options))
         described = launcher.describe()
-        if said.root:  # the cell is the same in another checkout
-            described = described.replace(f"{said.root}/", "")
+        if user_options.root:  # the cell is the same in another checkout
+            described = described.replace(f"{user_options.root}/", "")
         no_field = ("step_pattern", "commits")
-        own = {
+        fields = {
             name: value for name, value in structs.asdict(declared).items() if name not in no_field
         }
         cell = Cell(
-            **own
+            **fields
             | {
                 "protocol": _read_by(declared),
                 "parallelism": Parallelism.parse(declared.parallelism or ""),
@@ -396,9 +403,9 @@ class Sweep(SettingsGroup):
                 launcher=launcher,
                 profiles=(*added, *self.profiles),
                 cell=declared,
-                design=said.over(self.design),
+                design=user_options.over(self.design),
                 site=site,
-                limits=said.over(self.limits),
+                limits=user_options.over(self.limits),
             ),
             no_env="" if restored is None or added else restored.note,
             jaxlib=jaxlib,
@@ -407,16 +414,17 @@ class Sweep(SettingsGroup):
             slots=slots,
             others=others,
             commits=compared,
-            settings=said.places,
+            settings=user_options.places,
             compile_check=self.compile_check,
         )
 
     def _node_slots(
-        self, site: SiteSettings, nodelist: tuple[str, ...], said: UserOptions
+        self, site: SiteSettings, nodelist: tuple[str, ...], user_options: UserOptions
     ) -> tuple[tuple[str, ...], ...]:
         if site.slots == 1:
             return ()
-        where = f"sweep {self.name!r}, {site.slots} slots ({said.places.get('slots', 'its file')})"
+        place = user_options.places.get("slots", "its file")
+        where = f"sweep {self.name!r}, {site.slots} slots ({place})"
         if not self.traits.has_slots:
             raise ConfigError(
                 f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
@@ -426,21 +434,21 @@ class Sweep(SettingsGroup):
             raise ConfigError(
                 f"{where}: one machine is one slot, and this sweep runs by the {site.executor} "
                 "executor; leave the slots out, or say "
-                f"{saying_executor(lambda each: each.names_nodes)}"
+                f"{saying_executor(lambda executor: executor.names_nodes)}"
             )
         if not nodelist and site.partition and site.nodes and not site.runs_by.holds_nodes:
-            nodelist = _picked(site, said, where)
+            nodelist = _picked(site, user_options, where)
         if not nodelist:
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
                 "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
                 "8), or start the sweep inside an salloc of all of them "
-                f"({saying_executor(lambda each: each.holds_nodes)})"
+                f"({saying_executor(lambda executor: executor.holds_nodes)})"
             )
         try:
             return parts(nodelist, site.slots)
         except ConfigError as error:
-            named = said.places.get("nodelist", "the sweep file")
+            named = user_options.places.get("nodelist", "the sweep file")
             raise ConfigError(f"{where}: {error} (the node list is {named}'s)") from None
 
     def _refuse_missing(self, cell: CellSettings, site: SiteSettings, nodes: int) -> None:
@@ -469,10 +477,10 @@ def _check_formats() -> None:
 
 def _read_by(cell: CellSettings) -> Protocol:
     """Return the protocol with how the trainer prints a step, wherever that was said."""
-    said = cell.step_pattern or cell.protocol.step_pattern
-    if said:
-        step_pattern(said)  # refuses a text that is no pattern
-    return replace(cell.protocol, step_pattern=said)
+    pattern = cell.step_pattern or cell.protocol.step_pattern
+    if pattern:
+        step_pattern(pattern)  # refuses a text that is no pattern
+    return replace(cell.protocol, step_pattern=pattern)
 
 
 def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
@@ -525,22 +533,26 @@ def _with_commits(
         cell = replace(cell, code=code_of(launcher, cell.code, where=f"{what}, cell"))
     launchers, others = dict[str, Launcher](), dict[str, Cell]()
     for candidate in sweep.candidates:
-        own, where = cell, f"{what}, candidate {candidate.profile.id!r}"
+        candidate_cell, where = cell, f"{what}, candidate {candidate.profile.id!r}"
         if candidate.code:
             if not isinstance(launcher, CheckoutLauncher):
                 raise ConfigError(
                     f"{where}: code={candidate.code!r} needs a launcher that starts a commit; "
                     "write launcher=CheckoutLauncher(repository=..., inner=...)"
                 )
-            own = replace(own, code=code_of(launcher, candidate.code, where=where))
+            candidate_cell = replace(
+                candidate_cell, code=code_of(launcher, candidate.code, where=where)
+            )
         if candidate.image:
-            own = replace(own, image=candidate.image)
+            candidate_cell = replace(candidate_cell, image=candidate.image)
         if candidate.python:
             other = with_python(launcher, candidate.python)
-            own = replace(own, launcher=f"{cell.launcher} python={candidate.python}")
-            launchers[own.launcher] = other
+            candidate_cell = replace(
+                candidate_cell, launcher=f"{cell.launcher} python={candidate.python}"
+            )
+            launchers[candidate_cell.launcher] = other
         if candidate.is_a_cell:
-            others[candidate.profile.id] = own
+            others[candidate.profile.id] = candidate_cell
     return LauncherByCell(usual=launcher, others=launchers) if launchers else launcher, cell, others
 
 
@@ -594,14 +606,14 @@ def load_sweep(path: Path | str) -> Sweep:
     except Exception as error:  # a user's file may raise anything
         del sys.modules[name]
         raise ConfigError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    found = getattr(module, SWEEP_NAME, None)
-    if not isinstance(found, Sweep):
+    declared = getattr(module, SWEEP_NAME, None)
+    if not isinstance(declared, Sweep):
         raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
-    return found
+    return declared
 
 
 def _nodes_of(site: SiteSettings) -> str:
-    scheduler, here = site.runs_by.scheduler, saying_executor(lambda each: each.is_here)
+    scheduler, here = site.runs_by.scheduler, saying_executor(lambda executor: executor.is_here)
     return (
         f"the nodes{scheduler and f' in {scheduler}'} (--xlatune-nodelist 'node[001-008]', or "
         f"--xlatune-nodes N; this machine alone is {here})"
@@ -611,13 +623,13 @@ def _nodes_of(site: SiteSettings) -> str:
 _PICKING_S = 120.0  # another process of the session asks Slurm meanwhile
 
 
-def _picked(site: SiteSettings, said: UserOptions, where: str) -> tuple[str, ...]:
+def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
     """Return the nodes of all slots, of a partition: picked once, and kept in the work directory.
 
     A ledger keeps its slots, so each later session must have the same nodes, whichever are idle
     then. The file is one that `--xlatune-nodelist @NAME` reads too.
     """
-    folder = (said.root or Path()) / said.over(RunSettings()).workdir
+    folder = (user_options.root or Path()) / user_options.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
         secure_files.make_folder(folder)

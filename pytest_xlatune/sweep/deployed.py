@@ -101,8 +101,10 @@ def deployed_env(
         raise ConfigError(f"env files cannot be read with bash: {error}") from None
     names = ", ".join(map(str, files))
     if done.returncode:
-        said = hide_assignments(done.stderr.decode(errors="replace").strip())
-        raise ConfigError(f"env files {names} end with exit code {done.returncode}: {said[-300:]}")
+        message = hide_assignments(done.stderr.decode(errors="replace").strip())
+        raise ConfigError(
+            f"env files {names} end with exit code {done.returncode}: {message[-300:]}"
+        )
     pairs = (part.partition("=") for part in done.stdout.decode().split("\0") if part)
     after = {name: value for name, _, value in pairs}
     return {
@@ -209,9 +211,9 @@ def _below(path: Path, root: Path) -> str:
     """Return the path inside the repository that holds it, else in the project, else its name."""
     path = path.absolute()
     repository = next((parent for parent in path.parents if (parent / ".git").exists()), None)
-    for each in (repository, root):
-        if each is not None and path.is_relative_to(each):
-            return path.relative_to(each).as_posix()
+    for folder in (repository, root):
+        if folder is not None and path.is_relative_to(folder):
+            return path.relative_to(folder).as_posix()
     return path.name
 
 
@@ -246,10 +248,10 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         return cell  # there is none, or the commit says what they are
     if launcher.image_file and not cell.image:
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            said = _IMAGE.search(secure_files.read_named(Path(launcher.image_file)))
-            cell = replace(cell, image=said[1] if said else "")
+            match = _IMAGE.search(secure_files.read_named(Path(launcher.image_file)))
+            cell = replace(cell, image=match[1] if match else "")
     try:
-        found = deployed_env(*files, base={**cell.guard_variables, **cell.deployed})
+        sourced = deployed_env(*files, base={**cell.guard_variables, **cell.deployed})
         text = "\n".join(secure_files.read_named(Path(name)) for name in files)
     except (ConfigError, OSError, UnicodeDecodeError):
         return cell
@@ -259,10 +261,10 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         if _MADE.search(line)
         for name in re.findall(r"\b(\w+)\+?=", line)
     }
-    secrets = secrets_of(found)
+    secrets = secrets_of(sourced)
     kept = {
         name: value
-        for name, value in without_secrets(found).items()
+        for name, value in without_secrets(sourced).items()
         if name not in made
         and not is_secret(name)
         and name.isidentifier()
@@ -281,21 +283,21 @@ def hidden_values(
     """
     # a library quotes a token in its exception, so they must be known to be hidden
     names = launcher.inside.inherit
-    found = secrets_of(
+    secrets = secrets_of(
         {
             name: value
             for name, value in environ.items()
-            if is_secret(name) and any(fnmatchcase(name, each) for each in names)
+            if is_secret(name) and any(fnmatchcase(name, pattern) for pattern in names)
         }
     )
     for cell in cells:
         with contextlib.suppress(ConfigError):  # made for the nodes: what they set is not known
-            found |= secrets_of(_with_env_files(cell, launcher))
+            secrets |= secrets_of(_with_env_files(cell, launcher))
         for name in launcher.env_files_of(cell):
             # as it is written, too: one that does not run to its end here may do so on a node
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                found |= secrets_in_text(secure_files.read_named(Path(name)))
-    return found
+                secrets |= secrets_in_text(secure_files.read_named(Path(name)))
+    return secrets
 
 
 def context_of(cell: Cell, launcher: Launcher) -> Context:
@@ -322,7 +324,7 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
     Raises:
         ConfigError: `jaxlib` is no release number.
     """
-    how, found = values()["restore"], {}
+    how, defaults = values()["restore"], {}
     for name in names:
         value = history().default(name, jaxlib)
         if value is None or name in how["one_way"]:
@@ -331,8 +333,8 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
             value = value.split("_")[-1].lower()
         elif name in how["last_but_one"]:
             value = value.split("_")[-2].lower()
-        found[name] = value
-    return found
+        defaults[name] = value
+    return defaults
 
 
 # without these another cell would run, or none

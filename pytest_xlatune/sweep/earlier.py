@@ -100,17 +100,17 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    found = ""
+    recorded = ""
     for entry in Ledger(folder / LEDGER).refresh():
         match entry.event:
             case CampaignOpened(session=opened) if session and opened == session:
                 break
             case EnvironmentSeen(cell_digest=seen, nodes=nodes) if seen == cell.digest:
-                told = (environment.packages.get("jaxlib", "") for environment in nodes)
-                found = next(filter(None, told), found)
+                versions = (environment.packages.get("jaxlib", "") for environment in nodes)
+                recorded = next(filter(None, versions), recorded)
             case _:
                 pass
-    return found
+    return recorded
 
 
 def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ...]:
@@ -133,8 +133,10 @@ def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ..
 
 def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
     """Return the pace of a cell's jobs, of any study, in a ledger; None where none tells."""
-    found = (progress.ended for progress in replay(entries).trials.values())
-    return pace_of(result for result in found if result and result.trial.cell_digest == cell.digest)
+    results = (progress.ended for progress in replay(entries).trials.values())
+    return pace_of(
+        result for result in results if result and result.trial.cell_digest == cell.digest
+    )
 
 
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
@@ -145,12 +147,12 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     """
     path = folder / CALIBRATION
     try:
-        found = Calibration.from_json(read_json(secure_files.read_bytes(path), is_ours=True))
-        found.check()
+        calibration = Calibration.from_json(read_json(secure_files.read_bytes(path), is_ours=True))
+        calibration.check()
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LedgerError) as error:
         raise LedgerError(
             f"{path} cannot be read: {error}; calibrate again, or remove it"
         ) from error
-    return found if found.cell_digest == cell.digest else None
+    return calibration if calibration.cell_digest == cell.digest else None

@@ -201,20 +201,20 @@ class Option(Struct, frozen=True, kw_only=True):
             raise ValueError(f"expected {self.expected}") from None
 
 
-def _told(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type of a field without `| None`, and all that its annotation holds."""
     is_annotated = typing.get_origin(hint) is typing.Annotated
     kind, *rest = typing.get_args(hint) if is_annotated else (hint,)
-    told = tuple(rest)
+    metadata = tuple(rest)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind, more = _told(typing.get_args(kind)[0])
-        told = (*told, *more)
-    return kind, told
+        kind, more = _unwrapped(typing.get_args(kind)[0])
+        metadata = (*metadata, *more)
+    return kind, metadata
 
 
 def _option(group: type[Struct], name: str, hint: Any) -> Option:
-    kind, told = _told(hint)
-    by_type = {type(each): each for each in reversed(told)}
+    kind, metadata = _unwrapped(hint)
+    by_type = {type(annotation): annotation for annotation in reversed(metadata)}
     bounds = by_type.get(Meta)
     return Option(
         field=name,
@@ -240,11 +240,11 @@ class _Keywords(Telling):
     def __new__(cls, *made: Any, **how: Any) -> Any:
         return super().__new__(cls, *made, **{"kw_only": True, **how})
 
-    def __call__(cls, **said: Any) -> Any:  # noqa: N805 - of a metaclass
-        for name in said:
+    def __call__(cls, **keywords: Any) -> Any:  # noqa: N805 - of a metaclass
+        for name in keywords:
             if name not in cls.__struct_fields__:
                 raise _unknown(cls, name)
-        return super().__call__(**said)
+        return super().__call__(**keywords)
 
 
 class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
@@ -269,8 +269,8 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
         )
 
     def __repr__(self) -> str:
-        said = (f"{each}={shown_value(getattr(self, each))!r}" for each in self.__struct_fields__)
-        return f"{type(self).__name__}({', '.join(said)})"
+        fields = (f"{name}={shown_value(getattr(self, name))!r}" for name in self.__struct_fields__)
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 @functools.cache
@@ -281,8 +281,8 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _numbers(cls: Any) -> dict[str, Option]:
-    told = {name: _option(cls, name, hint) for name, hint in cls.__annotations__.items()}
-    return {name: option for name, option in told.items() if option.expected}
+    options = {name: _option(cls, name, hint) for name, hint in cls.__annotations__.items()}
+    return {name: option for name, option in options.items() if option.expected}
 
 
 def _unknown(cls: Any, name: str) -> ConfigError:
@@ -543,12 +543,14 @@ class UserOptions(SettingsGroup):
 
         Who says how many nodes, or which, says all of the node slot.
         """
-        own = structs.asdict(group)
-        said = {name: value for name, value in self.values.items() if value is not None}
-        changes = {name: SLOT[name] for name in SLOT.keys() & own.keys() if SLOT.keys() & said}
-        for name in said.keys() & own.keys():
-            is_table = isinstance(own[name], Mapping)
-            changes[name] = {**own[name], **said[name]} if is_table else said[name]
+        declared = structs.asdict(group)
+        stated = {name: value for name, value in self.values.items() if value is not None}
+        changes = {
+            name: SLOT[name] for name in SLOT.keys() & declared.keys() if SLOT.keys() & stated
+        }
+        for name in stated.keys() & declared.keys():
+            is_table = isinstance(declared[name], Mapping)
+            changes[name] = {**declared[name], **stated[name]} if is_table else stated[name]
         return structs.replace(group, **changes) if changes else group
 
 

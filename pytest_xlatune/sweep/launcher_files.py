@@ -66,8 +66,8 @@ def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[s
     Raises:
         ConfigError: a launcher cannot be loaded.
     """
-    found: dict[str, str] = {}
+    recipes: dict[str, str] = {}
     for file in files:
         if file.launcher in BROUGHT:
-            found |= launcher_file(file.launcher, where=file.path).with_recipe(file, covered)
-    return found
+            recipes |= launcher_file(file.launcher, where=file.path).with_recipe(file, covered)
+    return recipes

@@ -49,8 +49,8 @@ class StudyKind(NamedTuple):
     @property
     def cls(self) -> type[Study]:
         """The class of its studies, imported."""
-        found: type[Study] = _named(self.study)
-        return found
+        study_class: type[Study] = _named(self.study)
+        return study_class
 
     @property
     def traits(self) -> Traits:
@@ -84,16 +84,16 @@ class _Kinds(dict[str, StudyKind]):
     def __missing__(self, name: str) -> StudyKind:
         if name not in BROUGHT:
             raise KeyError(name)
-        found = BROUGHT.load(name, where="the registry of studies")
-        if not isinstance(found, StudyKind):
+        kind = BROUGHT.load(name, where="the registry of studies")
+        if not isinstance(kind, StudyKind):
             raise ConfigError(
-                f"study {name!r} of {BROUGHT.source(name)} is {type(found).__name__}, expected a "
+                f"study {name!r} of {BROUGHT.source(name)} is {type(kind).__name__}, expected a "
                 "pytest_xlatune.sweep.registry.StudyKind"
             )
-        self[name] = found
-        for told in ON_ARRIVAL:
-            told(found)
-        return found
+        self[name] = kind
+        for callback in ON_ARRIVAL:
+            callback(kind)
+        return kind
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the kind of this name, of other distributions too."""
@@ -139,7 +139,7 @@ KINDS: dict[str, StudyKind] = _Kinds(
 
 def kind_names() -> list[str]:
     """Return the name of every kind, of other distributions too; imports none of them."""
-    return [*KINDS, *(each for each in BROUGHT if each not in [*KINDS])]
+    return [*KINDS, *(name for name in BROUGHT if name not in [*KINDS])]
 
 
 def markers() -> dict[str, str]:
@@ -172,10 +172,10 @@ def study_of(name: str, declared: Json) -> Study:
         LedgerError: it is none that is known here.
     """
     key = name, _text_of(declared)
-    found = _IN_USE.get(key)
-    if found is None:
-        found = _IN_USE[key] = kind_of(name).cls.from_json(declared)
-    return found
+    study = _IN_USE.get(key)
+    if study is None:
+        study = _IN_USE[key] = kind_of(name).cls.from_json(declared)
+    return study
 
 
 def is_in_use(study: Study) -> None:

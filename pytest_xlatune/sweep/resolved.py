@@ -93,7 +93,7 @@ class ResolvedSweep:
             return self.cells
         codes = {cell.digest: cell.code for cell in self.study().cells}
         first = {codes[trial.cell_digest] for trial in self.study().decide(()).due}
-        return tuple(each for each in self.cells if each.code in first)
+        return tuple(cell for cell in self.cells if cell.code in first)
 
     @property
     def folder(self) -> Path:
@@ -151,10 +151,10 @@ class ResolvedSweep:
         self.cell.protocol.check_window()
         study = self.study()
         self._refuse_no_change(study)
-        own = {each.digest: each for each in study.cells}
+        cells = {cell.digest: cell for cell in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.outlook(()).ahead:
-            for cell in (own[trial.cell_digest], *tagged):
+            for cell in (cells[trial.cell_digest], *tagged):
                 self.sweep.launcher.launch(trial, cell)
 
     def _refuse_no_change(self, study: Study) -> None:
@@ -165,15 +165,15 @@ class ResolvedSweep:
         declared = self.sweep.declared
         if declared is None or study.traits.aim is not Aim.GATES:
             return
-        by_digest = {each.digest: each for each in study.cells}
-        ahead = [each for each in reversed(study.outlook(()).ahead) if each.rotation is None]
-        trials = {each.arm: each for each in ahead}
+        by_digest = {cell.digest: cell for cell in study.cells}
+        ahead = [trial for trial in reversed(study.outlook(()).ahead) if trial.rotation is None]
+        trials = {trial.arm: trial for trial in ahead}
         reference = trials.get(study.reference)
         if reference is None:
             return
 
         # one without settings passed, exit status 0, while the trainer had become 10 % slower
-        own = of_commits(self.sweep.launcher)
+        checkout = of_commits(self.sweep.launcher)
         same = self._started(reference, self.cell)
         for name, trial in trials.items():
             if name == study.reference or is_control(trial.profile):
@@ -185,9 +185,14 @@ class ResolvedSweep:
                     "whatever has changed. Name the change: settings; a gate also takes a commit, "
                     "an image or an interpreter, as candidate(NAME, code=COMMIT)"
                 )
-            is_moved = own is not None and cell.code != self.cell.code
+            is_moved = checkout is not None and cell.code != self.cell.code
             at_commit = self._started(trial, replace(cell, code=self.cell.code)) == same
-            if own and is_moved and at_commit and same_files(own, cell.code, self.cell.code):
+            if (
+                checkout
+                and is_moved
+                and at_commit
+                and same_files(checkout, cell.code, self.cell.code)
+            ):
                 raise ConfigError(
                     f"{where} {name!r}: commit {cell.code[:12]} holds the very same files as the "
                     f"baseline's {self.cell.code[:12]}; name another commit for one of them"
@@ -211,7 +216,7 @@ class ResolvedSweep:
         if cell.launcher != self.cell.launcher:
             launcher = self.sweep.launcher
             other = launcher.of(cell) if isinstance(launcher, LauncherByCell) else launcher
-            names = [Path(each.interpreter) for each in (launcher, other)]
+            names = [Path(starter.interpreter) for starter in (launcher, other)]
             if not all(path.is_absolute() and path.exists() for path in names):
                 return False
             if len({(path.parent.resolve(), path.resolve()) for path in names}) > 1:
@@ -221,7 +226,8 @@ class ResolvedSweep:
         flags = effective_values(profile.flags)
         return (
             all(
-                (found := deployed.get(name)) is not None and same_value(found, value)
+                (deployed_value := deployed.get(name)) is not None
+                and same_value(deployed_value, value)
                 for name, value in flags.items()
             )
             and settings_in(profile.env, "").items() <= settings_in(env, "").items()
@@ -302,7 +308,7 @@ class ResolvedSweep:
             sigma_prior=sigma,
             rotation=self._rule(earlier),
             budget=design.budget or USUAL_BUDGET,
-            **{name: each for name, each in settings.items() if name not in _OTHERS},
+            **{name: value for name, value in settings.items() if name not in _OTHERS},
         )
         if made.searches and made.why_none_rotates is not None:
             raise self._not_searched(sentence(made.why_none_rotates))
@@ -319,10 +325,10 @@ class ResolvedSweep:
         """Return how a sweep rotates; None is off."""
         if not self.rotates:
             return None
-        own = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
+        results = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
         # what began with rotations goes on with them, whatever their pace says since
-        must_save = self.must_save and not any(result.trial.rotation for result in own)
-        pace = pace_of(own) if must_save else None
+        must_save = self.must_save and not any(result.trial.rotation for result in results)
+        pace = pace_of(results) if must_save else None
         is_usual = not self.sweep.design.budget
         return RotationRule(must_save=must_save, pace=pace, is_usual=is_usual)
 

@@ -50,14 +50,16 @@ from pytest_xlatune.sweep.groups import (
 
 _PREFIX = "XLATUNE_"
 _FILE = "xlatune.toml"
-_BY_NAME = {each.name: each for each in FIELDS}
+_BY_NAME = {option.name: option for option in FIELDS}
 # tables of key=value: places add up by key; elsewhere the first place that speaks decides
 _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 # those whose values are text; the settings of a launcher are checked by the launcher
 _TEXTS = frozenset({"slurm", "deployed", "overrides"})
 # what a settings file may hold
-_SETTABLE = frozenset(each.name for each in FIELDS if each.where not in (Where.SWEEP, Where.ABOVE))
-_SESSION_WIDE = frozenset(each.name for each in OPTIONS if each.where is Where.SESSION)
+_SETTABLE = frozenset(
+    option.name for option in FIELDS if option.where not in (Where.SWEEP, Where.ABOVE)
+)
+_SESSION_WIDE = frozenset(option.name for option in OPTIONS if option.where is Where.SESSION)
 
 
 def resolve_options(
@@ -84,16 +86,18 @@ def resolve_options(
     above = _above(command_line, environ, ini, prefix)
     file, passed_over = _settings_file(above.values.get("config"), root, prefix)
     if file is None:
-        said = structs.replace(above, root=root)
+        user_options = structs.replace(above, root=root)
     else:
         sweeps = {
             name: _together(file, part, above, root=root) for name, part in file.sweeps.items()
         }
-        said = _together(file, above, root=root, sweeps=sweeps)
-    run = said.over(RunSettings())
+        user_options = _together(file, above, root=root, sweeps=sweeps)
+    run = user_options.over(RunSettings())
     if run.access == "group":
         secure_files.share_with_group(root / run.workdir, root / run.reports)
-    said = structs.replace(_with_lists(said, root / run.workdir), passed_over=passed_over)
+    user_options = structs.replace(
+        _with_lists(user_options, root / run.workdir), passed_over=passed_over
+    )
     switched = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
@@ -101,7 +105,7 @@ def resolve_options(
         run,
         workdir=root / run.workdir,
         reports=root / run.reports,
-        said=said,
+        said=user_options,
         **dict.fromkeys(switched, True),
     )
 
@@ -117,18 +121,21 @@ def nodes_in(path: Path) -> tuple[str, ...]:
     return expand(",".join(line.strip() for line in lines if line.strip() and line[0] != "#"))
 
 
-def _with_lists(said: UserOptions, workdir: Path) -> UserOptions:
+def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     """Return what was said with each `@NAME` in the place of nodes read from its file.
 
     Raises:
         ConfigError: no study left such a list.
     """
-    sweeps = {name: _with_lists(options, workdir) for name, options in said.sweeps.items()}
-    said = structs.replace(said, sweeps=sweeps) if sweeps else said
-    nodes = said.values.get("nodelist")
+    sweeps = {name: _with_lists(options, workdir) for name, options in user_options.sweeps.items()}
+    user_options = structs.replace(user_options, sweeps=sweeps) if sweeps else user_options
+    nodes = user_options.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
-        return said
-    path, place = workdir / f"{nodes[0][1:]}.nodes", said.places.get("nodelist", "the settings")
+        return user_options
+    path, place = (
+        workdir / f"{nodes[0][1:]}.nodes",
+        user_options.places.get("nodelist", "the settings"),
+    )
     try:
         named = nodes_in(path)
     except (OSError, ValueError):
@@ -137,9 +144,9 @@ def _with_lists(said: UserOptions, workdir: Path) -> UserOptions:
             "nodes writes it: pytest sweeps/test_nodes.py"
         ) from None
     return structs.replace(
-        said,
-        values={**said.values, "nodelist": named},
-        places={**said.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
+        user_options,
+        values={**user_options.values, "nodelist": named},
+        places={**user_options.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
     )
 
 
@@ -167,13 +174,13 @@ def _together(
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
     """Refuse a variable that is nearly that of an option: it would be passed over in silence."""
     known = {option.variable for option in OPTIONS}
-    found = [name for name in environ if name.startswith(_PREFIX) and name not in known]
-    if not found:
+    unknown = [name for name in environ if name.startswith(_PREFIX) and name not in known]
+    if not unknown:
         return
-    names = [each.removeprefix(_PREFIX) for each in sorted(known)]
-    for each in sorted(found):
-        if difflib.get_close_matches(each.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
-            raise ConfigError.unknown("variable", each, valid=known, where="the environment")
+    names = [variable.removeprefix(_PREFIX) for variable in sorted(known)]
+    for variable in sorted(unknown):
+        if difflib.get_close_matches(variable.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
+            raise ConfigError.unknown("variable", variable, valid=known, where="the environment")
 
 
 def _above(
@@ -184,9 +191,9 @@ def _above(
 ) -> UserOptions:
     """Return what the places above the settings file say of each option, and where."""
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
-        (lambda each: f"{prefix}{each.name}", lambda each: command_line.get(each.key)),
-        (lambda each: each.variable, lambda each: environ.get(each.variable) or None),
-        (lambda each: f"ini key {each.key}", lambda each: ini.get(each.key) or None),
+        (lambda option: f"{prefix}{option.name}", lambda option: command_line.get(option.key)),
+        (lambda option: option.variable, lambda option: environ.get(option.variable) or None),
+        (lambda option: f"ini key {option.key}", lambda option: ini.get(option.key) or None),
     )
     parts: list[UserOptions] = []
     decided: set[str] = set()
@@ -229,7 +236,7 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
     if named:
         return read_settings(root / named, root=root), ""
     passed_over = ""
-    for path in (each / _FILE for each in _upward(root)):
+    for path in (folder / _FILE for folder in _upward(root)):
         if not os.path.isfile(path):  # noqa: PTH113 - false where we may not look
             continue
         if not (why := secure_files.not_ours(path)):
@@ -263,7 +270,7 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
     except ValueError as error:  # of UTF-8 too; tomllib says line and column
         raise ConfigError(f"{place} is not valid TOML: {error}") from None
     parts = content.pop("sweeps", {})
-    if not isinstance(parts, dict) or not all(isinstance(each, dict) for each in parts.values()):
+    if not isinstance(parts, dict) or not all(isinstance(table, dict) for table in parts.values()):
         raise ConfigError(f"{place}: `sweeps` must hold tables, one a sweep: [sweeps.pp8]")
     sweeps = {}
     for name, part in parts.items():
@@ -293,10 +300,10 @@ def _said_in(
         if key in _TABLES:
             values[option.field] = _table(key, value, place, folder=folder)
         else:
-            found = _parsed(option, _text(key, value, place), f"{place}: {key}")
-            if found is None:
+            parsed = _parsed(option, _text(key, value, place), f"{place}: {key}")
+            if parsed is None:
                 raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
-            values[option.field] = folder / found if option.kind is Path else found
+            values[option.field] = folder / parsed if option.kind is Path else parsed
         places[key] = place
     return UserOptions(values=values, places=places, file=place, sweeps=sweeps or {})
 
@@ -314,12 +321,12 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
         if key not in {option.name, option.field}:
             continue
         if option.where is Where.SWEEP:
-            told = f"in the sweep file: {option.group.__name__}({option.field}=...)"
+            hint = f"in the sweep file: {option.group.__name__}({option.field}=...)"
         elif option.where is Where.ABOVE:
-            told = f"before this file is read: {option.flag} or {option.variable}"
+            hint = f"before this file is read: {option.flag} or {option.variable}"
         else:
-            told = f"by another name: {option.name}"
-        return ConfigError(f"{place}: {key} is not read here; say it {told}")
+            hint = f"by another name: {option.name}"
+        return ConfigError(f"{place}: {key} is not read here; say it {hint}")
     known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
     return ConfigError.unknown("setting", key, valid=known, where=place)
 
@@ -337,17 +344,17 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
     where = f"{place} [{key}]" if "[" not in place else f"{place[:-1]}.{key}]"
     if not isinstance(value, dict):
         raise ConfigError(f"{place}: {key}: found {value!r}, expected a table: [{key}]")
-    found = dict(value)
+    table = dict(value)
     if key in _TEXTS:
-        for name, each in found.items():
-            if not isinstance(each, str | int | float):
-                raise ConfigError(f"{where}: {name}: found {each!r}, expected text or a number")
-            found[name] = str(each).lower() if isinstance(each, bool) else str(each)
+        for name, setting in table.items():
+            if not isinstance(setting, str | int | float):
+                raise ConfigError(f"{where}: {name}: found {setting!r}, expected text or a number")
+            table[name] = str(setting).lower() if isinstance(setting, bool) else str(setting)
     for name in ("env-files", "env_files"):
-        if isinstance(found.get(name), list) and all(isinstance(v, str) for v in found[name]):
+        if isinstance(table.get(name), list) and all(isinstance(v, str) for v in table[name]):
             # where they lie beside this file they are named so
-            found[name] = [str(folder / each) for each in found[name]]
-    return found
+            table[name] = [str(folder / file) for file in table[name]]
+    return table
 
 
 # --- folders that are written ---------------------------------------------------------------------
@@ -374,8 +381,10 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 "Slurm can name it; name another folder"
             )
         # a folder that we may not look into is in the way, and `Path.exists` would raise
-        there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110
-        if link := next((each for each in (path, *path.parents) if _leads_nowhere(each)), None):
+        there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110
+        if link := next(
+            (parent for parent in (path, *path.parents) if _leads_nowhere(parent)), None
+        ):
             raise ConfigError(
                 f"{option}: {link} is a link to {link.readlink()}, which does not exist, or which "
                 "you may not open; make that folder, or remove the link"

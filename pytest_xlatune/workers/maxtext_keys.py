@@ -37,7 +37,7 @@ def keys_of(path: Path) -> dict[str, tuple[int, str]]:
 def fields_of(path: Path) -> list[str]:
     """Return the annotated fields of every class in a Python file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    bodies = [each.body for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return sorted(
         {
             line.target.id
@@ -53,19 +53,19 @@ def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
     seen = {base.resolve()}
     while config.is_file() and config.resolve() not in seen:
         seen.add(config.resolve())
-        found = keys_of(config)
-        yield from ((key, str(config), line) for key, (line, _) in found.items())
-        parent = found.get(BASE_KEY, (0, ""))[1]
+        keys = keys_of(config)
+        yield from ((key, str(config), line) for key, (line, _) in keys.items())
+        parent = keys.get(BASE_KEY, (0, ""))[1]
         if not parent:
             return
         # MaxText looks beside the file first, then among its own
-        beside = config.parent / parent
-        config = beside if beside.is_file() else base.parent / parent
+        sibling = config.parent / parent
+        config = sibling if sibling.is_file() else base.parent / parent
 
 
 def answer(package: str, config: str) -> dict[str, Any]:
     """Return what an installed package says; `base` is "" where it has no base configuration."""
-    said: dict[str, Any] = {"version": "", "base": "", "known": [], "strict": False, "said": []}
+    reply: dict[str, Any] = {"version": "", "base": "", "known": [], "strict": False, "said": []}
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         base = Path(folder, "configs", "base.yml")
@@ -73,13 +73,13 @@ def answer(package: str, config: str) -> dict[str, Any]:
             continue
         types = base.with_name("types.py")
         fields = fields_of(types) if types.is_file() else []
-        said.update(base=str(base), known=[*keys_of(base), *fields], strict=bool(fields))
-        said["said"] = list(chain_of(Path(config), base))
+        reply.update(base=str(base), known=[*keys_of(base), *fields], strict=bool(fields))
+        reply["said"] = list(chain_of(Path(config), base))
         break
     # a checkout that was never installed has no version
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        said["version"] = importlib.metadata.version(package)
-    return said
+        reply["version"] = importlib.metadata.version(package)
+    return reply
 
 
 if __name__ == "__main__":

@@ -112,9 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _record(job, "submitted", arguments.workspace)
     state = follow(job, arguments.workspace, stop)
-    status, said = ending(job, state)
-    _record(job, state, arguments.workspace, nodes=_NODES.search(said))
-    sys.stdout.write(f"xlatune: job {job} JobState={state} {said}\n")
+    status, words = ending(job, state)
+    _record(job, state, arguments.workspace, nodes=_NODES.search(words))
+    sys.stdout.write(f"xlatune: job {job} JobState={state} {words}\n")
     _link(job, arguments.workspace)
     tell_environments(job, arguments.workspace, arguments.checkout)
     return 143 if stop.is_set else status
@@ -201,8 +201,8 @@ def submit(copy: Path, arguments: Sequence[str], *, workspace: Path, name: str) 
     )
     sys.stdout.write(done.stdout)
     sys.stdout.flush()
-    if (found := _SUBMITTED.search(done.stdout)) is not None:
-        return found[1]
+    if (match := _SUBMITTED.search(done.stdout)) is not None:
+        return match[1]
     if made := jobs_named(name):
         sys.stdout.write(f"xlatune: submit.sh named no job; {made[-1]} is found by its name\n")
         return made[-1]
@@ -240,26 +240,26 @@ def copy_journals(job: str, workspace: Path) -> None:
     """Copy the journals of a rotation that have grown: they tell that it goes on, and who died."""
     _, folder = found_by_id(job, workspace)
     for journal in sorted(folder.glob(f"{_TURNS}/{_JOURNALS}")) if folder else ():
-        own = Path(journal.name)
+        copy = Path(journal.name)
         with contextlib.suppress(OSError):
-            if not own.exists() or own.stat().st_size != journal.stat().st_size:
-                part = own.with_name(f"{own.name}.part")
+            if not copy.exists() or copy.stat().st_size != journal.stat().st_size:
+                part = copy.with_name(f"{copy.name}.part")
                 shutil.copyfile(journal, part)
-                part.replace(own)
+                part.replace(copy)
 
 
 def state_of(job: str) -> str:
     """Return the job's state in Slurm's words; "" where neither squeue nor sacct knows it."""
-    said = _ask("squeue", "-t", "all", "-h", "-j", job, "-o", "%T")
+    text = _ask("squeue", "-t", "all", "-h", "-j", job, "-o", "%T")
     # sacct: CANCELLED by 1000
-    said = said or _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
-    return said.split()[0] if said.split() else ""
+    text = text or _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
+    return text.split()[0] if text.split() else ""
 
 
 def ending(job: str, state: str) -> tuple[int, str]:
     """Return the exit status of an ended job, and what the scheduler says of its end."""
-    said = _ask("scontrol", "show", "job", "-o", job)
-    code, nodes = _EXIT_CODE.search(said), _NODES.search(said)
+    job_text = _ask("scontrol", "show", "job", "-o", job)
+    code, nodes = _EXIT_CODE.search(job_text), _NODES.search(job_text)
     if code is None:
         text = _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "ExitCode")
         code = re.match(r"(\d{1,9}):(\d{1,9})", text.strip())
@@ -305,28 +305,28 @@ def _record(job: str, state: str, workspace: Path, *, nodes: re.Match[str] | Non
 def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
     """Write down what each node's log line tells, with the commit of the checkout itself."""
     log, _ = found_by_id(job, workspace)
-    told: dict[str, dict[str, Any]] = {}
+    environments: dict[str, dict[str, Any]] = {}
     lines = log.open("rb") if log is not None else contextlib.nullcontext(())
     with lines as read:
         for line in read:
-            if len(told) >= _MOST_NODES or len(line) > _MOST_LINE:
+            if len(environments) >= _MOST_NODES or len(line) > _MOST_LINE:
                 break
             if _MARK not in line:
                 continue
             with contextlib.suppress(ValueError):  # torn, or another's words
-                found = json.loads(line[line.index(_MARK) + len(_MARK) :])
-                if isinstance(found, dict) and isinstance(found.get("name"), str):
-                    told.setdefault(found["name"], found)
+                environment = json.loads(line[line.index(_MARK) + len(_MARK) :])
+                if isinstance(environment, dict) and isinstance(environment.get("name"), str):
+                    environments.setdefault(environment["name"], environment)
     commit = _ask(*_GIT, str(checkout), "rev-parse", "HEAD").strip()
     changed = _ask(*_GIT, str(checkout), "status", "--porcelain", "--untracked-files=no")
     count = len(changed.splitlines())
-    said = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
-    own = {str(checkout): f"{commit}, {said}"} if commit else {}
-    for number, name in enumerate(sorted(told)):
-        found = told[name]
-        found["repositories"] = {**own, **found.get("repositories", {})}
+    state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+    repositories = {str(checkout): f"{commit}, {state}"} if commit else {}
+    for number, name in enumerate(sorted(environments)):
+        environment = environments[name]
+        environment["repositories"] = {**repositories, **environment.get("repositories", {})}
         file = f"environment.{number}.json" if number else "environment.json"
-        Path(file).write_text(json.dumps(found) + "\n", encoding="utf-8")
+        Path(file).write_text(json.dumps(environment) + "\n", encoding="utf-8")
 
 
 def _link(job: str, workspace: Path) -> None:

@@ -71,11 +71,11 @@ def node_facts(root: Path = Path("/")) -> dict[str, str]:
     ]
     names = [match.group(1).strip() for match in models if match]
     # gfx_target_version 90402     a CPU's is 0
-    found = [
+    targets = [
         re.search(r"gfx_target_version (\d{1,9})", _read(path))
         for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
     ]
-    names += [_gfx(int(match.group(1))) for match in found if match and match.group(1) != "0"]
+    names += [_gfx(int(match.group(1))) for match in targets if match and match.group(1) != "0"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
     return {
         "kernel": os.uname().release,
@@ -92,7 +92,7 @@ def _gfx(version: int) -> str:
 
 def packages(root: Path = Path("/")) -> dict[str, str]:
     """Return the installed packages that matter, by name; nothing is imported."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for folder in sys.path:
         try:
             names = sorted(path.name for path in Path(folder).iterdir())
@@ -101,12 +101,12 @@ def packages(root: Path = Path("/")) -> dict[str, str]:
         for name in names:
             match = _INSTALLED.fullmatch(name)
             if match:
-                found.setdefault(match.group(1).lower().replace("_", "-"), match.group(2))
+                versions.setdefault(match.group(1).lower().replace("_", "-"), match.group(2))
     cuda = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"',
                      _read(root / "usr/local/cuda/version.json"))  # fmt: skip
     return {
         "python": sys.version.split()[0],
-        **found,
+        **versions,
         "CUDA": cuda.group(1) if cuda else "",
         "ROCm": _read(root / "opt/rocm/.info/version").strip(),
     }
@@ -118,22 +118,22 @@ def devices() -> dict[str, str]:
     import jax
 
     local = jax.local_devices()
-    found = {
+    facts = {
         "devices": f"{len(local)} x {local[0].device_kind}",
         "platform": local[0].platform,
         "runtime": " ".join(str(local[0].client.platform_version).split()),
     }
     if local[0].platform in ("gpu", "cuda", "rocm"):
-        found.update(_collectives())
-    return found
+        facts.update(_collectives())
+    return facts
 
 
 def _collectives() -> dict[str, str]:
     import ctypes
 
-    wheels = (Path(each, "nvidia/nccl/lib/libnccl.so.2") for each in sys.path)
+    wheels = (Path(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path)
     named = {
-        "NCCL": [*(str(each) for each in wheels if each.exists()), "libnccl.so.2"],
+        "NCCL": [*(str(wheel) for wheel in wheels if wheel.exists()), "libnccl.so.2"],
         "RCCL": ["librccl.so.1", "/opt/rocm/lib/librccl.so.1"],
     }
     for name, path in ((name, path) for name, paths in named.items() for path in paths):
@@ -194,14 +194,14 @@ def code_digest(folder: str, program: str = "") -> str:
 
 def _imported(script: Path) -> list[Path] | None:
     """Return a script and all beside it that it imports; None where its text does not tell."""
-    found, asked = set[Path](), [script]
+    files, asked = set[Path](), [script]
     while asked:
         path = asked.pop()
-        if path in found:
+        if path in files:
             continue
-        if len(found) > _MOST_FILES:
+        if len(files) > _MOST_FILES:
             return None
-        found.add(path)
+        files.add(path)
         try:
             with open(path, encoding="utf-8", opener=_plain) as file:
                 text = file.read()
@@ -214,8 +214,8 @@ def _imported(script: Path) -> list[Path] | None:
             module = script.parent / f"{name}.py"
             package = script.parent / name
             asked += [module] if module.exists() else []
-            asked += [Path(each) for each in _python_files(str(package)) if package.is_dir()]
-    return sorted(found)
+            asked += [Path(file) for file in _python_files(str(package)) if package.is_dir()]
+    return sorted(files)
 
 
 def _names(tree: ast.Module) -> set[str]:
@@ -232,7 +232,7 @@ def _python_files(folder: str) -> list[Path]:
     below: list[Path] = []
     seen = 0
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(each for each in folders if _is_own(Path(here, each)))
+        folders[:] = sorted(name for name in folders if _is_own(Path(here, name)))
         below += (
             Path(here, name)
             for name in sorted(names)
@@ -252,12 +252,12 @@ def _is_own(folder: Path) -> bool:
 
 def repositories(paths: Iterable[str]) -> dict[str, str]:
     """Return the git repository of each path -> its commit, and how many files are changed."""
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     asked = set[Path | None]([None])
     for path in paths:
         place = Path(path).absolute()  # an interpreter's link leads into another repository
         above = (place, *place.parents)
-        top = next((each for each in above if os.path.lexists(each / ".git")), None)
+        top = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
         if top is None or top in asked:
             continue
         asked.add(top)
@@ -272,11 +272,11 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             files = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
             listed = (_git(top, "ls-files", "-v") or "").splitlines()
             # h local.yml    S config.yml: what git was told not to look at may be changed
-            hidden = sum(each[:1].islower() or each[:1] == "S" for each in listed)
+            hidden = sum(line[:1].islower() or line[:1] == "S" for line in listed)
             more = f", {hidden} that git does not look at" if hidden else ""
-            said = files if changed is not None else "changes unknown"
-            found[str(top)] = f"{commit}, {said}{more}"
-    return found
+            state = files if changed is not None else "changes unknown"
+            states[str(top)] = f"{commit}, {state}{more}"
+    return states
 
 
 def _is_ours(top: Path) -> bool:
@@ -289,23 +289,23 @@ def _is_ours(top: Path) -> bool:
     common = folder / _read(folder / "commondir").strip()
     try:
         above, link = top.stat(), git.lstat()
-        found = [path.stat() for path in (git, folder, common, common / "config")]
+        stats = [path.stat() for path in (git, folder, common, common / "config")]
     except OSError:
         return False
     is_open = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH or any(
-        each.st_mode & (stat.S_IWOTH if _is_private(each.st_gid) else stat.S_IWGRP | stat.S_IWOTH)
-        for each in found
+        entry.st_mode & (stat.S_IWOTH if _is_private(entry.st_gid) else stat.S_IWGRP | stat.S_IWOTH)
+        for entry in stats
     )
-    return {each.st_uid for each in (above, link, *found)} <= {os.geteuid(), 0} and not is_open
+    return {entry.st_uid for entry in (above, link, *stats)} <= {os.geteuid(), 0} and not is_open
 
 
 def _is_private(group: int) -> bool:
     """Whether a group is root's, or one of this user alone."""
     try:
-        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
         return False
-    return not group or (found.gr_name == user and set(found.gr_mem) <= {user})
+    return not group or (entry.gr_name == user and set(entry.gr_mem) <= {user})
 
 
 def _folder(top: Path) -> Path:
@@ -319,13 +319,13 @@ def _git(top: Path, *words: str) -> str | None:
     # root's are trusted, which git refuses; of any other user's the settings of git decide
     ours = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
     command = ["git", *_RUNS_NOTHING, *ours, "-C", str(top), *words]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # below an empty `.git` it would take the next one above
-    own["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
+    environ["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
     try:
         done = subprocess.run(
             command,
-            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_GIT_S,
@@ -371,7 +371,7 @@ def main(argv: Sequence[str]) -> None:
     asked: dict[str, Callable[[], dict[str, str]]]
     asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
     if kind in ("trainer", "job"):
-        program = next((each for each in rest if folder_of(each)), rest[0])
+        program = next((word for word in rest if folder_of(word)), rest[0])
         folder = folder_of(program)
         asked = {
             **({} if kind == "trainer" else {"node": node_facts}),
@@ -381,23 +381,23 @@ def main(argv: Sequence[str]) -> None:
         }
         if "devices" in rest[1:]:
             asked["devices"] = devices
-    found, problems = dict[str, Any](), list[str]()
+    facts, problems = dict[str, Any](), list[str]()
     if kind == "job":
-        found["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        facts["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         problems.append("devices: not asked, the trainer is about to take them")
     for name, ask in asked.items():
         if name == "devices":  # XLA may end the process, e.g. of an unknown flag
-            _tell(found, [*problems, "devices: JAX gave no answer"])
+            _tell(facts, [*problems, "devices: JAX gave no answer"])
         try:
-            found[name] = {key: text for key, text in ask().items() if text}
+            facts[name] = {key: text for key, text in ask().items() if text}
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises
             problems.append(f"{name}: {type(error).__name__}: {str(error).strip()[:200]}")
-    _tell(found, problems)
+    _tell(facts, problems)
 
 
-def _tell(found: dict[str, Any], problems: list[str]) -> None:
+def _tell(facts: dict[str, Any], problems: list[str]) -> None:
     # a library may have printed something without an end of line
-    sys.stdout.write(f"\n{MARK}{json.dumps({**found, 'problems': problems})}\n")
+    sys.stdout.write(f"\n{MARK}{json.dumps({**facts, 'problems': problems})}\n")
     sys.stdout.flush()
 
 

@@ -66,8 +66,8 @@ class _Journal:
         self.file = -1
         self.is_cut = False  # a line is lost; later lines would assign its steps to other programs
 
-    def say(self, event: str, **said: Any) -> None:
-        line = {"event": event, "pid": os.getpid(), **said}
+    def say(self, event: str, **fields: Any) -> None:
+        line = {"event": event, "pid": os.getpid(), **fields}
         if self.file < 0:
             self.waiting.append(line)
         else:
@@ -159,11 +159,11 @@ class TurnTaker:
 
         return wrapped
 
-    def _step_of(self, jitted: Any, fun: Any, said: dict[str, Any]) -> Any:
+    def _step_of(self, jitted: Any, fun: Any, keywords: dict[str, Any]) -> Any:
         """Return the function unchanged, or its replacement if it may be the step."""
         if self.is_off or self.is_busy or (self.name and not self._is_named(_name_of(fun))):
             return jitted
-        return self._added(_JittedStep(self, jitted, fun, said))
+        return self._added(_JittedStep(self, jitted, fun, keywords))
 
     def _is_named(self, name: str) -> bool:
         # JAX replaces what a module's name cannot hold:  <lambda> is jit__lambda
@@ -218,10 +218,14 @@ class TurnTaker:
         """
         if self.owner is None:
             called = [
-                each for each in self.steps if each.calls + 1 >= step.calls and not each.is_gone
+                candidate
+                for candidate in self.steps
+                if candidate.calls + 1 >= step.calls and not candidate.is_gone
             ]
-            self.owner = step if self.name else max(called, key=lambda each: each.size_bytes)
-            others = [each.name for each in self.steps if self._is_part(each)]
+            self.owner = (
+                step if self.name else max(called, key=lambda candidate: candidate.size_bytes)
+            )
+            others = [candidate.name for candidate in self.steps if self._is_part(candidate)]
             if others and not self.name:
                 with suppress(OSError):
                     self.journal.open(self.jax.process_index())
@@ -338,10 +342,10 @@ class TurnTaker:
             took_s = round(time.perf_counter() - began_s, 3)
             memory = _Needs(compiled)
             same = texts.setdefault(_digest(compiled) or program["id"], program["id"])
-            said: dict[str, Any] = {"same_as": same} if same != program["id"] else {}
+            facts: dict[str, Any] = {"same_as": same} if same != program["id"] else {}
             if memory.all_bytes:
-                said["memory_bytes"] = memory.all_bytes
-            self.journal.say("compiled", program=program["id"], compile_s=took_s, **said)
+                facts["memory_bytes"] = memory.all_bytes
+            self.journal.say("compiled", program=program["id"], compile_s=took_s, **facts)
             if at == 0:
                 baseline = memory
             elif self._is_too_large(memory, baseline):
@@ -352,9 +356,11 @@ class TurnTaker:
     def _is_copy(self, at: int) -> bool:
         return not self.programs[at]["options"]
 
-    def _compile(self, lowered: Any, own: dict[str, Any], options: dict[str, str], at: int) -> Any:
+    def _compile(
+        self, lowered: Any, trainer_options: dict[str, Any], options: dict[str, str], at: int
+    ) -> Any:
         """Compile with options, each in the first spelling that the compiler accepts."""
-        chosen: dict[str, Any] = {**own, **options, MARK: FIRST_MARK + at}
+        chosen: dict[str, Any] = {**trainer_options, **options, MARK: FIRST_MARK + at}
         tried: set[str] = set()
         while True:
             try:
@@ -401,7 +407,7 @@ class TurnTaker:
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
         """Return the programs that every process can run; None if the baseline cannot run."""
-        mine = "".join("1" if each is not None else "0" for each in programs)
+        mine = "".join("1" if program is not None else "0" for program in programs)
         masks = [mine, *self._of_others(mine)]
         for at, program in enumerate(self.programs):
             if programs[at] is not None and any(mask[at : at + 1] != "1" for mask in masks):
@@ -425,9 +431,9 @@ class TurnTaker:
         rank = self.jax.process_index()
         client.key_value_set(f"xlatune/rotation/{rank}", mine)
         return [
-            client.blocking_key_value_get(f"xlatune/rotation/{each}", _AGREE_S * 1000)
-            for each in range(count)
-            if each != rank
+            client.blocking_key_value_get(f"xlatune/rotation/{other}", _AGREE_S * 1000)
+            for other in range(count)
+            if other != rank
         ]
 
     # --- the end ------------------------------------------------------------------------------
@@ -438,8 +444,8 @@ class TurnTaker:
             if self.journal.file < 0:
                 if self.jax is None:
                     return
-                known = (os.environ.get(each, "") for each in _RANKS)
-                self.journal.open(int(next((each for each in known if each.isdecimal()), "0")))
+                known = (os.environ.get(variable, "") for variable in _RANKS)
+                self.journal.open(int(next((text for text in known if text.isdecimal()), "0")))
             if self.owner is None and not self.is_off:
                 names = ", ".join(sorted(self.seen)[:_MOST_NAMES]) or "none"
                 self.stop(f"no call of {self.name or 'a step'} was due; functions seen: {names}")
@@ -513,7 +519,7 @@ class _RotatedStep(ABC):
                 return self._succeeding(args, kwargs)
             return self.plain(*args, **kwargs)
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
-        if any(isinstance(each, rotation.jax.core.Tracer) for each in leaves):
+        if any(isinstance(leaf, rotation.jax.core.Tracer) for leaf in leaves):
             self.traced.add(rotation.called)
             return self.plain(*args, **kwargs)  # it is traced as a part of another function
         if self.before is not None:
@@ -549,7 +555,7 @@ class _RotatedStep(ABC):
         """Take the place of the step in the turns, if this is the same program."""
         owner = self._rotation.owner
         leaves = self._rotation.jax.tree_util.tree_leaves((args, kwargs))
-        if any(isinstance(each, self._rotation.jax.core.Tracer) for each in leaves):
+        if any(isinstance(leaf, self._rotation.jax.core.Tracer) for leaf in leaves):
             return self.plain(*args, **kwargs)
         if owner is not None and self._rotation.succeeds(self, args, kwargs):
             owner.plain, self.run = self.plain, owner.run
@@ -602,7 +608,7 @@ class _RotatedStep(ABC):
         name = rotation.programs[at]["id"]
         rotation.journal.say("turn", program=name, first_call=call, at=time.time())
 
-    def _first_call(self, call: int, given: Any, said: Any) -> Any:
+    def _first_call(self, call: int, given: Any, arguments: Any) -> Any:
         """Run a program for the first time, and wait for its end so that its errors are raised."""
         rotation, at = self._rotation, self._at
         try:
@@ -610,7 +616,7 @@ class _RotatedStep(ABC):
         except (TypeError, ValueError):  # not an error of XLA: the arguments differ
             if self._are_gone(given):
                 raise
-            return self._oddly(call, *said)
+            return self._oddly(call, *arguments)
         except Exception as error:
             # other processes wait for what this one does next, and donated arguments are gone
             if rotation.jax.process_count() > 1 or self._are_gone(given):
@@ -626,8 +632,8 @@ class _RotatedStep(ABC):
     def _oddly(self, call: int, args: Any, kwargs: Any) -> Any:
         """Run the trainer's own program, because the arguments differ from those of the steps."""
         self._odd += 1
-        said = {} if self._odd > 1 else {"words": self._difference(args, kwargs)}
-        self._rotation.journal.say("odd_call", call=call, **said)
+        difference = {} if self._odd > 1 else {"words": self._difference(args, kwargs)}
+        self._rotation.journal.say("odd_call", call=call, **difference)
         return self.plain(*args, **kwargs)
 
     def _difference(self, args: Any, kwargs: Any) -> str:
@@ -636,8 +642,8 @@ class _RotatedStep(ABC):
             tree = self._rotation.jax.tree_util
             given = tree.tree_map(_kind_of, (args, kwargs))
             known, _ = tree.tree_flatten_with_path(self.given)
-            found, _ = tree.tree_flatten_with_path(given)
-            before, now = ({tree.keystr(at): each for at, each in e} for e in (known, found))
+            actual, _ = tree.tree_flatten_with_path(given)
+            before, now = ({tree.keystr(at): kind for at, kind in e} for e in (known, actual))
             for at in [*before, *now]:
                 one, other = before.get(at, "absent"), now.get(at, "absent")
                 if one != other:
@@ -646,15 +652,15 @@ class _RotatedStep(ABC):
 
     def _are_gone(self, given: Any) -> bool:
         leaves = self._rotation.jax.tree_util.tree_leaves(given)
-        return any(hasattr(each, "is_deleted") and each.is_deleted() for each in leaves)
+        return any(hasattr(leaf, "is_deleted") and leaf.is_deleted() for leaf in leaves)
 
 
 class _JittedStep(_RotatedStep):
     """Replaces a function that `jax.jit` returned."""
 
-    def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, said: dict[str, Any]) -> None:
+    def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, keywords: dict[str, Any]) -> None:
         super().__init__(rotation, plain, _name_of(fun))
-        self._static_at, self._static_names = _static(fun, said)
+        self._static_at, self._static_names = _static(fun, keywords)
         self._static: Any = None
         self.has_static = bool(self._static_at or self._static_names)
 
@@ -670,11 +676,14 @@ class _JittedStep(_RotatedStep):
         """Return the arguments of a compiled program, and the values that it was compiled for."""
         at, names = self._static_at, self._static_names
         static = (
-            [each for place, each in enumerate(args) if place in at],
-            {name: each for name, each in kwargs.items() if name in names},
+            [argument for place, argument in enumerate(args) if place in at],
+            {name: argument for name, argument in kwargs.items() if name in names},
         )
-        kept = tuple(each for place, each in enumerate(args) if place not in at)
-        return (kept, {name: each for name, each in kwargs.items() if name not in names}), static
+        kept = tuple(argument for place, argument in enumerate(args) if place not in at)
+        return (
+            kept,
+            {name: argument for name, argument in kwargs.items() if name not in names},
+        ), static
 
 
 class _CompiledStep(_RotatedStep):
@@ -697,10 +706,12 @@ class _Needs:
     def __init__(self, compiled: Any) -> None:
         self.all_bytes = self.own_bytes = 0
         with suppress(Exception):  # each plugin that has no answer fails in a different way
-            told = compiled.memory_analysis()
-            new_bytes = told.output_size_in_bytes - told.alias_size_in_bytes
-            self.own_bytes = new_bytes + told.temp_size_in_bytes + told.generated_code_size_in_bytes
-            self.all_bytes = self.own_bytes + told.argument_size_in_bytes
+            sizes = compiled.memory_analysis()
+            new_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+            self.own_bytes = (
+                new_bytes + sizes.temp_size_in_bytes + sizes.generated_code_size_in_bytes
+            )
+            self.all_bytes = self.own_bytes + sizes.argument_size_in_bytes
 
 
 def _kind_of(leaf: Any) -> str:
@@ -715,7 +726,7 @@ def _kind_of(leaf: Any) -> str:
 def _is_same(one: Any, other: Any) -> bool:
     """Whether two lowered functions are one program, with the same constants beside its text."""
     consts = [
-        getattr(getattr(each, "_lowering", None), "const_args", None) or () for each in (one, other)
+        getattr(getattr(step, "_lowering", None), "const_args", None) or () for step in (one, other)
     ]
     is_so = len(consts[0]) == len(consts[1])
     is_so = is_so and all(a is b for a, b in zip(*consts, strict=True))
@@ -723,34 +734,36 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _size_bytes(leaves: Sequence[Any]) -> int:
-    return sum(getattr(each, "nbytes", 0) for each in leaves)
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
 
 def _free_bytes(device: Any) -> int:
     """Return the free memory of a device in bytes; -1 if it is unknown."""
     with suppress(Exception):
-        told = device.memory_stats()
-        return max(int(told["bytes_limit"]) - int(told["bytes_in_use"]), 0)
+        stats = device.memory_stats()
+        return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
     return -1
 
 
 def _host_free_bytes() -> int:
     """Return the free memory of this machine, or of the job's control group, in bytes."""
-    found = [1 << 62]
+    free_bytes = [1 << 62]
     with suppress(OSError, ValueError, IndexError):
         # MemAvailable:   16316412 kB
-        told = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
-        found.append(int(told.split()[0]) << 10)
+        text = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
+        free_bytes.append(int(text.split()[0]) << 10)
     with suppress(OSError, ValueError, IndexError):
         # 0::/slurm/job_14638/step_0
-        own = Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].split()[0]
-        group = Path("/sys/fs/cgroup", own)
+        group_name = (
+            Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].split()[0]
+        )
+        group = Path("/sys/fs/cgroup", group_name)
         limit, now = (
             int((group / name).read_text(encoding="ascii"))
             for name in ("memory.max", "memory.current")
         )
-        found.append(max(limit - now, 0))
-    return min(found)
+        free_bytes.append(max(limit - now, 0))
+    return min(free_bytes)
 
 
 def _shardings(compiled: Any) -> Any:
@@ -777,9 +790,9 @@ def _respelled(text: str, refusal: str) -> Any:
     return None
 
 
-def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
+def _static(fun: Any, keywords: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
     """Return positions and names of static arguments; like JAX, infer one from the other."""
-    numbers, names = said.get("static_argnums"), said.get("static_argnames")
+    numbers, names = keywords.get("static_argnums"), keywords.get("static_argnames")
     at = {numbers} if isinstance(numbers, int) else set(numbers or ())
     called = {names} if isinstance(names, str) else set(names or ())
     if not at and not called:
@@ -790,7 +803,7 @@ def _static(fun: Any, said: dict[str, Any]) -> tuple[frozenset[int], frozenset[s
             for parameter in inspect.signature(fun).parameters.values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        at = {each % len(known) if each < 0 else each for each in at}
+        at = {place % len(known) if place < 0 else place for place in at}
         if numbers is None:
             at |= {place for place, parameter in enumerate(known) if parameter.name in called}
         if names is None:
@@ -806,7 +819,7 @@ def _name_of(fun: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    return "".join(each for each in name if each.isalnum())
+    return "".join(character for character in name if character.isalnum())
 
 
 def _module_of(lowered: Any) -> str:
@@ -833,13 +846,13 @@ class _After(importlib.abc.MetaPathFinder):
         if hook is None:
             return None
         for finder in sys.meta_path:
-            found = None
+            spec = None
             if finder is not self and hasattr(finder, "find_spec"):
-                found = finder.find_spec(fullname, path, target)
-            if found is not None:
-                if found.loader is not None:
-                    found.loader = _Hooked(found.loader, hook)
-                return found
+                spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Hooked(spec.loader, hook)
+                return spec
         return None
 
 
@@ -910,7 +923,7 @@ def customize() -> None:
         except SystemExit as error:  # an exception here would keep the interpreter from starting
             sys.stderr.write(f"{error}\n")
     here = Path(__file__).resolve().parent
-    behind = [each for each in sys.path if Path(each or ".").resolve() != here]
+    behind = [folder for folder in sys.path if Path(folder or ".").resolve() != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", behind)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)

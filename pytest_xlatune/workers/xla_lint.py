@@ -47,11 +47,11 @@ def main(result: str) -> None:
 def _answer(text: str, xla_client: Any) -> dict[str, Any]:
     """Return what XLA makes of one text in a process of its own, and what it said."""
     read_end, write_end = os.pipe()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr_file:
         child = os.fork()
         if child == 0:
             try:
-                os.dup2(said.fileno(), 2)
+                os.dup2(stderr_file.fileno(), 2)
                 os.environ["XLA_FLAGS"] = text
                 data: bytes = xla_client.CompileOptions().SerializeAsString()
                 with os.fdopen(write_end, "wb") as pipe:
@@ -63,8 +63,8 @@ def _answer(text: str, xla_client: Any) -> dict[str, Any]:
         with os.fdopen(read_end, "rb") as pipe:
             data = pipe.read()
         _, status = os.waitpid(child, 0)
-        said.seek(0)
-        words = said.read(_SAID).decode("utf-8", "replace")
+        stderr_file.seek(0)
+        words = stderr_file.read(_SAID).decode("utf-8", "replace")
     return {
         "options": base64.b64encode(data).decode() if status == 0 else None,
         "said": words,
@@ -74,7 +74,7 @@ def _answer(text: str, xla_client: Any) -> dict[str, Any]:
 
 def _description(folder: Path) -> str:
     """Return the description of XLA's options, with whatever follows it in the library."""
-    libraries = sorted(folder.rglob("*.so*"), key=lambda each: -each.stat().st_size)
+    libraries = sorted(folder.rglob("*.so*"), key=lambda path: -path.stat().st_size)
     for library in libraries[:3]:
         with library.open("rb") as file:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

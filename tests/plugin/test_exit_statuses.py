@@ -117,7 +117,7 @@ def report(
 def test_what_a_session_ends_with(
     reports: list[pytest.TestReport], found: tuple[Exit, ...], said: int, status: int
 ) -> None:
-    ends = Ends(found=set(found))
+    ends = Ends(statuses=set(found))
     for each in reports:
         ends.note(each)
     assert ends.status(said) == status

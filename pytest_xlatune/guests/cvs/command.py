@@ -105,7 +105,7 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
 def _show(arguments: argparse.Namespace) -> int:
     if arguments.nodes is not None and arguments.nodes < 1:
         raise ConfigError(f"--nodes {arguments.nodes}: expected 1 or more")
-    found = read_cvs_file(
+    file = read_cvs_file(
         arguments.file,
         cluster=arguments.cvs_cluster,
         values=given_values(arguments.cvs_set),
@@ -113,10 +113,10 @@ def _show(arguments: argparse.Namespace) -> int:
         needs_digest=True,
     )
     if arguments.json:
-        show_json(found.to_json())
+        show_json(file.to_json())
     else:
-        show(_lines(found, is_full=arguments.leaves))
-    return 2 if found.open_items else 0
+        show(_lines(file, is_full=arguments.leaves))
+    return 2 if file.open_items else 0
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     }
     file = read_cvs_file(path, **given, needs_digest=asked.needs_digest)
     file.refuse_open()
-    found, written = {}, ""
+    least_by_cell, written = {}, ""
     for cell in file.cells:
         sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
         resolved = sweep.resolve(options.said)
@@ -141,20 +141,20 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         with trials_of(resolved, options) as (runs, tick):
             campaign = runs.open(resolved, study)
             written = calibrate(campaign, tick).written
-        found[cell.name] = least_values(campaign)
-        show(f"{cell.name}: {value.words}" for value in found[cell.name])
-    beside = path if file.generation == "1" else threshold_file(path, file.threshold_name)
-    old = text_of(beside) if beside else "{}"
-    write_files({new: with_least_values(old, file, found, written=written)})
+        least_by_cell[cell.name] = least_values(campaign)
+        show(f"{cell.name}: {value.words}" for value in least_by_cell[cell.name])
+    thresholds_path = path if file.generation == "1" else threshold_file(path, file.threshold_name)
+    old = text_of(thresholds_path) if thresholds_path else "{}"
+    write_files({new: with_least_values(old, file, least_by_cell, written=written)})
     return 0
 
 
-def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
-    first = found.cells[0]
-    yield f"{found.where}: CVS generation {found.generation}"
-    yield f"  model {first.model}, {found.mode}, GPU {first.gpu or 'not said'}"
-    yield f"  image {found.image or 'not said'}"
-    for cell in found.cells:
+def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
+    first = file.cells[0]
+    yield f"{file.where}: CVS generation {file.generation}"
+    yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not said'}"
+    yield f"  image {file.image or 'not said'}"
+    for cell in file.cells:
         nodes = "nodes: yours" if cell.nodes is None else f"nodes: {cell.nodes}"
         axes = cell.parallelism or "axes: by the number of nodes"
         yield (
@@ -166,20 +166,20 @@ def _lines(found: CvsFile, *, is_full: bool) -> Iterator[str]:
             yield f"    {metric}: {threshold.words}"
         flags = " ".join(f"--{name}={value}" for name, value in cell.xla_flags.items())
         yield from _wrapped(f"    XLA_FLAGS: {flags or 'none'}")
-    for runtime in (found.container.runtime, "pyxis"):
-        if dropped := container_settings(found.container, runtime)[1]:
+    for runtime in (file.container.runtime, "pyxis"):
+        if dropped := container_settings(file.container, runtime)[1]:
             yield from _wrapped(f"  not taken by {runtime}: {' '.join(dropped)}")
-    for title, variables in (("environment", found.env), ("added by CVS", found.added)):
+    for title, variables in (("environment", file.env), ("added by CVS", file.added)):
         words = " ".join(f"{name}={value}" for name, value in without_secrets(variables).items())
         yield from _wrapped(f"  {title}: {words or 'none'}")
-    for note in found.notes:
+    for note in file.notes:
         yield from _wrapped(f"  note: {note}")
-    if found.open_items:
+    if file.open_items:
         yield "  open items, to be filled in before a run:"
-        yield from (f"    {item.words}" for item in found.open_items)
-    counts = ", ".join(f"{count} {name}" for name, count in found.accounting.items())
-    yield f"  {len(found.leaves)} leaves: {counts}"
-    for leaf in found.leaves:
+        yield from (f"    {item.words}" for item in file.open_items)
+    counts = ", ".join(f"{count} {name}" for name, count in file.accounting.items())
+    yield f"  {len(file.leaves)} leaves: {counts}"
+    for leaf in file.leaves:
         if is_full or leaf.cls in (DIFFERENT, DROPPED, UNKNOWN):
             yield from _wrapped(f"    {leaf.cls:9} {leaf.name}: {leaf.text}")
 

@@ -14,13 +14,17 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 
 def thresholds(subject: MeasuredCell) -> Document:
     """Return the verdict on each metric of a cell, and the jobs that all rest on."""
-    conclusion, own = subject.conclusion, subject.conclusion.reference
+    conclusion, reference = subject.conclusion, subject.conclusion.reference
     words = Counter(our_word(verdict) for verdict in conclusion.verdicts)
     lines = (
         f"{literal(verdict.arm)}: {joined(verdict.reasons)}" for verdict in conclusion.verdicts
     )
     table = jobs_table([("", subject)])
-    measured = [f"{own.n} jobs: {speed(own)}{step(own, ', ')}"] if own and own.n else []
+    measured = (
+        [f"{reference.n} jobs: {speed(reference)}{step(reference, ', ')}"]
+        if reference and reference.n
+        else []
+    )
     return Document(
         title=f"{subject.cell.label}: thresholds",
         header=header(subject),

@@ -39,21 +39,21 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
     Raises:
         ConfigError: a word has no `=`.
     """
-    found = {}
+    values = {}
     for word in words:
         name, mark, value = word.partition("=")
         if not (mark and name.strip()):
             raise ConfigError(f"--cvs-set {word!r}: expected PATH=VALUE: config.nnodes=4")
-        found[name.strip()] = value
-    return found
+        values[name.strip()] = value
+    return values
 
 
-def asked_of(said: Mapping[str, Any]) -> RunOptions:
+def asked_of(options: Mapping[str, Any]) -> RunOptions:
     """Return what a run's options say of the nodes, the container's runtime and the image."""
-    nodes = len(said.get("nodelist") or ()) or said.get("nodes") or None
-    runtimes = dict(said.get("container") or {}).get("runtime", "")
+    nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
+    runtimes = dict(options.get("container") or {}).get("runtime", "")
     runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
-    return RunOptions(nodes, runtime, bool(said.get("image")))
+    return RunOptions(nodes, runtime, bool(options.get("image")))
 
 
 def read_cvs_file(
@@ -78,14 +78,14 @@ def read_cvs_file(
     """
     user, count = _cluster(cluster) if cluster else ("", None)
 
-    def beside(name: str) -> tuple[str, str] | None:
-        found = threshold_file(path, name)
-        return None if found is None else (str(found), text_of(found))
+    def thresholds_named(name: str) -> tuple[str, str] | None:
+        thresholds_path = threshold_file(path, name)
+        return None if thresholds_path is None else (str(thresholds_path), text_of(thresholds_path))
 
     return read_cvs(
         text_of(path),
         where=str(path),
-        find_thresholds=beside,
+        find_thresholds=thresholds_named,
         given=values,
         words={"user-id": user or _user()},
         nodes=nodes or count,
@@ -124,9 +124,9 @@ def _cluster(path: Path) -> tuple[str, int | None]:
 def threshold_file(path: Path, name: str) -> Path | None:
     """Return the threshold file of a configuration, which stands below its folder; None without."""
     try:
-        found = path.parent / name
+        thresholds_path = path.parent / name
         is_out = Path(name).is_absolute() or ".." in Path(name).parts
-        return found if found.is_file() and not is_out else None
+        return thresholds_path if thresholds_path.is_file() and not is_out else None
     except (OSError, ValueError):  # longer than a name may be, a NUL in it
         return None
 

@@ -111,8 +111,8 @@ class CvsModule(pytest.Module):
         return made  # type: ignore[no-any-return]
 
     def _getobj(self) -> ModuleType:
-        found: ModuleType = vars(self)["made"]
-        return found
+        module: ModuleType = vars(self)["made"]
+        return module
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -137,8 +137,8 @@ def test_threshold(
     word = "recorded" if is_recorded else our_word(measured.verdict)
     reasons = [sentence(message) for message in measured.verdict.reasons] or ["no reason is known"]
     line = f"{cell.name}: {'recorded: ' if is_recorded else ''}{reasons[0]}"
-    told = {"metric": demand.metric, "demand": demand.words, "verdict": word}
-    properties = [(f"cvs.{name}", text) for name, text in told.items()]
+    facts = {"metric": demand.metric, "demand": demand.words, "verdict": word}
+    properties = [(f"cvs.{name}", text) for name, text in facts.items()]
     request.node.user_properties.extend([*properties, (_LINES, line)])
     if is_recorded or not file.enforce:
         return
@@ -150,7 +150,7 @@ def test_threshold(
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show the verdict on each metric, and all that a run of CVS does and this did not."""
-    said = [
+    lines = [
         line
         for some in terminalreporter.stats.values()
         for report in some
@@ -159,10 +159,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if name == _LINES
         for line in text.splitlines()
     ]
-    if not said:
+    if not lines:
         return
     terminalreporter.section("CVS thresholds")
-    for line in said:
+    for line in lines:
         terminalreporter.write_line(printable(line))
     if dropped := config.stash.get(_DROPPED, []):
         terminalreporter.write_line(

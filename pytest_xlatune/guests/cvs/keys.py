@@ -39,10 +39,10 @@ class Leaf:
 @cache
 def keys_of(generation: str, *path: str) -> Mapping[str, Any]:
     """Return the keys of a generation that may stand below a path; `*` is any other."""
-    found = _tables()[generation]
+    keys = _tables()[generation]
     for key in path:
-        found = found[key]
-    return found  # type: ignore[no-any-return]
+        keys = keys[key]
+    return keys  # type: ignore[no-any-return]
 
 
 @cache
@@ -70,20 +70,22 @@ def account(
         generation: whose keys.
         others: path -> what becomes of it in this file, in the place of what the keys say.
     """
-    found: list[Leaf] = []
-    _walk(data, (), keys_of(generation), others, found)
-    return tuple(found)
+    leaves: list[Leaf] = []
+    _walk(data, (), keys_of(generation), others, leaves)
+    return tuple(leaves)
 
 
-def _walk(value: Json, path: Path, use: Use, others: Mapping[Path, str], found: list[Leaf]) -> None:
+def _walk(
+    value: Json, path: Path, use: Use, others: Mapping[Path, str], leaves: list[Leaf]
+) -> None:
     use = others.get(path, use)
     if isinstance(value, dict) and value:
-        for key, each in value.items():
+        for key, child in value.items():
             below = _below(use, key, path)
             is_named = isinstance(use, Mapping) and key in use
             if is_comment(key, value) and not is_named:
                 below = f"{COMMENT}: a remark"
-            _walk(each, (*path, key), below, others, found)
+            _walk(child, (*path, key), below, others, leaves)
         return
     if not isinstance(use, str):
         if value == {}:
@@ -92,7 +94,7 @@ def _walk(value: Json, path: Path, use: Use, others: Mapping[Path, str], found: 
             use = use.get("*", "")
             use = use if isinstance(use, str) and use else f"{UNKNOWN}: an object is expected here"
     cls, _, text = use.partition(": ")
-    found += [Leaf(path=at, value=each, cls=cls, text=text) for at, each in leaves_of(value, path)]
+    leaves += [Leaf(path=at, value=leaf, cls=cls, text=text) for at, leaf in leaves_of(value, path)]
 
 
 def _below(use: Use, key: str, path: Path) -> Use:

@@ -112,7 +112,7 @@ def container_settings(container: Container, runtime: str) -> tuple[dict[str, An
     if runtime in _WITH_OPTIONS:
         more = {"devices": container.devices, "args": container.args}
         return {**options, **more, "shm_size": container.shm_size.lower()}, []
-    left = [f"--volume={each}" for each in container.mounts] if runtime == NO_CONTAINER else []
+    left = [f"--volume={mount}" for mount in container.mounts] if runtime == NO_CONTAINER else []
     left += [f"--device={device}" for device in container.devices]
     left += [f"--shm-size={container.shm_size}"] if container.shm_size else []
     return options, [*left, *container.args]

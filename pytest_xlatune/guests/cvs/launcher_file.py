@@ -55,21 +55,21 @@ class CvsLauncherFile(LauncherFile):
         file = read_cvs_file(
             path, cluster=Path(cluster) if cluster else None, values=values, nodes=nodes
         )
-        cells = {each.name: each for each in file.cells}
+        cells = {cvs_cell.name: cvs_cell for cvs_cell in file.cells}
         if cell not in cells and (cell or len(cells) > 1):
             raise ConfigError.unknown("cell", cell, valid=cells, where=str(path))
-        found = cells[cell] if cell else file.cells[0]
-        _check(file, found)
+        chosen = cells[cell] if cell else file.cells[0]
+        _check(file, chosen)
         study = settings.pop("study", None)
         if study is None and not profiles:
-            study = Thresholds(demands=demands_of(found))
+            study = Thresholds(demands=demands_of(chosen))
         is_only = len(file.cells) == 1
-        name = f"cvs-{Path(file.where).stem}" + ("" if is_only else f"-{found.name}")
+        name = f"cvs-{Path(file.where).stem}" + ("" if is_only else f"-{chosen.name}")
         return {
             "name": re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_"),
-            "launcher": _launcher(file, found, runtime),
+            "launcher": _launcher(file, chosen, runtime),
             "profiles": profiles,
-            "cell": _settings(file, found),
+            "cell": _settings(file, chosen),
             "study": study,
             **settings,
         }
@@ -81,12 +81,12 @@ class CvsLauncherFile(LauncherFile):
 
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
     """Return what a cell's thresholds demand, by metric, and metrics to record besides."""
-    found = {name: Demand(metric=name) for name in _ALWAYS}
+    demands = {name: Demand(metric=name) for name in _ALWAYS}
     for name, threshold in cell.thresholds.items():
         bound = "" if threshold.kind == "info" or threshold.value is None else threshold.kind[:3]
         value = threshold.value if bound else None
-        found[name] = Demand(metric=name, bound=bound, value=value)
-    return tuple(found.values())
+        demands[name] = Demand(metric=name, bound=bound, value=value)
+    return tuple(demands.values())
 
 
 def _check(file: CvsFile, cell: CvsCell) -> None:

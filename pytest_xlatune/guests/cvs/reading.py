@@ -71,7 +71,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nvte_ck_v3_bf16_cvt": ("NVTE_CK_V3_BF16_CVT", "NVTE_CK_HOW_V3_BF16_CVT"),
     "xla_python_client_mem_fraction": ("XLA_PYTHON_CLIENT_MEM_FRACTION",),
     "xla_gpu_executable_warn_stuck_timeout": ("XLA_GPU_EXECUTABLE_WARN_STUCK_TIMEOUT",),
-    **{each: (each.upper(),) for each in _OF_DISTRIBUTED},
+    **{key: (key.upper(),) for key in _OF_DISTRIBUTED},
 }
 # what CVS writes beside the keys of a model of generation 1
 _CONSTANTS: Mapping[str, Json] = {
@@ -165,11 +165,11 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
     """
     config = data.get("config")
     if isinstance(config, dict) and "model_params" in data:
-        found = "2" if config.keys() & {"xla_flags", "env_vars", "rdma_lib"} else "1"
+        generation = "2" if config.keys() & {"xla_flags", "env_vars", "rdma_lib"} else "1"
     elif "train_params" in data:
-        found = "4"
+        generation = "4"
     elif isinstance(data.get("training"), dict):
-        found = "3"
+        generation = "3"
     elif "node_dict" in data:
         raise ConfigError(f"{where}: a cluster file of CVS: name it with --cvs-cluster")
     elif any(path[-1:] == ("kind",) for path, _ in leaves_of(dict(data))):
@@ -190,9 +190,9 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
             raise ConfigError(
                 f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
             )
-    if found not in ("1", "4"):
-        raise ConfigError(f"{where}: a configuration of CVS' generation {found}; {_BOTH}")
-    return found
+    if generation not in ("1", "4"):
+        raise ConfigError(f"{where}: a configuration of CVS' generation {generation}; {_BOTH}")
+    return generation
 
 
 def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
@@ -205,8 +205,10 @@ def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
     path = leaves.get(name)
     if path is None:
         parent, _, key = name.rpartition(".")
-        above = (each[:depth] for each in leaves.values() for depth in range(len(each)))
-        place = next((each for each in above if written(each) == parent), None)
+        above = (
+            leaf_path[:depth] for leaf_path in leaves.values() for depth in range(len(leaf_path))
+        )
+        place = next((prefix for prefix in above if written(prefix) == parent), None)
         if place is None:
             raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({where})")
         path = (*place, key)
@@ -226,7 +228,7 @@ _PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 def _open_items(
     leaves: tuple[Leaf, ...], source: Source, nodes: int | None, *, needs_digest: bool
 ) -> tuple[OpenItem, ...]:
-    found = []
+    open_items = []
     for leaf in leaves:
         is_nodes = leaf.path == ("config", "nnodes")
         if leaf.cls not in (USED, DIFFERENT) or (is_nodes and nodes is not None):
@@ -240,16 +242,16 @@ def _open_items(
         is_unpinned = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
         if is_unpinned:
             wanted = "the image with its digest, NAME@sha256:HEX; a run may say --xlatune-image"
-        marked = any(is_open(each) for each in (text, *leaf.path))
+        marked = any(is_open(part) for part in (text, *leaf.path))
         if left or is_prose or is_unpinned or marked:
             sample = sample_of(text) if marked and not (is_prose or left) else ""
-            found.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
-    return tuple(found)
+            open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
+    return tuple(open_items)
 
 
 def _is_count(value: Json) -> bool:
-    found = typed(value)
-    return isinstance(found, int) and not isinstance(found, bool) and found > 0
+    number = typed(value)
+    return isinstance(number, int) and not isinstance(number, bool) and number > 0
 
 
 def _env_of(source: Source, *path: str) -> dict[str, str]:
@@ -263,15 +265,15 @@ _FLAG = re.compile(r"\w+")
 
 
 def _flags_of(source: Source, *path: str) -> dict[str, str]:
-    found = {}
+    flags = {}
     for name in source.table(*path):
         if not _FLAG.fullmatch(name):
             raise source.wrong((*path, name), source.get(*path, name), "a flag without dashes")
         text = source.text(*path, name)
         # XLA takes quotes around a value away:  "''" is the empty value
         is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-        found[name] = text[1:-1] if is_quoted else text
-    return found
+        flags[name] = text[1:-1] if is_quoted else text
+    return flags
 
 
 def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
@@ -307,13 +309,13 @@ def _parallelism_of(
     """
     sides: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
     for key, value in maxtext.items():
-        found = _AXIS.fullmatch(key)
-        degree = source.number((*at, key), value) if found else None
-        if found is None or degree is None:
+        match = _AXIS.fullmatch(key)
+        degree = source.number((*at, key), value) if match else None
+        if match is None or degree is None:
             continue
         if degree != int(degree) or degree == 0 or degree < -1:
             raise source.wrong((*at, key), value, "a degree from 1, or -1 for the rest")
-        sides[found[1]][found[2]] = int(degree)
+        sides[match[1]][match[2]] = int(degree)
     # MaxText's own: what a node has left is sharded, what the nodes have left is data parallel
     sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
     sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
@@ -335,8 +337,8 @@ def _parallelism_of(
     degrees = {
         axis: sides["ici"].get(axis, 1) * sides["dcn"].get(axis, 1) for axis in (*_AXES, *others)
     }
-    said = [f"{_AXES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1]
-    return ",".join(said) or "DP=1"
+    parts = [f"{_AXES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1]
+    return ",".join(parts) or "DP=1"
 
 
 def _cell(
@@ -346,12 +348,12 @@ def _cell(
     *,
     nodes: int | None,
     devices: int = _DEVICES,
-    **own: Any,
+    **fields: Any,
 ) -> CvsCell:
     for key in ("per_device_batch_size", "max_target_length"):
         source.number((*at, key), maxtext.get(key))
     axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)
-    return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **own)
+    return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **fields)
 
 
 def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
@@ -368,29 +370,29 @@ def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, 
     if mode == SINGLE:
         nodes = 1  # however many of them run it
         others = {
-            ("config", each): "ignored: CVS sets it in distributed runs only"
-            for each in (*_OF_DISTRIBUTED, "nccl_ib_hca_list", "nic_type")
+            ("config", key): "ignored: CVS sets it in distributed runs only"
+            for key in (*_OF_DISTRIBUTED, "nccl_ib_hca_list", "nic_type")
         }
     elif _is_count(stated):
-        said = source.whole(("config", "nnodes"), stated)
-        if nodes not in (None, said):
-            source.notes.append(f"config.nnodes is {said}, and the run has {nodes} nodes")
-        nodes = nodes or said
+        stated_nodes = source.count(("config", "nnodes"), stated)
+        if nodes not in (None, stated_nodes):
+            source.notes.append(f"config.nnodes is {stated_nodes}, and the run has {nodes} nodes")
+        nodes = nodes or stated_nodes
     if source.get("config", "nccl_ib_hca"):
         others["config", "nccl_ib_hca_list"] = "ignored: CVS reads it nowhere"
-    steps = source.whole(("config", "training_steps"), source.get("config", "training_steps"))
+    steps = source.count(("config", "training_steps"), source.get("config", "training_steps"))
     checkpoints = source.truth("config", "enable_checkpointing")
     cells = []
     for model in source.table("model_params", key):
         for gpu in source.table("model_params", key, model):
             at = ("model_params", key, model, gpu)
-            own = {k: v for k, v in _maxtext_of(source, *at).items() if is_handed_on(k)}
+            model_keys = {k: v for k, v in _maxtext_of(source, *at).items() if is_handed_on(k)}
             named = {"model_name": model, "enable_checkpointing": checkpoints}
             cells.append(
                 _cell(
                     source,
                     at,
-                    {**own, **_CONSTANTS, **named},
+                    {**model_keys, **_CONSTANTS, **named},
                     nodes=nodes,
                     name=f"{model} {gpu}",
                     model=model,
@@ -432,14 +434,14 @@ def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, 
 
 def _variables_of(source: Source, mode: str) -> dict[str, str]:
     """Return the variables that single keys of generation 1 are."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for key, names in VARIABLES.items():
         is_listed = key == "nccl_ib_hca" and not source.get("config", key)
-        own = "nccl_ib_hca_list" if is_listed else key
+        source_key = "nccl_ib_hca_list" if is_listed else key
         is_used = mode == DISTRIBUTED or key not in _OF_DISTRIBUTED
-        if is_used and source.get("config", own) is not None:
-            found |= dict.fromkeys(names, source.text("config", own))
-    return found
+        if is_used and source.get("config", source_key) is not None:
+            variables |= dict.fromkeys(names, source.text("config", source_key))
+    return variables
 
 
 def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
@@ -467,33 +469,33 @@ def _read_fourth(
     name = source.text("threshold_json")
     thresholds = _thresholds_of(source, sample_of(name), find)
     sweeps, runs = source.table("sweeps"), source.texts("runs")
-    for index, each in enumerate(runs if sweeps else ()):
+    for index, sweep in enumerate(runs if sweeps else ()):
         # CVS only warns of such a name, and runs without the sweep
-        if each not in sweeps:
+        if sweep not in sweeps:
             where = f"{source.where}: runs[{index}]"
-            raise ConfigError.unknown("sweep", each, valid=sweeps, where=where)
+            raise ConfigError.unknown("sweep", sweep, valid=sweeps, where=where)
     asked: list[OpenItem] = []
     cells = []
-    for each in dict.fromkeys(runs or sweeps) if sweeps else ("default",):
-        at = ("sweeps", each) if sweeps else config
-        own = _maxtext_of(source, *at) if sweeps else {}
-        maxtext = {**base, **_keys_of_name(source, each, gpu, asked), **own}
+    for sweep in dict.fromkeys(runs or sweeps) if sweeps else ("default",):
+        at = ("sweeps", sweep) if sweeps else config
+        sweep_keys = _maxtext_of(source, *at) if sweeps else {}
+        maxtext = {**base, **_keys_of_name(source, sweep, gpu, asked), **sweep_keys}
         maxtext = {key: value for key, value in maxtext.items() if not _is_of_the_trial(key)}
-        place = (*(at if "steps" in own else config), "steps")
+        place = (*(at if "steps" in sweep_keys else config), "steps")
         cells.append(
             _cell(
                 source,
                 at,
                 maxtext,
                 nodes=nodes,
-                devices=source.whole(("gpus_per_node",), source.get("gpus_per_node")) or _DEVICES,
-                name=each,
+                devices=source.count(("gpus_per_node",), source.get("gpus_per_node")) or _DEVICES,
+                name=sweep,
                 model=source.text("train_params", "model_id")
                 or setting_text(base.get("model_name", "")),
                 gpu=gpu,
-                steps=source.whole(place, source.get(*place)),
+                steps=source.count(place, source.get(*place)),
                 xla_flags=_flags_of(source, "train_params", "xla_flags"),
-                thresholds=thresholds.get(each, {}),
+                thresholds=thresholds.get(sweep, {}),
             )
         )
     if strangers := sorted(thresholds.keys() - (sweeps.keys() or {"default"})):
@@ -526,7 +528,7 @@ def _read_fourth(
         open_items=tuple(asked[:1]),
     )
     idle = sweeps.keys() - {cell.name for cell in cells}
-    return made, {("sweeps", each): "ignored: not among the sweeps that run" for each in idle}
+    return made, {("sweeps", sweep): "ignored: not among the sweeps that run" for sweep in idle}
 
 
 def _is_of_the_trial(key: str) -> bool:
@@ -576,23 +578,23 @@ def _thresholds_of(
     Raises:
         ConfigError: a kind that does not exist, a value that is no number.
     """
-    found = find(name) if name else None
-    if found is None:
-        said = f"there is no threshold file {name}" if name else "threshold_json names no file"
-        source.notes.append(f"{said}: no metric has a threshold")
+    named_file = find(name) if name else None
+    if named_file is None:
+        reason = f"there is no threshold file {name}" if name else "threshold_json names no file"
+        source.notes.append(f"{reason}: no metric has a threshold")
         return {}
-    where, text = found
+    where, text = named_file
     data, notes = objects_of(text, where=where)
     source.notes += notes
-    own = Source(data, where=where, words={})
+    thresholds = Source(data, where=where, words={})
     cells: dict[str, dict[str, Threshold]] = {}
-    for cell in (key for key, each in own.table().items() if isinstance(each, dict)):
-        for metric in own.table(cell):
+    for cell in (key for key, table in thresholds.table().items() if isinstance(table, dict)):
+        for metric in thresholds.table(cell):
             path = (cell, metric)
-            kind, value = own.text(*path, "kind"), own.get(*path, "value")
+            kind, value = thresholds.text(*path, "kind"), thresholds.get(*path, "value")
             if kind not in KINDS:
                 at = f"{where}: {written(path)}"
                 raise ConfigError.unknown("kind of threshold", kind, valid=KINDS, where=at)
-            demand = Threshold(kind=kind, value=own.number((*path, "value"), value))
+            demand = Threshold(kind=kind, value=thresholds.number((*path, "value"), value))
             cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = demand
     return cells

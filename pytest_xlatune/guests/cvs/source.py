@@ -33,11 +33,11 @@ def written(path: Path) -> str:
 def leaves_of(value: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
     """Yield every leaf below a value."""
     if isinstance(value, dict) and value:
-        for key, each in value.items():
-            yield from leaves_of(each, (*path, key))
+        for key, child in value.items():
+            yield from leaves_of(child, (*path, key))
     elif isinstance(value, list) and value:
-        for index, each in enumerate(value):
-            yield from leaves_of(each, (*path, index))
+        for index, child in enumerate(value):
+            yield from leaves_of(child, (*path, index))
     else:
         yield path, value
 
@@ -50,11 +50,11 @@ def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ..
     """
     notes: list[str] = []
 
-    def pairs(found: list[tuple[str, Json]]) -> dict[str, Json]:
-        made = dict(found)
+    def pairs(members: list[tuple[str, Json]]) -> dict[str, Json]:
+        made = dict(members)
         # a published cluster file has one key three times
-        if len(made) != len(found):
-            names = [name for name, _ in found]
+        if len(made) != len(members):
+            names = [name for name, _ in members]
             twice = sorted({name for name in names if names.count(name) > 1})
             notes.append(f"{', '.join(twice)} stands more than once in one object: the last counts")
         return made
@@ -108,8 +108,8 @@ def is_open(value: object) -> bool:
 
 def sample_of(value: str) -> str:
     """Return what stands in front of the mark: the file's own example."""
-    found = _OPEN.search(value)
-    return value[: found.start()].strip() if found else value
+    match = _OPEN.search(value)
+    return value[: match.start()].strip() if match else value
 
 
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?")
@@ -163,8 +163,8 @@ class Source:
         self.data = data
         self.where = where
         self.notes: list[str] = []
-        paths = {name: each for name, each in self.table("paths").items() if isinstance(each, str)}
-        self.words = {**words, **paths, **{f"paths.{name}": each for name, each in paths.items()}}
+        paths = {name: text for name, text in self.table("paths").items() if isinstance(text, str)}
+        self.words = {**words, **paths, **{f"paths.{name}": text for name, text in paths.items()}}
 
     def wrong(self, path: Path, value: object, expected: str) -> ConfigError:
         """Return the error for a value of another kind than CVS takes there."""
@@ -178,7 +178,7 @@ class Source:
             ConfigError: they name each other in a circle.
         """
         if isinstance(value, list):
-            return [self.filled(each) for each in value]
+            return [self.filled(child) for child in value]
         if not isinstance(value, str):
             return value
         text = value
@@ -195,67 +195,67 @@ class Source:
 
     def get(self, *path: str | int) -> Any:
         """Return the value at a path; None where a key is missing."""
-        found: Any = self.data
+        value: Any = self.data
         for depth, key in enumerate(path):
-            if found is None:
+            if value is None:
                 return None
-            if not isinstance(found, dict):
-                raise self.wrong(path[:depth], found, "an object")
-            found = found.get(str(key))
-        return found
+            if not isinstance(value, dict):
+                raise self.wrong(path[:depth], value, "an object")
+            value = value.get(str(key))
+        return value
 
     def table(self, *path: str | int) -> dict[str, Any]:
         """Return an object, without its comments; {} where it is missing."""
-        found = self.get(*path)
-        if found is None:
+        table = self.get(*path)
+        if table is None:
             return {}
-        if not isinstance(found, dict):
-            raise self.wrong(path, found, "an object")
-        return {key: each for key, each in found.items() if not is_comment(key)}
+        if not isinstance(table, dict):
+            raise self.wrong(path, table, "an object")
+        return {key: value for key, value in table.items() if not is_comment(key)}
 
     def texts(self, *path: str | int) -> list[str]:
         """Return a list of texts, filled; [] where it is missing."""
-        found = self.get(*path)
-        if found is None:
+        texts = self.get(*path)
+        if texts is None:
             return []
-        if not isinstance(found, list):
-            raise self.wrong(path, found, "a list")
-        for index, each in enumerate(found):
-            if not isinstance(each, str):
-                raise self.wrong((*path, index), each, "a text")
-        return [self.filled(each) for each in found]
+        if not isinstance(texts, list):
+            raise self.wrong(path, texts, "a list")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise self.wrong((*path, index), text, "a text")
+        return [self.filled(text) for text in texts]
 
     def text(self, *path: str | int) -> str:
         """Return a text or a number as text, filled; "" where it is missing."""
-        found = self.get(*path)
-        if isinstance(found, dict | list):
-            raise self.wrong(path, found, "a text")
-        return setting_text(self.filled(found))
+        value = self.get(*path)
+        if isinstance(value, dict | list):
+            raise self.wrong(path, value, "a text")
+        return setting_text(self.filled(value))
 
     def number(self, path: Path, value: Json) -> float | None:
         """Return a value as a number; None where it is missing or open."""
         if value is None or is_open(value) or value == "":
             return None
-        found = typed(value)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        number = typed(value)
+        if isinstance(number, bool) or not isinstance(number, int | float):
             raise self.wrong(path, value, "a number")
-        if abs(found) > _LARGEST:
+        if abs(number) > _LARGEST:
             raise self.wrong(path, value, "a number below 1e18")
-        return found
+        return number
 
-    def whole(self, path: Path, value: Json) -> int | None:
+    def count(self, path: Path, value: Json) -> int | None:
         """Return a value as a whole number from 1; None where it is missing or open."""
-        found = self.number(path, value)
-        if found is not None and (found != int(found) or found < 1):
+        number = self.number(path, value)
+        if number is not None and (number != int(number) or number < 1):
             raise self.wrong(path, value, "a whole number, at least 1")
-        return None if found is None else int(found)
+        return None if number is None else int(number)
 
     def truth(self, *path: str | int, default: bool = False) -> bool:
         """Return a truth, which may be spelled "True" or "1"."""
-        found = self.get(*path)
-        if found is None or is_open(found) or found == "":
+        stated = self.get(*path)
+        if stated is None or is_open(stated) or stated == "":
             return default
-        value = typed(found)  # "1" is 1, and 1 equals True
+        value = typed(stated)  # "1" is 1, and 1 equals True
         if isinstance(value, dict | list) or value not in (True, False):
-            raise self.wrong(path, found, "true or false")
+            raise self.wrong(path, stated, "true or false")
         return bool(value)

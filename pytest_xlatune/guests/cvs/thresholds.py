@@ -102,8 +102,8 @@ class Demand(Record, frozen=True, kw_only=True):
     def figure(self, score: Score, cell: Cell) -> float | None:
         """Return what a job tells of it; None where it does not."""
         known = _FIGURES.get(self.metric)
-        found = known(score, cell) if known else None
-        return found if found is not None and math.isfinite(found) else None
+        figure = known(score, cell) if known else None
+        return figure if figure is not None and math.isfinite(figure) else None
 
 
 class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
@@ -149,11 +149,11 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
         An arm for each metric is a name for its verdict; none passes before all jobs are over.
         """
-        past, own = self._past(history), deployed(self.cell)
+        past, reference = self._past(history), deployed(self.cell)
         due = not_over(past, self._trials)
         return Decision(
             due=due,
-            arms=(own, *(replace(own, id=demand.metric) for demand in self.demands)),
+            arms=(reference, *(replace(reference, id=demand.metric) for demand in self.demands)),
             concluded=lambda: self._conclusion(past, is_complete=not due),
         )
 
@@ -211,8 +211,8 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         if not scored:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
         base = replace(measured(base, trials), arm=demand.metric)
-        found = [demand.figure(score, self.cell) for score in scored]
-        values = [each for each in found if each is not None]
+        figures = [demand.figure(score, self.cell) for score in scored]
+        values = [figure for figure in figures if figure is not None]
         if not values:
             return _because(base, f"cannot tell: no job tells {demand.metric}")
         kind, text = held(values, demand)
@@ -221,9 +221,9 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
             kind = VerdictKind.INCONCLUSIVE
         lost = [f"cannot tell: {short} of {self.jobs} jobs do not tell it"] if short else []
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
-        told = _because(base, text, *lost)
+        verdict = _because(base, text, *lost)
         return replace(
-            told, kind=kind, word=_TERMS[kind].upper(), n=len(values), method=verbatim(method)
+            verdict, kind=kind, word=_TERMS[kind].upper(), n=len(values), method=verbatim(method)
         )
 
 

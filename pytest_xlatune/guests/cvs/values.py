@@ -87,14 +87,14 @@ class CvsCell:
     @property
     def per_device_batch_size(self) -> float | None:
         """Sequences per device and step."""
-        found = self.maxtext.get("per_device_batch_size")
-        return plain(found) if isinstance(found, int | float) else None
+        size = self.maxtext.get("per_device_batch_size")
+        return plain(size) if isinstance(size, int | float) else None
 
     @property
     def max_target_length(self) -> int | None:
         """Tokens per sequence."""
-        found = self.maxtext.get("max_target_length")
-        return int(found) if isinstance(found, int | float) else None
+        length = self.maxtext.get("max_target_length")
+        return int(length) if isinstance(length, int | float) else None
 
     @property
     def precision(self) -> str:
@@ -178,10 +178,10 @@ class CvsFile:
     @property
     def accounting(self) -> dict[str, int]:
         """The leaves of each class."""
-        found = dict.fromkeys(CLASSES, 0)
+        counts = dict.fromkeys(CLASSES, 0)
         for leaf in self.leaves:
-            found[leaf.cls] += 1
-        return found
+            counts[leaf.cls] += 1
+        return counts
 
     def to_json(self) -> dict[str, Json]:
         """Return the document of `xlatune cvs show --json`."""

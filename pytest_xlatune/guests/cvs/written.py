@@ -56,12 +56,14 @@ def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
     data, left_out = deployed_in(
         text, profile, cell=source.cvs_cell, where=source.path, nodes=nodes
     )
-    said = [f"{profile.id}: measured on {covered.cell.label}"]
-    said += recipe_remarks(covered.conclusion)
-    said += [f"not in this file: {each}" for each in left_out]
+    remarks = [f"{profile.id}: measured on {covered.cell.label}"]
+    remarks += recipe_remarks(covered.conclusion)
+    remarks += [f"not in this file: {reason}" for reason in left_out]
     if HIDDEN in text:
-        said.append("a value of this file is secret and hidden here: copy it from the file itself")
-    written = _text({**data, _REMARK: said}, text)
+        remarks.append(
+            "a value of this file is secret and hidden here: copy it from the file itself"
+        )
+    written = _text({**data, _REMARK: remarks}, text)
     return {f"{Path(source.path).stem}-recipe.json": written}
 
 
@@ -74,9 +76,11 @@ def deployed_in(
     where the file has several that run, or where the sweep says that key.
     """
     file = read_cvs(text, where=where, nodes=nodes)
-    own = next((each for each in file.cells if each.name == cell), file.cells[0])
+    cvs_cell = next(
+        (candidate for candidate in file.cells if candidate.name == cell), file.cells[0]
+    )
     data: Data = objects_of(text, where=where)[0]
-    left_out = _put_flags(data, file, own, profile)
+    left_out = _put_flags(data, file, cvs_cell, profile)
     env_path = ("container", "env")
     if file.generation == "1":
         env_path = ("config", "container_config", "env_dict")  # type: ignore[assignment]
@@ -98,7 +102,7 @@ def deployed_in(
                     f"{name}: it is in the file, and CVS itself sets {file.added[name]} over it"
                 )
     for name, value in profile.overrides.items():
-        place = _place_of_key(data, file, own, name)
+        place = _place_of_key(data, file, cvs_cell, name)
         if place is None:
             left_out.append(f"{name}: generation 1 gives MaxText no such key")
         elif is_secret(name):
@@ -106,7 +110,7 @@ def deployed_in(
         else:
             is_text = isinstance(place.get(name), str)
             place[name] = setting_text(typed(value)) if is_text else typed(value)
-    return data, left_out + _lost(data, file, own, profile, told=left_out, nodes=nodes)
+    return data, left_out + _lost(data, file, cvs_cell, profile, reported=left_out, nodes=nodes)
 
 
 def _below(data: Data, *path: str) -> Data:
@@ -117,7 +121,7 @@ def _below(data: Data, *path: str) -> Data:
 
 
 def _model_of(data: Data, file: CvsFile, cell: CvsCell) -> Data:
-    mode = next(key for key, each in MODES.items() if each == file.mode)
+    mode = next(key for key, mode_name in MODES.items() if mode_name == file.mode)
     return _below(data, "model_params", mode, cell.model, cell.gpu)
 
 
@@ -156,12 +160,18 @@ def _place_of_key(data: Data, file: CvsFile, cell: CvsCell, name: str) -> Data |
 
 
 def _lost(
-    data: Data, before: CvsFile, cell: CvsCell, profile: Profile, *, told: Sequence[str], nodes: int
+    data: Data,
+    before: CvsFile,
+    cell: CvsCell,
+    profile: Profile,
+    *,
+    reported: Sequence[str],
+    nodes: int,
 ) -> list[str]:
     """Return what a file that was written and read again does not say of the profile."""
     after = read_cvs(json.dumps(data), where=before.where, nodes=nodes)
-    own = next(each for each in after.cells if each.name == cell.name)
-    found = {**own.xla_flags, **after.env, **own.maxtext}
+    cell_after = next(candidate for candidate in after.cells if candidate.name == cell.name)
+    settings = {**cell_after.xla_flags, **after.env, **cell_after.maxtext}
     wanted = {flag.name: "true" if flag.value is None else flag.value for flag in profile.flags}
     wanted |= {name: on_top(before.env, profile.env)[name] for name in profile.env}
     wanted |= profile.overrides
@@ -170,8 +180,8 @@ def _lost(
     return [
         f"{name}: reading the file does not give it"
         for name, value in wanted.items()
-        if setting_text(typed(found.get(name))) != setting_text(typed(value))
-        and not any(name in each for each in told)
+        if setting_text(typed(settings.get(name))) != setting_text(typed(value))
+        and not any(name in line for line in reported)
     ]
 
 
@@ -198,15 +208,15 @@ class LeastValue:
 def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
     """Return the least values of the two metrics that CVS gates, of a calibration that is over."""
     results = jobs_of(campaign.study, campaign.view().history)
-    (own,) = campaign.study.cells
-    found = []
+    (cell,) = campaign.study.cells
+    least = []
     for metric in (TFLOPS, TOKENS):
-        told = [
-            Demand(metric=metric).figure(score, own)
+        figures = [
+            Demand(metric=metric).figure(score, cell)
             for result in results
             if (score := usable(result))
         ]
-        values = [each for each in told if each is not None]
+        values = [figure for figure in figures if figure is not None]
         if len(values) < 2:  # noqa: PLR2004 - a deviation needs two
             continue
         bound, miss = lower_bound(values)
@@ -215,8 +225,8 @@ def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
             f"{metric}: at least {value:g}: mean {fmean(values):.6g} less 3 x {stdev(values):.3g} "
             f"of {counted(len(values), 'job')}; a healthy job misses it in {miss:.2%} of the runs"
         )
-        found.append(LeastValue(metric=metric, value=value, words=words))
-    return tuple(found)
+        least.append(LeastValue(metric=metric, value=value, words=words))
+    return tuple(least)
 
 
 def rounded_down(value: float) -> float:
@@ -227,28 +237,28 @@ def rounded_down(value: float) -> float:
 
 
 def with_least_values(
-    text: str, file: CvsFile, found: Mapping[str, Sequence[LeastValue]], *, written: str
+    text: str, file: CvsFile, least_by_cell: Mapping[str, Sequence[LeastValue]], *, written: str
 ) -> str:
     """Return a file of thresholds with measured least values.
 
     Args:
         text: of the configuration in generation 1, else of the thresholds beside it.
         file: the configuration.
-        found: cell -> least values.
+        least_by_cell: cell -> least values.
         written: the date, ISO 8601.
     """
     data: Data = objects_of(text, where=file.where)[0]
     is_inline = file.generation == "1"
-    for cell in (each for each in file.cells if found.get(each.name)):
+    for cell in (candidate for candidate in file.cells if least_by_cell.get(candidate.name)):
         above = _model_of(data, file, cell) if is_inline else data
-        own = _below(above, "result_dict" if is_inline else cell.name)
-        for value in found[cell.name]:
-            name = value.metric if is_inline or value.metric in own else PREFIX + value.metric
-            own[name] = f"{value.value:g}" if is_inline else {"kind": "min", "value": value.value}
+        table = _below(above, "result_dict" if is_inline else cell.name)
+        for value in least_by_cell[cell.name]:
+            name = value.metric if is_inline or value.metric in table else PREFIX + value.metric
+            table[name] = f"{value.value:g}" if is_inline else {"kind": "min", "value": value.value}
         # CVS refuses a cell that lacks one of the metrics that it gates
         for name in () if is_inline else ("final_loss", "loss_decreased"):
-            if name not in own:
-                own.setdefault(PREFIX + name, {"kind": "info", "value": None})
-        said = "; ".join(value.words for value in found[cell.name])
-        own["_comment"] = f"least values of xlatune cvs calibrate, {written}: {said}"
+            if name not in table:
+                table.setdefault(PREFIX + name, {"kind": "info", "value": None})
+        words = "; ".join(value.words for value in least_by_cell[cell.name])
+        table["_comment"] = f"least values of xlatune cvs calibrate, {written}: {words}"
     return _text(data, text)

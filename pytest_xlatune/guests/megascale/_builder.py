@@ -216,10 +216,10 @@ class DigestBuilder:
             self._named = self._list(body[len(cause.workers) :], bare=True)
 
     def _list(self, text: str, *, bare: bool = False) -> WorkerList:
-        found = worker_list(text, bare=bare)
-        if not found.is_whole:
+        workers = worker_list(text, bare=bare)
+        if not workers.is_whole:
             self._is_torn = True
-        return found
+        return workers
 
     def _key(self, line: TextLine, key: str, value: str) -> bool:
         """Take a line of the digest that begins with a key."""
@@ -373,7 +373,7 @@ class DigestBuilder:
         return judged(dataclasses.replace(made, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:
-        kind, time = (self._keys.get(f"First error {each}") for each in ("type", "timestamp"))
+        kind, time = (self._keys.get(f"First error {suffix}") for suffix in ("type", "timestamp"))
         if not kind:
             return None
         return kind, None if not time or time.startswith(_NEVER) else time
@@ -413,21 +413,21 @@ def _split_last(op: str) -> tuple[str, str, str]:
 
 def _only(values: Iterable[str | None]) -> str | None:
     """Return what a launch's programs agree on; which of several a state is in is not told."""
-    each = set(values)
-    return each.pop() if len(each) == 1 else None
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _messages(lines: list[str]) -> tuple[tuple[Worker, str], ...]:
     """Take the quoted errors apart: each begins with its worker, at the beginning of a line."""
-    found: list[tuple[Worker, list[str]]] = []
+    messages: list[tuple[Worker, list[str]]] = []
     for line in lines:
-        text = line if found else line.lstrip()
+        text = line if messages else line.lstrip()
         match = WORKER.match(text)
         # documents write a blank in front of the colon
         mark = re.match(r" ?: ?", text[match.end() :]) if match else None
         if match and mark:
             worker = Worker(job=match["job"], task=int(match["task"]), host=match["host"])
-            found.append((worker, [text[match.end() + mark.end() :]]))
-        elif found:
-            found[-1][1].append(line)
-    return tuple((worker, "\n".join(text).rstrip("\n")) for worker, text in found)
+            messages.append((worker, [text[match.end() + mark.end() :]]))
+        elif messages:
+            messages[-1][1].append(line)
+    return tuple((worker, "\n".join(text).rstrip("\n")) for worker, text in messages)

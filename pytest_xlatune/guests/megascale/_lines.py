@@ -44,21 +44,21 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
         return WorkerList()
     # the location of a core holds commas: worker@(x,y,z):core
     parts = re.split(r", ?(?![^()]*\))", text)
-    found: list[Worker] = []
-    more, whole = 0, True
+    workers: list[Worker] = []
+    more, is_whole = 0, True
     for part in parts:
         name = part.strip()
         if cut := _MORE.match(name):
             name, more = cut["worker"], int(cut["more"])
         match = WORKER.fullmatch(name)
         if match:
-            found.append(Worker(job=match["job"], task=int(match["task"]), host=match["host"]))
+            workers.append(Worker(job=match["job"], task=int(match["task"]), host=match["host"]))
         elif bare and (host := _HOST.fullmatch(name)):
-            found.append(Worker(host=host["host"]))
+            workers.append(Worker(host=host["host"]))
         else:
-            whole = False
-    cores = _LISTED + more if more and len(found) > _LISTED else len(found) + max(more - 1, 0)
-    return WorkerList(tuple(found), cores, more > 0, whole)
+            is_whole = False
+    cores = _LISTED + more if more and len(workers) > _LISTED else len(workers) + max(more - 1, 0)
+    return WorkerList(tuple(workers), cores, more > 0, is_whole)
 
 
 # E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] text

@@ -59,32 +59,32 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         # one document for the logs of a job: all digests, and the first trigger
         triggers = (report.trigger for report in read.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
-        found = [digest.to_json() for digest in digests]
-        show_json({"schema": SCHEMA, "digests": found, "trigger": trigger})
+        entries = [digest.to_json() for digest in digests]
+        show_json({"schema": SCHEMA, "digests": entries, "trigger": trigger})
         return exit_code
-    told = [line for path, report in read.items() for line in report_lines(str(path), report)]
-    show(told)
+    lines = [line for path, report in read.items() for line in report_lines(str(path), report)]
+    show(lines)
     chips = accused_chips(digests)
     # one digest proves no bad chip: XLA or a Pallas kernel may be at fault
     if chips and len(digests) > 1:
         show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
         show([f"  {host}: {counted(count, 'digest')}" for host, count in chips])
-    if not told:
+    if not lines:
         show([f"no Megascale digest in {counted(len(read), 'file')}"])
     return exit_code
 
 
-def _check_environment(said: str) -> int:
-    if said == "script":
+def _check_environment(source: str) -> int:
+    if source == "script":
         show(script().splitlines())
         return 0
-    if said and not Path(said).is_file():
-        raise ConfigError(f"{said}: no such file; run the script on the node and name its output")
-    text = Path(said).read_text(encoding="utf-8", errors="replace") if said else of_this_host()
-    found = parse(text)
-    if not found:
-        raise ConfigError(f"{said}: not what the script prints, lines such as `tcp_rmem=...`")
-    items = list(check(found))
+    if source and not Path(source).is_file():
+        raise ConfigError(f"{source}: no such file; run the script on the node and name its output")
+    text = Path(source).read_text(encoding="utf-8", errors="replace") if source else of_this_host()
+    settings = parse(text)
+    if not settings:
+        raise ConfigError(f"{source}: not what the script prints, lines such as `tcp_rmem=...`")
+    items = list(check(settings))
     for item in items:
         word = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
         show([f"{word:7}{item.name} = {item.value or 'not seen'}"])
@@ -101,7 +101,7 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
     """
     for path in paths:
         if path.is_dir():
-            yield from (each for each in sorted(path.rglob("*")) if each.is_file())
+            yield from (file for file in sorted(path.rglob("*")) if file.is_file())
         elif path == STDIN or path.exists():
             yield path
         else:
@@ -133,8 +133,8 @@ def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
     counts: Counter[str] = Counter()
     seen: list[Json] = []
     for digest in digests:
-        said = {name: value for name, value in digest.to_json().items() if name != "line"}
-        if digest.cls is FailureClass.TPU_CHIP and said not in seen:
-            seen.append(said)
+        entry = {name: value for name, value in digest.to_json().items() if name != "line"}
+        if digest.cls is FailureClass.TPU_CHIP and entry not in seen:
+            seen.append(entry)
             counts.update({str(worker) for worker in digest.culprits})
     return counts.most_common()

@@ -133,9 +133,9 @@ class TpuState:
 
     def to_json(self) -> dict[str, Json]:
         """Return its entry in the JSON document."""
-        found: dict[str, Json] = msgspec.to_builtins(self)
-        del found["is_cut"]  # the count of cores is corrected
-        return found
+        entry: dict[str, Json] = msgspec.to_builtins(self)
+        del entry["is_cut"]  # the count of cores is corrected
+        return entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +183,8 @@ class Digest:
         if self.first_error is not None:
             return self.first_error[0] in ("NO_ERROR", "CANCELLED")
         is_unknown = self.cause is not None and self.cause.enum == "UNKNOWN_CAUSE"
-        told = (self.culprits, self.links, self.launches, self.states, self.sparse, self.messages)
-        return is_unknown and not (self.is_truncated or self.is_after_trigger or any(told))
+        facts = (self.culprits, self.links, self.launches, self.states, self.sparse, self.messages)
+        return is_unknown and not (self.is_truncated or self.is_after_trigger or any(facts))
 
     @property
     def cls(self) -> FailureClass:
@@ -278,11 +278,11 @@ def judged(digest: Digest) -> Digest:
     """Add what the digest's own table says beside libtpu's verdict; correct what it refutes."""
     notes: list[str] = []
     cause = digest.cause
-    launches = [(ident, each) for ident, each in digest.launches if ident is not None]
+    launches = [(ident, programs) for ident, programs in digest.launches if ident is not None]
     modules = [{program.module for program in programs} - {None} for _, programs in launches]
     if any(state.is_cut for state in (*digest.states, *digest.sparse)):
-        said = "lists of more than eleven cores are cut"
-        notes.append(f"{said}; the number that libtpu prints behind them is one too large")
+        fault = "lists of more than eleven cores are cut"
+        notes.append(f"{fault}; the number that libtpu prints behind them is one too large")
     if cause is not None and len(launches) > 1:
         is_mixed = len(set().union(*modules)) > 1
         # libtpu 0.0.40 calls an inconsistent launch order a fingerprint mismatch
@@ -317,7 +317,7 @@ def _has_mismatch(digest: Digest) -> bool:
     for _, programs in digest.launches:
         for program in programs:
             prints.setdefault(program.module, set()).add(program.fingerprint)
-    return digest.is_truncated or any(len(each) > 1 for each in prints.values())
+    return digest.is_truncated or any(len(fingerprints) > 1 for fingerprints in prints.values())
 
 
 def _behind(digest: Digest) -> list[str]:
@@ -329,7 +329,7 @@ def _behind(digest: Digest) -> list[str]:
         host for state in digest.states if state.launch_id == idents[0] for host in state.hosts
     )
     ahead = {h for state in digest.states if state.launch_id != idents[0] for h in state.hosts}
-    names = [each for each in hosts if each not in ahead] or list(hosts)
+    names = [host for host in hosts if host not in ahead] or list(hosts)
     return [f"behind, at launch {idents[0]} while others are at {idents[-1]}: {_few(names)}"]
 
 
@@ -337,12 +337,12 @@ def _groups(digest: Digest) -> list[str]:
     busy = [state for state in digest.states if not state.is_idle]
     if len(busy) < 2:  # noqa: PLR2004
         return []
-    told = [
+    groups = [
         f"{state.cores} cores at {state.tag}:{state.pc} ({state.hlo}) on {_few(list(state.hosts))}"
         + (" wait" if (state.hlo or "").startswith("recv-done") else "")
         for state in busy[:4]
     ]
-    return ["groups: " + "; ".join(told)]
+    return ["groups: " + "; ".join(groups)]
 
 
 def _few(names: list[str]) -> str:

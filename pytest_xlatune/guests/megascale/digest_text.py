@@ -78,11 +78,11 @@ def _table(digest: Digest) -> Iterator[str]:
             yield f"    and {len(states) - _ROWS} more; --json has all"
 
 
-def _state(each: TpuState) -> str:
-    place = f"pc {each.pc}" if each.tag is None else f"{each.tag}:{each.pc}"
-    launch = "" if each.launch_id is None else f"launch {each.launch_id}, "
-    computation = f" in {each.computation}" if each.computation else ""
-    hosts = ", ".join(each.hosts[:_HOSTS]) + (", ..." if len(each.hosts) > _HOSTS else "")
-    cores = counted(each.cores, "core")
-    where = f"{place} {each.hlo or ''}{computation}".rstrip()
+def _state(state: TpuState) -> str:
+    place = f"pc {state.pc}" if state.tag is None else f"{state.tag}:{state.pc}"
+    launch = "" if state.launch_id is None else f"launch {state.launch_id}, "
+    computation = f" in {state.computation}" if state.computation else ""
+    hosts = ", ".join(state.hosts[:_HOSTS]) + (", ..." if len(state.hosts) > _HOSTS else "")
+    cores = counted(state.cores, "core")
+    where = f"{place} {state.hlo or ''}{computation}".rstrip()
     return f"{cores} at {launch}{where}: {hosts}"

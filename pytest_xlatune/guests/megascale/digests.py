@@ -55,7 +55,7 @@ _OPENERS = (
     *(b"Potential cause: ", b" graphs to complete"),
     *(line.text.encode() for line in known_lines()),
 )
-_OPENER = re.compile(b"|".join(re.escape(each) for each in _OPENERS))
+_OPENER = re.compile(b"|".join(re.escape(opener) for opener in _OPENERS))
 
 
 class MegascaleReader:
@@ -69,7 +69,7 @@ class MegascaleReader:
         self.lines = 0
         self._digests: list[Digest] = []
         self._open: dict[str, DigestBuilder] = {}
-        self._begun: dict[str, list[TextLine]] = {}  # first lines that do not tell a cause yet
+        self._heads: dict[str, list[TextLine]] = {}  # first lines that do not tell a cause yet
         self._trigger: Trigger | None = None
         self._sightings: dict[tuple[str, str], SeenLine] = {}
 
@@ -83,25 +83,25 @@ class MegascaleReader:
         self._held = block[end : end + _LINE_BYTES]
         at = 0
         while at < end:
-            if self._open or self._begun:
+            if self._open or self._heads:
                 stop = block.find(b"\n", at, end) + 1
                 self._line(block[at : stop - 1])
                 at = stop
                 continue
-            found = _first(block, at, end)
-            if found < 0:
+            place = _first(block, at, end)
+            if place < 0:
                 self.lines += block.count(b"\n", at, end)
                 break
-            start = block.rfind(b"\n", at, found) + 1 or at
+            start = block.rfind(b"\n", at, place) + 1 or at
             self.lines += block.count(b"\n", at, start)
-            stop = block.find(b"\n", found, end) + 1
+            stop = block.find(b"\n", place, end) + 1
             self._line(block[start : stop - 1])
             at = stop
 
     def close(self) -> None:
         """Read a last line without an end, and end every open digest. Idempotent."""
         if self._held:
-            if self._open or self._begun or _OPENER.search(self._held):
+            if self._open or self._heads or _OPENER.search(self._held):
                 # a JSON object that is whole was not cut
                 self._line(self._held, is_torn=not self._held.rstrip().endswith(b"}"))
             self._held = b""
@@ -113,7 +113,7 @@ class MegascaleReader:
         still = [
             made for builder in self._open.values() if (made := self._made(builder, is_last=True))
         ]
-        digests = sorted((*self._digests, *still), key=lambda each: each.line)
+        digests = sorted((*self._digests, *still), key=lambda digest: digest.line)
         return MegascaleReport(
             digests=tuple(digests),
             trigger=self._trigger,
@@ -126,32 +126,32 @@ class MegascaleReader:
             line = unwrapped(text, self.lines, self._open)
             self._examine(line, is_torn=is_torn)
 
-    def _whole(self, line: TextLine) -> TextLine:
+    def _joined(self, line: TextLine) -> TextLine:
         """Return a line with those before it, where together they are a digest's first sentence."""
         body = line.text.strip()
-        for origin, begun in list(self._begun.items()):  # while one is kept, each line is looked at
-            if line.number - begun[-1].number > _HEAD_WAITS:
-                del self._begun[origin]
-        lines = [*self._begun.pop(line.origin, ()), line]
+        for origin, kept in list(self._heads.items()):  # while one is kept, each line is looked at
+            if line.number - kept[-1].number > _HEAD_WAITS:
+                del self._heads[origin]
+        lines = [*self._heads.pop(line.origin, ()), line]
         is_head = HEAD.match(body) is not None and cause_of_prose(body) is None
         if is_head:
             lines = [line]
         elif len(lines) == 1 or line.is_prefixed:
             return line
-        text = " ".join(each.text.strip() for each in lines)
+        text = " ".join(part.text.strip() for part in lines)
         if cause_of_prose(text) is not None:
             first: TextLine = dataclasses.replace(lines[0], text=text)
             return first
         if (
             len(lines) < _HEAD_LINES
             and len(text) < _HEAD_CHARS
-            and len(self._begun) < _MOST_ORIGINS
+            and len(self._heads) < _MOST_ORIGINS
         ):
-            self._begun[line.origin] = lines
+            self._heads[line.origin] = lines
         return line
 
     def _examine(self, line: TextLine, *, is_torn: bool) -> None:
-        line = self._whole(line)
+        line = self._joined(line)
         body = line.text.strip()
         builder = self._open.get(line.origin)
         opens = HEAD.match(body) is not None and cause_of_prose(body) is not None
@@ -167,7 +167,7 @@ class MegascaleReader:
             builder.read(line, body, is_torn=is_torn)
             if builder.is_over:
                 self._end(line.origin)
-        for other in [name for name, each in self._open.items() if name != line.origin]:
+        for other in [name for name, _ in self._open.items() if name != line.origin]:
             self._open[other].stray += 1
             if self._open[other].is_over:
                 self._end(other)
@@ -211,8 +211,8 @@ def _first(block: bytes, at: int, end: int) -> int:
     """Return where the first word is that a line of ours holds, or -1."""
     places = []
     for word in _OPENERS:
-        found = block.find(word, at, end)
-        if found >= 0:
-            places.append(found)
-            end = found + len(word)  # only an earlier one is of interest
+        place = block.find(word, at, end)
+        if place >= 0:
+            places.append(place)
+            end = place + len(word)  # only an earlier one is of interest
     return min(places, default=-1)

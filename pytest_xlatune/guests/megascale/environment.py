@@ -74,11 +74,11 @@ def parse(text: str) -> dict[str, str]:
     }
 
 
-def check(found: Mapping[str, str]) -> Iterator[Item]:
+def check(settings: Mapping[str, str]) -> Iterator[Item]:
     """Yield an item for each setting."""
-    arguments = f"{found.get('XLA_FLAGS', '')} {found.get('LIBTPU_INIT_ARGS', '')}"
-    values = {**found, "vmodule": " ".join(re.findall(r"--vmodule=\S+", arguments))}
-    mtus = {name: _MTU for name in found if name.startswith("mtu.") and name != "mtu.lo"}
+    arguments = f"{settings.get('XLA_FLAGS', '')} {settings.get('LIBTPU_INIT_ARGS', '')}"
+    values = {**settings, "vmodule": " ".join(re.findall(r"--vmodule=\S+", arguments))}
+    mtus = {name: _MTU for name in settings if name.startswith("mtu.") and name != "mtu.lo"}
     for name, (is_good, advice, source) in {**_SETTINGS, **mtus}.items():
         value = " ".join(values.get(name, "").split())
         yield Item(name, value, is_good(value), advice, source)

@@ -212,11 +212,11 @@ def rank(values: NDArray[Any], share: float) -> Any:
 
 def _groups(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
     """Yield each combination of keys that occurs, in their order, and where it stands."""
-    found, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    combinations, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
     which = which.reshape(-1)
     order = np.argsort(which, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(which))[:-1])
-    for key, rows in zip(found.T.tolist(), parts, strict=True):
+    for key, rows in zip(combinations.T.tolist(), parts, strict=True):
         yield tuple(key), rows
 
 
@@ -271,17 +271,17 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     head = np.where(is_one_bin, end - start, (first + 1) * PS_OF_MS - start) * per_ps
     tail = np.where(is_one_bin, 0, end - last * PS_OF_MS) * per_ps
     first, last = first - low, last - low
-    found = np.zeros(count)
-    found += np.bincount(first, head, count)
-    found += np.bincount(last, tail, count)
+    rates = np.zeros(count)
+    rates += np.bincount(first, head, count)
+    rates += np.bincount(last, tail, count)
     inner = last - first > 1
     if inner.any():
         # in extended precision: what comes and goes must leave no trace of the largest
         change = np.zeros(count + 1, np.longdouble)
         np.add.at(change, first[inner] + 1, per_ps[inner] * PS_OF_MS)
         np.subtract.at(change, last[inner], per_ps[inner] * PS_OF_MS)
-        found += np.maximum(np.cumsum(change)[:count], 0).astype(np.float64)
-    return found * 8 / 1e6  # bytes per millisecond
+        rates += np.maximum(np.cumsum(change)[:count], 0).astype(np.float64)
+    return rates * 8 / 1e6  # bytes per millisecond
 
 
 def _name(slice_id: int, device: int) -> str:
@@ -386,8 +386,10 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
         elif op.kind == "recv":
             early[op.rendezvous] = op.ps
     rows = []
-    for rendezvous, begun in occurrences.items():
-        complete = [(o.send, done, o.stall_ps) for o in begun if (done := o.recv_done) is not None]
+    for rendezvous, transfers in occurrences.items():
+        complete = [
+            (o.send, done, o.stall_ps) for o in transfers if (done := o.recv_done) is not None
+        ]
         if not complete:
             continue
         slack_ps = []

@@ -110,7 +110,7 @@ def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iter
     for name in _FIGURES:
         value = document[name]
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {_shown(of)}" for key, of in value.items()) or "none"
+            value = ", ".join(f"{key} {_shown(figure)}" for key, figure in value.items()) or "none"
         yield f"{name}: {value}"
     for name, column in _TABLES.items():
         rows = sorted(document[name], key=lambda row, by=column: row[by], reverse=True)  # type: ignore[misc]

@@ -22,10 +22,10 @@ class NetworkFacts(CaptureFacts):
         Raises:
             ParseError: a file is no xplane.pb.
         """
-        found = _network_of(captures)
-        if found is None:
+        traffic = _network_of(captures)
+        if traffic is None:
             return ()
-        return (_fact(found),)
+        return (_fact(traffic),)
 
     def changes(self, before: Sequence[Path], after: Sequence[Path]) -> Iterable[str]:
         """Return what moved between slices, where the captures of both sides hold anything of it.
@@ -42,18 +42,18 @@ def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
     files = [path for path in captures if path.name.endswith(".pb")]
     if not any(_MARK in path.read_bytes() for path in files):
         return None
-    found = measure(read_traffic(files), link_gbit_s=LINK_GBIT_S)
-    return found if found.messages["valid"] or found.slack else None
+    traffic = measure(read_traffic(files), link_gbit_s=LINK_GBIT_S)
+    return traffic if traffic.messages["valid"] or traffic.slack else None
 
 
-def _fact(found: NetworkTraffic) -> str:
-    latency = found.latency_us
-    valid = found.messages["valid"]
-    told = f"p50 {latency['p50']} us, max {latency['max']} us" if valid else "no latency"
+def _fact(traffic: NetworkTraffic) -> str:
+    latency = traffic.latency_us
+    valid = traffic.messages["valid"]
+    latency_text = f"p50 {latency['p50']} us, max {latency['max']} us" if valid else "no latency"
     return (
-        f"network: {valid} messages between slices, {found.bytes} bytes, {told}, "
-        f"stall of transfers {_stall_ms(found):.3f} ms; symptoms: "
-        f"{', '.join(_symptoms(found)) or 'none'}"
+        f"network: {valid} messages between slices, {traffic.bytes} bytes, {latency_text}, "
+        f"stall of transfers {_stall_ms(traffic):.3f} ms; symptoms: "
+        f"{', '.join(_symptoms(traffic)) or 'none'}"
     )
 
 
@@ -71,22 +71,22 @@ def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
         yield f"stall of transfers: {_stall_ms(before):.3f} -> {_stall_ms(after):.3f} ms in all"
         yield f"least slack of a transfer: {_least_ms(before):.3f} -> {_least_ms(after):.3f} ms"
     had, has = set(_symptoms(before)), set(_symptoms(after))
-    for told, names in (("gone", had - has), ("new", has - had)):
+    for change, names in (("gone", had - has), ("new", has - had)):
         if names:
-            yield f"symptoms that are {told}: {', '.join(sorted(names))}"
+            yield f"symptoms that are {change}: {', '.join(sorted(names))}"
 
 
-def _symptoms(found: NetworkTraffic) -> list[str]:
+def _symptoms(traffic: NetworkTraffic) -> list[str]:
     return [
         judgement.symptom
-        for judgement in judge(found, link_gbit_s=LINK_GBIT_S)
+        for judgement in judge(traffic, link_gbit_s=LINK_GBIT_S)
         if judgement.is_found
     ]
 
 
-def _stall_ms(found: NetworkTraffic) -> float:
-    return sum(slack.sum_stall_us for slack in found.slack) / 1000
+def _stall_ms(traffic: NetworkTraffic) -> float:
+    return sum(slack.sum_stall_us for slack in traffic.slack) / 1000
 
 
-def _least_ms(found: NetworkTraffic) -> float:
-    return min(slack.min_slack_us for slack in found.slack) / 1000
+def _least_ms(traffic: NetworkTraffic) -> float:
+    return min(slack.min_slack_us for slack in traffic.slack) / 1000

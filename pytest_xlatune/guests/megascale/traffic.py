@@ -66,7 +66,7 @@ class Messages:
 
     def where(self, mask: NDArray[np.bool_]) -> Messages:
         """Return the messages that the mask chooses."""
-        return Messages(**{each: getattr(self, each)[mask] for each in _COLUMNS})
+        return Messages(**{column: getattr(self, column)[mask] for column in _COLUMNS})
 
 
 _COLUMNS = tuple(Messages.__dataclass_fields__)
@@ -182,8 +182,8 @@ class _Reader:
     def traffic(self) -> Traffic:
         none = np.zeros(0, np.int64)
         columns = {
-            each: np.concatenate([none, *(getattr(part, each) for part in self._parts)])
-            for each in _COLUMNS
+            column: np.concatenate([none, *(getattr(part, column) for part in self._parts)])
+            for column in _COLUMNS
         }
         columns["has_label"] = columns["has_label"].astype(bool)
         return Traffic(
@@ -205,19 +205,19 @@ class _Reader:
             return
         wanted = (MODULES, OPS) if is_tpu else (WORKER,)
         named = [(name_of(data, *line), line) for line in plane.lines]
-        lines = [(name, each) for name, each in named if name.startswith(wanted)]
+        lines = [(name, span) for name, span in named if name.startswith(wanted)]
         if not lines:
             return
         metadata = dict(_metadata(data, plane.event_names))
-        stats = {key: each.name for key, each in _metadata(data, plane.stat_names)}
-        for name, each in lines:
+        stats = {key: statistic.name for key, statistic in _metadata(data, plane.stat_names)}
+        for name, span in lines:
             if not is_tpu:
-                self._worker(data, each, metadata, dict(stats))
+                self._worker(data, span, metadata, dict(stats))
             elif name == MODULES:
-                starts = (start for _, start in self._columns(data, each, {}, {}))
+                starts = (start for _, start in self._columns(data, span, {}, {}))
                 self._modules += [int(start.min()) for start in starts]
             elif name == OPS:
-                self._ops(data, each, metadata, stats, f"{host}{plane.name}")
+                self._ops(data, span, metadata, stats, f"{host}{plane.name}")
 
     def _columns(
         self, data: bytes, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
@@ -230,9 +230,9 @@ class _Reader:
                 strings[known[string]] = string
             return known[string]
 
-        found = read_line(data, *line)
-        ahead_ps = (found.timestamp_ns - self._base_ns) * 1000 if found.timestamp_ns else 0
-        for columns in decode(found, wanted, intern=intern):
+        header = read_line(data, *line)
+        ahead_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
+        for columns in decode(header, wanted, intern=intern):
             if len(columns["name"]):
                 start = columns["offset_ps"] + ahead_ps
                 self._span += [int(start.min()), int((start + columns["duration_ps"]).max())]
@@ -244,11 +244,11 @@ class _Reader:
         """Keep the receive events, the buffers mapped and the copies of a worker."""
         ids = {name: key for key, name in strings.items()}
         wanted = {column: ids[name] for column, name in _STATS.items() if name in ids}
-        sizes = [ids[each] for each in _SIZES if each in ids and ids[each] not in wanted.values()]
-        wanted |= {f"amount{at}": each for at, each in enumerate(sizes)}
-        received = [key for key, each in metadata.items() if each.name == RECEIVE]
-        maps = {key: each.name.startswith(MAP_DMA) for key, each in metadata.items()}
-        others = [key for key, each in metadata.items() if maps[key] or each.name == COPY]
+        sizes = [ids[name] for name in _SIZES if name in ids and ids[name] not in wanted.values()]
+        wanted |= {f"amount{at}": key for at, key in enumerate(sizes)}
+        received = [key for key, event in metadata.items() if event.name == RECEIVE]
+        maps = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
+        others = [key for key, event in metadata.items() if maps[key] or event.name == COPY]
         for columns, start in self._columns(data, line, wanted, strings):
             is_received = np.isin(columns["name"], received)
             labels = [key for key, value in strings.items() if value]
@@ -258,7 +258,7 @@ class _Reader:
                     end_ps=start[is_received],
                     latency_us=mine["latency"],
                     has_label=np.isin(mine["label"], labels),
-                    **{each: mine[each] for each in IDS},
+                    **{column: mine[column] for column in IDS},
                 )
             )
             for row in np.flatnonzero(np.isin(columns["name"], others)).tolist():
@@ -278,38 +278,38 @@ class _Reader:
         """Keep sends and receives, each under the rendezvous that its text names."""
         long = next((key for key, name in stats.items() if name == "long_name"), None)
         kinds, texts = {}, {}
-        for key, each in metadata.items():
-            match = _TRANSFER.match(each.display) or _TRANSFER.match(each.name)
+        for key, event in metadata.items():
+            match = _TRANSFER.match(event.display) or _TRANSFER.match(event.name)
             if match:
                 kinds[key] = match["kind"]
-                more = (_stat_text(data, part, long, stats) for part in each.stats)
-                texts[key] = " ".join((each.name, each.display, *filter(None, more)))
+                more = (_stat_text(data, part, long, stats) for part in event.stats)
+                texts[key] = " ".join((event.name, event.display, *filter(None, more)))
         if not kinds:
             return
-        found: list[tuple[int, int, str, str]] = []
+        transfers: list[tuple[int, int, str, str]] = []
         strings = dict(stats)
         wanted = {} if long is None else {"long": long}
         for columns, start in self._columns(data, line, wanted, strings):
             for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
-                key, own = int(columns["name"][row]), int(columns["long"][row])
-                told = f"{texts[key]} {strings.get(own, '') if own != ABSENT else ''}"
+                key, text_key = int(columns["name"][row]), int(columns["long"][row])
+                text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
                 times = (int(start[row]), int(columns["duration_ps"][row]))
-                found.append((*times, kinds[key], told))
+                transfers.append((*times, kinds[key], text))
         # a done op without a rendezvous has that of its channel
         of_channel = {
             channel: rendezvous
-            for *_, told in found
-            if (rendezvous := _named(_RENDEZVOUS, told)) and (channel := _named(_CHANNEL, told))
+            for *_, text in transfers
+            if (rendezvous := _named(_RENDEZVOUS, text)) and (channel := _named(_CHANNEL, text))
         }
-        for start_ps, duration_ps, kind, told in found:
-            rendezvous = _named(_RENDEZVOUS, told) or of_channel.get(_named(_CHANNEL, told), "")
+        for start_ps, duration_ps, kind, text in transfers:
+            rendezvous = _named(_RENDEZVOUS, text) or of_channel.get(_named(_CHANNEL, text), "")
             if rendezvous:
                 op = Transfer(start_ps, duration_ps, kind, rendezvous)
                 self._transfers.setdefault(device, []).append(op)
 
 
-def _named(pattern: re.Pattern[str], told: str) -> str:
-    match = pattern.search(told)
+def _named(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
     return match["name"] if match else ""
 
 
@@ -349,19 +349,19 @@ def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -
     for column, values in columns.items():
         value = int(values[row])
         if (column == "size" or column.startswith("amount")) and value != ABSENT:
-            told = parse_bytes(strings[value]) if value in strings else None
-            if told is not None or value < _INTERNED:
-                return value if told is None else told
+            size_bytes = parse_bytes(strings[value]) if value in strings else None
+            if size_bytes is not None or value < _INTERNED:
+                return value if size_bytes is None else size_bytes
     inside = re.search(r"\((.+)\)", name)
     return (parse_bytes(inside[1]) if inside else None) or 0
 
 
-def parse_bytes(said: str) -> int | None:
+def parse_bytes(text: str) -> int | None:
     """Return the bytes of a text such as `1.07GB` (decimal) or `1GiB`; None if it is none."""
-    match = _AMOUNT.fullmatch(said.strip())
+    match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         return None
     factor: int = (1024 if match["binary"] else 1000) ** _POWERS[match["unit"]]
-    whole, _, part = match["number"].partition(".")
-    size: int = int(whole + part) * factor // 10 ** len(part)
+    integer, _, part = match["number"].partition(".")
+    size: int = int(integer + part) * factor // 10 ** len(part)
     return size

@@ -42,42 +42,42 @@ class MlflowExport(ClientExport):
         client = MlflowClient()
         at_ms = round(datetime.fromisoformat(report.written).timestamp() * 1000)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or report.cell.model_tag
-        found = client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else client.create_experiment(name)
+        known = client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else client.create_experiment(name)
 
-        def run(key: str, name: str, said: Mapping[str, object], **tags: str) -> str:
+        def run(key: str, name: str, facts: Mapping[str, object], **tags: str) -> str:
             """Return the id of the run with this key, made where there is none, with these tags."""
             quoted = key.replace("'", "")  # the language of the filter has no way to escape it
             held = client.search_runs(
                 [experiment], filter_string=f"tags.`{_KEY}` = '{quoted}'", max_results=1
             )
-            each = held[0] if held else client.create_run(experiment, at_ms, {_KEY: quoted})
+            mlflow_run = held[0] if held else client.create_run(experiment, at_ms, {_KEY: quoted})
             tags |= {"runName": name}
             shown = {f"mlflow.{tag}": value for tag, value in tags.items()}
-            shown |= {f"xlatune.{tag}": _text(value) for tag, value in said.items()}
+            shown |= {f"xlatune.{tag}": _text(value) for tag, value in facts.items()}
             for tag, value in shown.items():
-                client.set_tag(each.info.run_id, tag, value[:_MOST_TAG])
-            return str(each.info.run_id)
+                client.set_tag(mlflow_run.info.run_id, tag, value[:_MOST_TAG])
+            return str(mlflow_run.info.run_id)
 
         best, is_complete = report.conclusion.winner, report.conclusion.complete
-        whole = {"complete": is_complete, "winner": best.arm if best else ""}
-        study = run(key, f"{report.sweep} {report.study}", {**study_row(report), **whole})
+        outcome = {"complete": is_complete, "winner": best.arm if best else ""}
+        study = run(key, f"{report.sweep} {report.study}", {**study_row(report), **outcome})
         arms = {}
         for verdict in report.arms:
             row = arm_row(report, verdict)
-            said = {name: row[name] for name in _TAGS}
-            own = run(f"{key} {verdict.arm}", verdict.arm, said, parentRunId=study)
-            arms[verdict.arm] = own
-            before = client.get_run(own).data.metrics
+            row_tags = {name: row[name] for name in _TAGS}
+            arm_run = run(f"{key} {verdict.arm}", verdict.arm, row_tags, parentRunId=study)
+            arms[verdict.arm] = arm_run
+            before = client.get_run(arm_run).data.metrics
             for metric, value in figures(verdict).items():
                 # a report may be written twice. Of one step MLflow shows the latest time, and of
                 # one time the largest value: so the time is that of the logging, in milliseconds
                 if before.get(metric) != value:
                     now_ms = round(time.time() * 1000)
-                    client.log_metric(own, metric, value, now_ms, len(report.trials))
+                    client.log_metric(arm_run, metric, value, now_ms, len(report.trials))
         if is_complete:
-            for each in (*arms.values(), study):
-                client.set_terminated(each, end_time=at_ms)
+            for run_id in (*arms.values(), study):
+                client.set_terminated(run_id, end_time=at_ms)
         return {
             "tracking_uri": client.tracking_uri,
             "experiment_id": experiment,

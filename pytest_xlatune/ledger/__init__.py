@@ -552,7 +552,7 @@ class Ledger:
                 if self._inode is None:
                     return ()
                 raise
-            # by the inode too: another ledger may have outgrown what was read of this one
+            # the inode counts too: another ledger may have outgrown what was read of this one
             if self._inode not in (None, status.st_ino) or status.st_size < self._offset_bytes:
                 raise LedgerError(
                     f"{self.path} was replaced while this session was using it (started afresh by "
@@ -603,7 +603,7 @@ class Ledger:
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
             is_whole = self._is_whole(line, is_first=number == 0)
-            # by its newline alone: a full disk once cut a line just behind its last brace
+            # only a newline ends it: a full disk once cut a line just behind its last brace
             if not line.endswith(b"\n"):
                 break  # torn, or another process is writing it now
             number += 1
@@ -720,8 +720,8 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     return LedgerEntry(number=number, at_s=at_s, event=event)
 
 
-# by the text alone, so nothing that happens to a file makes it wrong: one session reads its ledger
-# seven times
+# the key is the text alone, so nothing that happens to a file makes an answer wrong; it saves much,
+# because one session reads its ledger seven times
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _parsed(line: bytes) -> tuple[float, Event]:
     """Return the time and the event of a line."""
@@ -764,7 +764,7 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
 
 
 def _append(path: Path, text: bytes) -> None:
-    # open to whom its folder is, and never more
+    # it is open to those to whom its folder is open, and to nobody else
     descriptor = secure_files.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -772,7 +772,7 @@ def _append(path: Path, text: bytes) -> None:
             text = _TORN + text
         while text:  # a full disk first writes a part; the next write says why
             text = text[os.write(descriptor, text) :]
-        # a kill loses nothing that was written, a power cut all that was not synced
+        # a kill loses nothing that was written, but a power cut loses all that was not synced
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

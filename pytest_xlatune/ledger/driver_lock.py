@@ -101,7 +101,7 @@ class DriverLock:
                 yield
         finally:
             if self._drove and self._driver() == os.getpid():
-                # the others need not find out by our silence, but they would
+                # this spares the others the wait until they notice our silence
                 with contextlib.suppress(OSError):
                     self._say(_NONE)
             self._drove = False

@@ -474,7 +474,8 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
 
 def _decide(state: LedgerState, event: Decided) -> None:
     state.decisions.append(event)
-    # once for each attempt: a process that was killed before it wrote the end had decided before
+    # the last decision on an attempt counts: a process that was killed before it wrote the end may
+    # have decided before
     state.decided.setdefault(event.trial_id, {})[event.attempt] = event
     if event.next is Next.STOP and state.stop is None:
         state.stop = event

@@ -56,7 +56,7 @@ def axis_variable(axis: str) -> str:
     return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 
-# names a configuration of the model, where an env file deploys a recipe for one of several
+# it names the configuration of a model, where an env file deploys a recipe for each of several
 CONFIG_TAG_VARIABLE = "MAXTEXT_CONFIG_TAG"
 
 
@@ -105,7 +105,7 @@ class Parallelism(Record, frozen=True, kw_only=True):
 
 _FIELD, _NO_METRIC = "field", "none"  # words of Protocol.metric
 _HIGHER, _LOWER = "higher", "lower"
-# numbers of a protocol, and the least that each may be
+# the numbers of a protocol, and the least value that each may have
 _LEAST = {
     **dict.fromkeys(("steps", "min_steps", "deadline_s"), 1),
     **dict.fromkeys(("first_step", "skip_first_steps", "profiler_steps", "eval_interval"), 0),
@@ -274,7 +274,7 @@ def check_model_tag(tag: str) -> None:
         raise ConfigError(f"model tag {tag!r}: expected letters, digits and . _ + -")
 
 
-# without slots, which leave no place for a digest that is worked out once
+# it has no slots, because they leave no place for a digest that is worked out once
 class Cell(Record, frozen=True, kw_only=True, dict=True):
     """Everything that is held fixed while profiles are compared.
 
@@ -443,7 +443,7 @@ def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
         "per_device_batch_size": cell.batch_text,
     }
     label = " ".join(text for name, text in named.items() if text and name not in varied)
-    # the scheduler may pick other nodes, and the last seconds of patience compare nothing
+    # the nodes do not count, because the scheduler may pick others
     identity = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
     common = {name: value for name, value in identity.items() if name not in varied}
     # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7

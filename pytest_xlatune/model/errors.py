@@ -58,7 +58,7 @@ _MEANINGS = {
     Exit.CANNOT_TELL: "measured, but these trials cannot tell",
     Exit.NOT_MEASURED: "it could not be measured, or no setting was in effect",
 }
-# where several apply the first of these is the end of the run
+# where several apply, the run ends with the first of these
 _ORDER = (
     Exit.INTERRUPTED,
     Exit.INTERNAL,

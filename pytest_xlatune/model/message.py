@@ -169,7 +169,7 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {"percent": percent, "size": size
 
 
 def _filled(text: str, values: Mapping[str, Value], translate: Translate) -> str:
-    # one pass: what a value says is not read again
+    # one pass over the text, so that braces inside of a value are not taken for fields
     def write(match: re.Match[str]) -> str:
         return _written(values.get(match["name"]), match["how"] or "", translate)
 

@@ -117,7 +117,7 @@ def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequ
 if TYPE_CHECKING:
     Timings = Sequence[tuple[int, float]]
 else:
-    # typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
+    # it is typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
     Timings = tuple[tuple[int, float | str], ...]
 
 
@@ -129,7 +129,7 @@ def as_columns(pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]
     """
     if isinstance(pairs, Pairs) or not pairs:
         return pairs
-    # not by zip(*pairs): its iterators, one a step, set the garbage collector off
+    # zip(*pairs) would make an iterator for each step, and set the garbage collector off
     first, second = split_pairs(pairs)
     try:
         return Pairs(first, second)
@@ -233,7 +233,7 @@ def _refuse(constant: str) -> Json:
     raise ValueError(f"{constant}, which is no JSON")
 
 
-# made once: a sweep of 2,000 profiles has 16,000 digests in its plan
+# it is made once, because a sweep of 2,000 profiles has 16,000 digests in its plan
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

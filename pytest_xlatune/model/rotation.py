@@ -254,7 +254,7 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
     if stay:
         return say("a library reads {names} when it starts", names=tuple(stay))
     below = effective_values(deployed)
-    # what the client reads when it starts, said again as it is deployed, changes nothing
+    # a flag that the client reads at its start changes nothing where it repeats the deployed value
     options = {
         name: value
         for name, value in effective_values(profile.flags).items()
@@ -500,7 +500,7 @@ def read_rotation(text: str) -> RotationRead:
     )
     if reading is None:
         return RotationRead()
-    # it took over in the middle: it never said that it starts
+    # a process that had turns, and never said that it starts, was forked in the middle
     if any(process.turn_starts and not process.turn_steps for process in processes):
         reading.read.setdefault("trouble", _FORKED)
     return RotationRead(

@@ -111,7 +111,7 @@ class Rotation(Record, frozen=True, kw_only=True):
         return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps
 
 
-# without slots, which leave no place for an identity that is worked out once
+# it has no slots, because they leave no place for an identity that is worked out once
 class Trial(Record, frozen=True, kw_only=True, dict=True):
     """One measured run of one arm.
 

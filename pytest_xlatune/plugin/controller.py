@@ -69,7 +69,8 @@ class Ends:
         """Take a test's report into account; an ordinary test's failure is status 1."""
         verdict = dict(report.user_properties).get("xlatune.verdict")
         self._is_asked |= verdict is not None
-        # its class would load much; a verdict on settings that were not in effect is none
+        # the verdict is read as text, because its class would load much; one on settings that were
+        # not in effect does not count
         is_idle = "xlatune.unproved" in dict(report.user_properties)
         self._is_measured |= verdict not in (None, "INVALID") and not is_idle
         if report.failed:
@@ -241,7 +242,7 @@ class Controller:
         if vars(report).get(IS_USAGE):
             self._ends.statuses.add(Exit.USAGE)
 
-    # first: pytest's own takes a while to render where it was, and a second Ctrl-C may come then
+    # it comes first: pytest's own takes a while to render, and a second Ctrl-C may come then
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note Ctrl-C; `-x` and errors of the collection are no interrupt."""
@@ -406,7 +407,7 @@ class Controller:
             _say(terminalreporter, f"{known.cell.label}: interrupted. {state}", red=True)
         else:
             _say(terminalreporter, self._of_nothing(known), red=True)
-        # last: the disk may be full, and what was found is read off the terminal then
+        # the reports come last: where the disk is full, the terminal shows the results all the same
         written = publish(
             folder,
             self._options.reports,
@@ -522,7 +523,7 @@ class Controller:
                 ):
                     yield f"xlatune: {trouble}"
             except XlatuneError as error:
-                # once, not at every look
+                # each trouble is told once, not whenever the ledger is read
                 if self._troubles.get(folder) != str(error):
                     self._troubles[folder] = str(error)
                     waits = "; it is waited for" if isinstance(error.__cause__, OSError) else ""
@@ -537,7 +538,7 @@ class Controller:
             lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
         except OSError:  # no process has named one, none could, or the work directory is away
             return list(self._feeds)
-        # the last one may be half a name: its writer is at it
+        # the last line may hold half a name, because its writer is still at it
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
         self._named_bytes = size

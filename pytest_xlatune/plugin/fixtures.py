@@ -106,7 +106,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
     opening.append(sweep.name)
     try:
         nodes, looked = (_overridden(request, name) for name in ("pinned_nodes", "preflight"))
-        # as a view of the sweep's own it changed nothing: max_attempts=1 still gave two attempts
+        # when the fixture only showed the sweep's policy, max_attempts=1 still gave two attempts
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
         opening.pop()
@@ -353,7 +353,7 @@ def pytest_runtest_makereport(
     given = item.stash.get(MEASURED_KEY, [])
     refused, is_ours = vars(error).get(REFUSED), CLAIM in vars(error)
     if refused is not None or (given and is_ours):
-        # the log lies beside the ledger; below a verdict, or a reason, it hid that
+        # the log lies beside the ledger; shown below a verdict or a reason, it hid them
         report.sections = [
             section for section in report.sections if "Captured log" not in section[0]
         ]

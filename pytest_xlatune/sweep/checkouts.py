@@ -74,7 +74,7 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
             f"{where} names no commit, and its launcher checks out commits of {repository}; name "
             "one, e.g. CellSettings(code='main')"
         )
-    # `--end-of-options`: a name that begins with a dash is no option
+    # `--end-of-options` keeps a name that begins with a dash from being taken for an option
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     done = _run(repository, *asked)
     if done.returncode:
@@ -298,7 +298,7 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
         return
     _forget(repository, path)
     try:
-        # locked: `git worktree prune` on a machine that does not see it leaves its entry alone
+        # the lock keeps it from `git worktree prune` on a machine that does not see it
         _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
              str(path), path.name)  # fmt: skip
         if (path / ".gitmodules").exists():

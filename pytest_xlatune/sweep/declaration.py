@@ -291,7 +291,7 @@ class Sweep(SettingsGroup):
         anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         if budget:
             sweep = replace(sweep, design=replace(self.design, budget=budget))
-        # more than there may be nodes are refused where the nodes are known
+        # where there are more slots than nodes, they are refused as soon as the nodes are known
         count = min(slots or sweep.site.slots, MAX_RANGE)
         names = [f"slot{number}" for number in range(count)]
         if len(names) > 1:

@@ -179,7 +179,8 @@ def refuse_changed(
     Raises:
         ConfigError: naming the file.
     """
-    # compared by its text, the patch that we recommend made each test of the next run an error
+    # when files were compared by their text, the patch that we recommend made each test of the
+    # next run an error
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
     for file in now:
@@ -268,7 +269,7 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         if name not in made
         and not is_secret(name)
         and name.isidentifier()
-        # a secret under another name too:  export OTHER=$HF_TOKEN
+        # a secret counts under another name too:  export OTHER=$HF_TOKEN
         and hide(value, secrets) == value
     }
     return replace(cell, sourced=tuple(sorted(kept.items())))
@@ -294,7 +295,7 @@ def hidden_values(
         with contextlib.suppress(ConfigError):  # made for the nodes: what they set is not known
             secrets |= secrets_of(_with_env_files(cell, launcher))
         for name in launcher.env_files_of(cell):
-            # as it is written, too: one that does not run to its end here may do so on a node
+            # its text is read too, because a file that fails here may run to its end on a node
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 secrets |= secrets_in_text(secure_files.read_named(Path(name)))
     return secrets
@@ -310,7 +311,7 @@ def context_of(cell: Cell, launcher: Launcher) -> Context:
     try:
         deployed = _with_env_files(cell, launcher)
     except ConfigError:
-        # made for the nodes; what they set is not known here
+        # the files are made for the nodes, and what they set is not known here
         deployed, is_complete = dict(cell.deployed), False
     flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
     return Context(deployed=flags, env=deployed, is_complete=is_complete)

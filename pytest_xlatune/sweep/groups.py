@@ -502,7 +502,7 @@ class Limits(SettingsGroup):
     ] = None
 
 
-# two ways to name one node slot, and what they are where the slot is said anew
+# the two ways to name a node slot -> the value of each before the slot is said anew
 SLOT: Mapping[str, Any] = {"nodelist": None, "nodes": 0}
 
 
@@ -665,7 +665,7 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     if option.kind is bool
 }
 
-# what a day at a cluster needs: help shows these, and says where the others are
+# help shows these, which a day at a cluster needs, and says where the others are
 DAILY = (
     *("model", "budget", "executor", "nodelist", "partition", "workdir"),
     *("negative", "plan", "fresh", "yes"),

@@ -71,7 +71,7 @@ class StudyKind(NamedTuple):
 
 
 BROUGHT = EntryPointGroup("pytest_xlatune.studies", kind="study")
-# told of each kind that another distribution brings, when it does
+# these are called with each kind that another distribution brings, when it is loaded
 ON_ARRIVAL: list[Callable[[StudyKind], None]] = []
 
 

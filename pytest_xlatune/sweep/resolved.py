@@ -203,7 +203,7 @@ class ResolvedSweep:
         named = replace(trial.profile, id="any")
         nameless = replace(trial, arm="any", profile=named, block=0, position=0, design=None)
         spec = self.sweep.launcher.launch(nameless, cell)
-        # a folder of the cell is another one in each, and no change
+        # each trial and each cell has its own folder, which is no change
         return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
 
     def _is_alike(self, profile: Profile, cell: Cell) -> bool:

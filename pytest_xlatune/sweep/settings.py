@@ -51,7 +51,7 @@ from pytest_xlatune.sweep.groups import (
 _PREFIX = "XLATUNE_"
 _FILE = "xlatune.toml"
 _BY_NAME = {option.name: option for option in FIELDS}
-# tables of key=value: places add up by key; elsewhere the first place that speaks decides
+# in tables of key=value, places add up by key; elsewhere the first place that speaks decides
 _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 # those whose values are text; the settings of a launcher are checked by the launcher
 _TEXTS = frozenset({"slurm", "deployed", "overrides"})
@@ -352,7 +352,7 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
             table[name] = str(setting).lower() if isinstance(setting, bool) else str(setting)
     for name in ("env-files", "env_files"):
         if isinstance(table.get(name), list) and all(isinstance(v, str) for v in table[name]):
-            # where they lie beside this file they are named so
+            # a relative path begins at the folder of this file
             table[name] = [str(folder / file) for file in table[name]]
     return table
 

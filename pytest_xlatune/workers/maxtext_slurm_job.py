@@ -153,12 +153,12 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     else:
         git.mkdir()
     env_file = copy / "configs" / f"{model}.env.sh"
-    # first the axes that deployed guards read, then the deployed file, then the profile
+    # the axes come first, because deployed guards read them; the profile comes last
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
     asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
     env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
     probe = _ASKS.format(limit_s=_PROBE_S, program=_PROBE.read_text(encoding="utf-8").strip())
-    # last: the probe is no trainer
+    # the probe comes behind the settings, because it is no trainer
     env_file.write_text(f"{asked}{deployed}{profile}{probe}{_rotates()}", encoding="utf-8")
     return copy
 

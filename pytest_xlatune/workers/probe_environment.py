@@ -316,11 +316,11 @@ def _folder(top: Path) -> Path:
 
 
 def _git(top: Path, *words: str) -> str | None:
-    # root's are trusted, which git refuses; of any other user's the settings of git decide
+    # repositories of root are trusted, which git refuses; those of others as its settings say
     ours = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
     command = ["git", *_RUNS_NOTHING, *ours, "-C", str(top), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # below an empty `.git` it would take the next one above
+    # git would pass over an empty `.git`, and take the next repository above
     environ["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
     try:
         done = subprocess.run(

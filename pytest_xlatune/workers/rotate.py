@@ -445,7 +445,7 @@ class TurnTaker:
                 if self.jax is None:
                     return
                 known = (os.environ.get(variable, "") for variable in _RANKS)
-                self.journal.open(int(next((text for text in known if text.isdecimal()), "0")))
+                self.journal.open(int(next((rank for rank in known if rank.isdecimal()), "0")))
             if self.owner is None and not self.is_off:
                 names = ", ".join(sorted(self.seen)[:_MOST_NAMES]) or "none"
                 self.stop(f"no call of {self.name or 'a step'} was due; functions seen: {names}")

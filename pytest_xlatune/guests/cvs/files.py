@@ -127,7 +127,7 @@ def threshold_file(path: Path, name: str) -> Path | None:
         thresholds_path = path.parent / name
         is_out = Path(name).is_absolute() or ".." in Path(name).parts
         return thresholds_path if thresholds_path.is_file() and not is_out else None
-    except (OSError, ValueError):  # longer than a name may be, a NUL in it
+    except (OSError, ValueError):  # the name is too long, or has a NUL in it
         return None
 
 

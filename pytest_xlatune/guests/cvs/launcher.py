@@ -22,7 +22,7 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 CONFIG_FILE = "maxtext_config.yml"
 _CONFIG = "base_config: base.yml\n"
 # exit code 78 is EX_CONFIG of sysexits.h
-# exec and no pipe: behind CVS' `| tee` the trainer's exit status is lost
+# there is exec and no pipe, because CVS' `| tee` loses the exit status of the trainer
 _FIRST = """\
 for script in {scripts}; do
   [ -f "$script" ] && exec {python} "$script" "$@"
@@ -84,7 +84,7 @@ class CvsLauncher(ProgramLauncher):
         return spec
 
 
-# set by cell and protocol, so that no override may say them
+# cell and protocol set these, so no override may say them
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "dataset_type", "profiler"}) | {
     *("eval_interval", "skip_first_n_steps_for_profiler", "profiler_steps", "steps")
 }
@@ -98,7 +98,7 @@ def overrides_of(cell: CvsCell) -> dict[str, str]:
 def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
     """Return the environment of a run: what CVS adds, what the file sets, the flags of XLA."""
     flags = format_flags(Flag(name=name, value=text) for name, text in cell.xla_flags.items())
-    # the path alone: CVS writes the token into a script and its log
+    # only the path is handed on, where CVS writes the token itself into a script and its log
     token = {"HF_TOKEN_PATH": file.token_file} if file.token_file else {}
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 

@@ -26,7 +26,7 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 
-# told in every run, and gated where the file has a threshold of it
+# these are told in every run, and gated where the file has a threshold of them
 _ALWAYS = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
 _WARM_UP, _USABLE = 5, 6
 _FEWEST = _WARM_UP + 5

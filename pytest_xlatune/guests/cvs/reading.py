@@ -316,7 +316,7 @@ def _parallelism_of(
         if degree != int(degree) or degree == 0 or degree < -1:
             raise source.wrong((*at, key), value, "a degree from 1, or -1 for the rest")
         sides[match[1]][match[2]] = int(degree)
-    # MaxText's own: what a node has left is sharded, what the nodes have left is data parallel
+    # MaxText shards over the rest of a node, and is data parallel over the rest of the nodes
     sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
     sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
     for side, count in (("ici", devices), ("dcn", nodes)):

@@ -97,7 +97,7 @@ class TextLine:
 
 def payloads(raw: bytes) -> Iterator[str]:
     """Yield the texts of a line: itself, or the lines inside its JSON object."""
-    # dropped, a NUL would join two texts to a name; editors put a mark in front of a file
+    # a NUL that is dropped would join two texts to a name; editors put a mark in front of a file
     raw = raw.replace(b"\0", b"\xff").removeprefix(codecs.BOM_UTF8)
     if raw.lstrip()[:1] == b"{":
         payload = unwrap(raw.decode("utf-8", "replace").lstrip())

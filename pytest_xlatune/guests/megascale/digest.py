@@ -295,7 +295,7 @@ def judged(digest: Digest) -> Digest:
         elif cause.enum == "DIFFERENT_MODULE" and all(len(module) > 1 for module in modules):
             notes.append("each launch id has different modules: perhaps the launch order differs")
     notes += _behind(digest)
-    # to libtpu a whole host at pc 0 is a bad chip, and it may only wait for its input
+    # libtpu takes a whole host at pc 0 for a bad chip, but it may only wait for its input
     if cause is not None and cause.enum == "BAD_TPU_CHIP":
         accused = {worker.host for worker in digest.culprits}
         waits = [e for e in digest.states if e.pc == 0 and not e.is_idle and accused & set(e.hosts)]

@@ -276,7 +276,7 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     rates += np.bincount(last, tail, count)
     inner = last - first > 1
     if inner.any():
-        # in extended precision: what comes and goes must leave no trace of the largest
+        # the sums are in extended precision, so that the largest rate leaves no trace when it ends
         change = np.zeros(count + 1, np.longdouble)
         np.add.at(change, first[inner] + 1, per_ps[inner] * PS_OF_MS)
         np.subtract.at(change, last[inner], per_ps[inner] * PS_OF_MS)

@@ -295,7 +295,7 @@ class _Reader:
                 text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
                 times = (int(start[row]), int(columns["duration_ps"][row]))
                 transfers.append((*times, kinds[key], text))
-        # a done op without a rendezvous has that of its channel
+        # a done op that names no rendezvous has the one of its channel
         of_channel = {
             channel: rendezvous
             for *_, text in transfers

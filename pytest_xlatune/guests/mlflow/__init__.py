@@ -18,7 +18,7 @@ from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figur
 
 _KEY = "xlatune.key"  # the tag that finds the runs of a study again
 _MOST_TAG = 5000  # characters that every release takes
-# of the row of an arm; its figures are metrics
+# these columns of an arm's row become tags; its figures become metrics
 _TAGS = ("arm", "verdict", "is_reference", "settings", "reasons", "job_ids")
 
 

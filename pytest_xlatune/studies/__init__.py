@@ -199,7 +199,7 @@ class Outlook:
         places: where a trial of the history, or of those ahead, stands, by its id: `round 3 of
             about 7, 4 pairs`. Where a study says nothing, a trial in a block belongs to the
             confirmation.
-        told: gives `lines`, when a plan asks for them.
+        write_lines: gives `lines`, which are written only when a plan asks for them.
     """
 
     ahead: tuple[Trial, ...]
@@ -208,18 +208,18 @@ class Outlook:
     rounds: int
     work: JobWork | None = None
     places: Mapping[str, Message] = field(default_factory=dict)
-    told: Callable[[], tuple[Message, ...]] = tuple
+    write_lines: Callable[[], tuple[Message, ...]] = tuple
 
     @property
     def lines(self) -> tuple[Message, ...]:
         """What a plan says of the study: its trials, and what they can show."""
-        return self.told()
+        return self.write_lines()
 
     @classmethod
     def of(cls, due: tuple[Trial, ...], *, lines: tuple[Message, ...]) -> Self:
         """Return the outlook of a study whose trials can all be planned: one after the other."""
         count = len(due)
-        return cls(ahead=due, left=count, at_most=count, rounds=count, told=lambda: lines)
+        return cls(ahead=due, left=count, at_most=count, rounds=count, write_lines=lambda: lines)
 
 
 class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):

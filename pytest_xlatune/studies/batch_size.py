@@ -58,14 +58,14 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    begun,
-    beside,
+    at_level_of,
     changed,
     compared,
     measured,
     score_flags,
     screened,
     so_far,
+    unconcluded,
 )
 from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 
@@ -677,7 +677,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             objection=(answer,) if is_missing and answer else (),
             files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
-        shown = [beside(v, best) if v.against == _BEST else v for v in verdicts.values()]
+        shown = [at_level_of(v, best) if v.against == _BEST else v for v in verdicts.values()]
         # the best, then what ran, the fastest first
         shown.sort(key=lambda verdict: (verdict.arm != arm, not verdict.n, -(verdict.delta or 0.0)))
         notes = self._notes() if self.is_over else ()
@@ -722,7 +722,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
     def _verdict(self, at: int) -> Verdict:
         runs, arm = self.by_place[at], self.study.ids[at]
         if at in self.unfit:
-            return dropped(begun(arm, runs), *self._why_unfit(at))
+            return dropped(unconcluded(arm, runs), *self._why_unfit(at))
         base = replace(so_far(arm, runs), against=_BEST)
         if at not in self.probes:
             return self._untried(base, at) if self.is_over else base

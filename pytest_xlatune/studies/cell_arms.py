@@ -46,7 +46,7 @@ from pytest_xlatune.studies import (
     remembered,
 )
 from pytest_xlatune.studies.trials import is_ours, usable
-from pytest_xlatune.studies.verdicts import changed, level_kind, named, told
+from pytest_xlatune.studies.verdicts import as_answer, changed, level_kind, named
 
 C = TypeVar("C", bound="CellArms")
 _MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per further value
@@ -222,31 +222,31 @@ class CellArms(Study, frozen=True, kw_only=True):
     @remembered
     def walked(self, history: History) -> Any:
         """Return the walk as far as a history reaches."""
-        walk = self.walk_class(self, history)
+        progress = self.walk_class(self, history)
         with suppress(_StageOpenError):
-            walk.walk()
-        return walk
+            progress.walk()
+        return progress
 
     @remembered
     def decide(self, history: History) -> Decision:
         """Return the trials of the stage that is not over, and what follows from the walk."""
-        walk = self.walked(history)
+        progress = self.walked(history)
         arms = self.compared(history)
-        return Decision(due=walk.pending, arms=arms, concluded=walk.conclusion)
+        return Decision(due=progress.pending, arms=arms, concluded=progress.conclusion)
 
     @remembered
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come: trials on the nodes of others run beside them."""
-        walk = self.walked(history)
-        left = len(walk.pending) + walk.later
-        trials = (*(result.trial for result in walk.results.values()), *walk.pending)
+        progress = self.walked(history)
+        left = len(progress.pending) + progress.later
+        trials = (*(result.trial for result in progress.results.values()), *progress.pending)
         return Outlook(
-            ahead=walk.pending,
+            ahead=progress.pending,
             left=left,
             at_most=left,
             rounds=left,
             places={trial.id: place for trial in trials if (place := self.place_of(trial))},
-            told=lambda: self.outline,
+            write_lines=lambda: self.outline,
         )
 
     @property
@@ -323,7 +323,7 @@ class CellArms(Study, frozen=True, kw_only=True):
         verdict = decision.conclusion.verdict(question.name)
         if verdict is not None and self.traits.aim is Aim.ACCUSES:
             return Answer(state=Answered.YES, verdict=verdict)  # what cannot run is a finding too
-        return told(verdict)
+        return as_answer(verdict)
 
 
 def decided(verdict: Verdict, kind: VerdictKind, *reasons: Message) -> Verdict:

@@ -63,7 +63,14 @@ from pytest_xlatune.studies.cell_arms import (
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, beside, changed, screened, so_far, values_of
+from pytest_xlatune.studies.verdicts import (
+    NO_SCORE,
+    at_level_of,
+    changed,
+    screened,
+    so_far,
+    values_of,
+)
 
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
@@ -152,7 +159,7 @@ class Load(Written, frozen=True, kw_only=True):
         count = f"-{self.nodes}n" if self.nodes else ""
         return re.sub(r"[^a-z0-9._+-]+", "-", f"{self.model}{count}".lower())
 
-    def cell(self, of: Cell) -> Cell:
+    def cell(self, sweep_cell: Cell) -> Cell:
         """Return its cell on the sweep's nodes: the same nodes whatever else the table holds.
 
         They are the nodes `count .. 2 count - 1`: 1, 2 and 4 of 8 are disjoint, and run together.
@@ -160,18 +167,20 @@ class Load(Written, frozen=True, kw_only=True):
         Raises:
             ConfigError: the sweep names fewer nodes.
         """
-        names, count = of.nodelist, self.nodes or len(of.nodelist)
+        names, count = sweep_cell.nodelist, self.nodes or len(sweep_cell.nodelist)
         if count > len(names) and names:
             raise ConfigError(
                 f"commits: {self.name} needs {count} nodes, the node list names {len(names)}"
             )
         begin = count if 2 * count <= len(names) else len(names) - count
         return replace(
-            of,
+            sweep_cell,
             model_tag=self.model,
-            parallelism=Parallelism.parse(self.parallelism) if self.parallelism else of.parallelism,
-            overrides={**of.overrides, **self.overrides},
-            per_device_batch_size=self.per_device_batch_size or of.per_device_batch_size,
+            parallelism=Parallelism.parse(self.parallelism)
+            if self.parallelism
+            else sweep_cell.parallelism,
+            overrides={**sweep_cell.overrides, **self.overrides},
+            per_device_batch_size=self.per_device_batch_size or sweep_cell.per_device_batch_size,
             nodelist=names[begin : begin + count],
         )
 
@@ -561,7 +570,7 @@ class _Halving(_CommitWalk):
         shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
         for at in sorted({*measured, self.last} - {0}):
             level = self.parent if word == FIRST and at == self.suspect else 0
-            shown[at] = beside(self._verdict(at, reference), shown[level])
+            shown[at] = at_level_of(self._verdict(at, reference), shown[level])
         is_slower = word in (FIRST, RANGE)
         first, last = (ids[at] for at in self.range) if is_slower else ("", "")
         first = last if word == FIRST else first
@@ -741,7 +750,7 @@ class _CommitTable(_CommitWalk):
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
             level = verdicts[self.before[at]] if at in self.before else None
-            verdicts.append(beside(self._verdict(at), level))
+            verdicts.append(at_level_of(self._verdict(at), level))
         text, commits = "{commits:+commit}: {answer}", self.study.commits
         answer = say(text, commits=commits, answer=in_a_sentence(verdicts))
         one = self.pooled[0] if self.pooled[1] else self.sigma

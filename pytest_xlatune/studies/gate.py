@@ -70,7 +70,7 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.verdicts import (
     OneCell,
-    beside,
+    at_level_of,
     deployed,
     job_ids_of,
     measured,
@@ -329,7 +329,9 @@ class Gated:
 def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order; none passes before all trials are over."""
     level, fit = reference(gated.past), gated.look.fit
-    verdicts = tuple(beside(_verdict(gated, profile.id), level) for profile in gated.study.profiles)
+    verdicts = tuple(
+        at_level_of(_verdict(gated, profile.id), level) for profile in gated.study.profiles
+    )
     seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
     return Conclusion(
         verdicts=verdicts,

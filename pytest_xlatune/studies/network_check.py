@@ -256,7 +256,9 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         values = [{name: self.value(trial) for name, trial in wave.items()} for wave in waves]
         for name in chosen:
             differences = self.differences.setdefault(name, [])
-            differences += paired([of.get(name) for of in values], [of.get("") for of in values])
+            differences += paired(
+                [scores.get(name) for scores in values], [scores.get("") for scores in values]
+            )
             self.nodes[name] = self._shown(differences, self.low, family=len(chosen))
         return bool(self.accused)
 

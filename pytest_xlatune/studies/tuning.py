@@ -48,7 +48,7 @@ from pytest_xlatune.studies.turning import (
     work,
 )
 from pytest_xlatune.studies.turning import outline as outline_of_rotations
-from pytest_xlatune.studies.verdicts import best, deployed, named, told
+from pytest_xlatune.studies.verdicts import as_answer, best, deployed, named
 from pytest_xlatune.studies.waves import Waves
 
 __all__ = ["RotationRule", "TuningStudy"]
@@ -169,7 +169,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             at_most=self._at_most(sweep, jobs_left + turned),
             rounds=jobs_left + turned if self.rotates else self._rounds(sweep, history),
             work=work(sweep.plan, due, jobs_left, turned) if turned else None,
-            told=lines,
+            write_lines=lines,
         )
 
     def _left(self, sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
@@ -227,12 +227,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         decision = self.decide(history)
         match question.about:
             case Ask.REFERENCE if self._is_told_by_the_look(history):
-                answer = told(decision.conclusion.reference)
+                answer = as_answer(decision.conclusion.reference)
             case Ask.REFERENCE:
                 wave = self._reference_wave(history)
-                answer = told(self._screened(history, wave, BASELINE_ID))
+                answer = as_answer(self._screened(history, wave, BASELINE_ID))
             case Ask.SCREENED:
-                answer = told(self._screened(history, question.wave, question.name))
+                answer = as_answer(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
                 filled = self.swept(history).arms.slots.get(question.name)
                 answer = named(filled.id if filled else "", decision.arms)
@@ -246,7 +246,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             case Ask.BEST:
                 answer = best(decision)
             case _:
-                answer = told(decision.conclusion.verdict(question.name))
+                answer = as_answer(decision.conclusion.verdict(question.name))
         return answer
 
     def _lacks(self, history: History, question: Question) -> bool:

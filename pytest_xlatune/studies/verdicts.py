@@ -80,7 +80,7 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
-def begun(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+def unconcluded(arm: str, trials: Sequence[TrialResult]) -> Verdict:
     """Return a verdict on an arm before anything is concluded: its jobs and their troubles."""
     base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
     return troubled(base, trials)
@@ -88,7 +88,7 @@ def begun(arm: str, trials: Sequence[TrialResult]) -> Verdict:
 
 def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
     """Return the same with the figures of what has a score; the jobs are those of all runs."""
-    base = begun(arm, trials)
+    base = unconcluded(arm, trials)
     return replace(measured(base, [e for e in trials if usable(e)]), job_ids=base.job_ids)
 
 
@@ -137,7 +137,7 @@ def changed(base: Verdict, change: float, ends: tuple[float, float] | None = Non
     return replace(base, delta=relative(change), ci95=(relative(ends[0]), relative(ends[1])))
 
 
-def beside(base: Verdict, level: Verdict | None) -> Verdict:
+def at_level_of(base: Verdict, level: Verdict | None) -> Verdict:
     """Return a verdict whose figures are those of another line times its change.
 
     The runs of two lines are of other times: their plain means differ by more than the change. What
@@ -246,7 +246,7 @@ def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:
     return Arm(id=profile.id, cell_digest=cell.digest, profile=profile)
 
 
-def told(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
+def as_answer(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
     """Return a verdict as an answer.
 
     Args:
@@ -303,4 +303,4 @@ class OneCell(Study, frozen=True, kw_only=True):
             return best(decision)
         arm = self.reference if question.about is Ask.REFERENCE else question.name
         is_gate = self.traits.aim is Aim.GATES
-        return told(decision.conclusion.verdict(arm), fails_told=is_gate)
+        return as_answer(decision.conclusion.verdict(arm), fails_told=is_gate)

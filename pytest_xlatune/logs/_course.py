@@ -25,11 +25,12 @@ from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
-STEPS_THAT_REFUTE = 3  # what ran before a fatal line may be printed after it: steps are dispatched
+# steps are dispatched ahead, so up to two that ran before a fatal line may be printed after it
+STEPS_THAT_REFUTE = 3
 _RANKS_APART = 2  # steps by which a slower rank may print later
 MOST_STEPS = 100_000
-# left out one by one, a log of 100,000 steps took time that grew with its square
-MORE_STEPS = 1 << 13  # so many of them are left out at once
+# steps are left out many at once: one by one, the time grew with the square of their number
+MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _ENDING = (
@@ -166,7 +167,7 @@ class Course:
             self.findings[key] = replace(known, count=known.count + 1)
         elif known is None and alike >= _MOST_DETAILS:
             self.unkept += 1
-        else:  # new, or of an earlier start: then the new line is the evidence
+        else:  # it is new, or its evidence was a line of an earlier start
             self.findings.pop(key, None)
             self.findings[key] = replace(finding, count=known.count + 1 if known else 1)
 
@@ -322,12 +323,12 @@ class Course:
 
     def _begin(self, *, settings_of: Start | None = None) -> Start:
         self.start = Start(index=self.start.index + 1)
-        if settings_of is not None:  # none were printed in between: they still hold
+        if settings_of is not None:  # none were printed in between, so they still hold
             self.start.env, self.start.config = settings_of.env, settings_of.config
             self.start.nccl = settings_of.nccl
         self._is_cancelled = False
         self.fatal = None
-        # the OOM of a first start once stood beside the score of the second
+        # without this, the OOM of a first start is reported beside the score of the second
         self.findings = {
             key: replace(finding, action=Action.NONE) for key, finding in self.findings.items()
         }

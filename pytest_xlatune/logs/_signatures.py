@@ -25,8 +25,8 @@ _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
 # W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
 # torch writes no zero in front of a month:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
 _SEVERITY = re.compile(r"\b([IWEF])\d{3,4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
-# its `{k}` once stood as the evidence in the place of the key
-# source that a traceback quotes:      raise ValueError(f"Key {k} was passed at the command line but
+# a line of source that a traceback quotes is no evidence: it has `{k}` in the place of the key
+#      raise ValueError(f"Key {k} was passed at the command line but
 _SOURCE = re.compile(r"\s{2,}(?:raise\b|f?['\"])")
 # jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
 _RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
@@ -165,7 +165,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
 
     `text` is it without its prefix; `evidence` with it, which holds the severity.
     """
-    # lines of MSCCL++ and of LL cutoffs in good runs say NCCL WARN
+    # MSCCL++ and the LL cutoffs print lines with NCCL WARN in good runs
     if is_harmless(text) or _SOURCE.match(text):
         return None
     low, signatures = text.lower(), table().signatures
@@ -173,7 +173,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
     shown = begun(evidence.strip(), EVIDENCE_CHARS)
     for at in sorted(places):
         signature = signatures[at]
-        # what a pattern costs can grow faster than the line: it is held to the words' surroundings
+        # the time of a pattern can grow faster than the line, so it sees the words' surroundings
         begin = max(0, places[at] - _BEFORE_WORD)
         match = signature.pattern.search(text, begin, places[at] + _AFTER_WORD)
         if match is not None:
@@ -188,7 +188,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
     if _severity(evidence) != "F":
         return None
-    # an F line without a row was no finding, although its program ends there
+    # a fatal line that no row of the table describes is a finding, too: its program ends there
     detail = begun(text.strip(), EVIDENCE_CHARS)
     cls = FailureClass.FATAL_LINE
     action = cls.action or Action.RETRY

@@ -94,7 +94,7 @@ class Origin(NamedTuple):
 
         Ray leaves `ip=` out for actors on the node that prints.
         """
-        # one rank alone: two printed 1,193 and 181 tokens a second for the same step
+        # one rank alone counts: two once printed 1,193 and 181 tokens a second for one step
         rank = -1 if self.rank == "" else int(self.rank)
         return (-2 if rank == 0 else rank), int("ip=" in self.actor)
 
@@ -118,7 +118,7 @@ class Settings:
         return {name: value for name, (_, value) in self.values.items()}
 
 
-# what an editor or PowerShell's Tee-Object puts before the first line: of UTF-8, of UTF-16
+# an editor or PowerShell's Tee-Object puts it before the first line, for UTF-8 or for UTF-16
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 
 
@@ -135,8 +135,8 @@ def plain_segments(line: bytes) -> list[str]:
     return [part for part in text.split("\r") if part.strip()]
 
 
-# inside an envelope the last field of a step line was lost, and a run whose loss is NaN looked well
-# docker's json-file, Cloud Logging, structured loggers: where the line that was printed stands
+# docker's json-file, Cloud Logging and structured loggers put a printed line into a member of JSON.
+# Read without unwrapping, a step line lost its last field, and a run whose loss is NaN looked well.
 _ENVELOPE = ("log", "textPayload", "message", "msg", "jsonPayload", "text", "line")
 #     "textPayload": "completed step: 7",
 _MEMBER = re.compile(rf'"(?:{"|".join(_ENVELOPE)})": *"')
@@ -194,7 +194,7 @@ def _prefixes(text: str) -> tuple[int, slice, slice]:
     return at, rank, actor
 
 
-# digits are bounded: a step of 5,000 digits in one log ended each run of its sweep
+# the digits are bounded, because a step of 5,000 digits in one log ended each run of its sweep
 # completed step: 14, seconds: 0.187, ...
 # completed profiler activation/deactivation step: 5, total_weights: 1024, loss: 7.401
 # completed 7, per-step scalar metrics {'learning/loss': 9.25, ...}
@@ -204,10 +204,10 @@ _STEP = re.compile(
     r"|(?P<oldest>\d{1,15})(?=, per-step scalar metrics ))"
     r",(?P<rest>.*?)(?=completed (?:step|profiler|\d)|$)"
 )
-# nan and inf too: with digits alone the steps of a NaN run vanish, and its last finite loss stays
+# nan and inf count, too: else the steps of a NaN run vanish, and its last finite loss stays
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
 # , Tokens/s/device: 5312.77, total_weights: 1024, loss: 7.328, moe_lb_loss: 0.011
-# by the field's own name: `.*loss:` takes the last one of a line, moe_lb_loss 0.0 for a loss of 7.3
+# a field is found by its full name: `.*loss:` would find moe_lb_loss, 0.011 for a loss of 7.328
 # what may follow a number, the end of an envelope too:  loss: nan",    loss: 7.328\n'
 _NUMBER_END = r"(?=[,%\s\"'\\\])}]|$)"
 _FIELD = re.compile(

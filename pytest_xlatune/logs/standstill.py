@@ -157,7 +157,7 @@ class Work(NamedTuple):
     waits_for: int | None = None
 
 
-# ranks, and what they do
+# the ranks that are late, and what they do
 _Late = tuple[Sequence[RankState], Message] | None
 
 
@@ -284,7 +284,7 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
         low, high = min(counts, default=0), max(counts, default=0)
         if high - low > many - few and counts[low]:
             few, many, processes = low, high, counts[low]
-    # a process of a container has another id inside: then none is found
+    # a process in a container may have another id inside, so that none is found
     late = [state for state in states if state.pid and state.pid in processes]
     # two nodes may have processes of one id
     if not late or len(late) == len(states) or len(late) > len(processes):
@@ -299,7 +299,7 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
 
 def _elsewhere(states: Sequence[RankState]) -> _Late:
     """Ranks that stand, in the main thread or beside it, where the others do not."""
-    # more than half read from a socket: that is how these wait, for a rank that does not
+    # if more than half read from a socket, they wait in that way for a rank that does not
     peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
     waiting = [state for state in states if state.doing is Doing.WAITS]
     for waits in (peers if 2 * len(peers) > len(states) else [], waiting):

@@ -26,7 +26,7 @@ from pytest_xlatune.model.failure import (
 )
 
 _PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
-# as the triage table of maxtext-slurm has it: a log of that size before step 0 is none of training
+# a log that has this size before step 0 runs away, by the triage table of maxtext-slurm
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
 _SHELL_BASE = 128  # a shell's exit code of a signal, less its number
@@ -63,7 +63,7 @@ _FITS = (
     "{}; its lines are those of {}: step_pattern={!r} in CellSettings, or step-pattern in "
     "xlatune.toml, reads them"
 )
-# what no step refutes: they are steps of a training that went wrong, or of another device
+# classes that later steps do not refute: the training went wrong, or ran on another device
 _STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
 # what the other ranks raise when one was killed
@@ -94,15 +94,15 @@ def diagnose(
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
     findings = _without_wanted(report)
     is_ours = is_ended_by_us or stalled_s is not None
-    # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel
-    # Slurm's word for a preempted job is a cancelled one, too
+    # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel. Slurm
+    # also calls a preempted job cancelled.
     is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in findings)
     is_others = outcome.state in _ENDED_BY_OTHERS and not is_preempted
     if is_others and not measured and not is_ours:
         findings = _still_asking(findings, outcome.state)
     if measured:
-        # the teardown of a whole run often ends with exit 143: such runs were thrown away
-        # what the log complains of did not keep the job from its steps
+        # what the log complains of did not keep the job from its steps, and the teardown of a
+        # complete run often ends with exit 143
         findings = tuple(
             finding if finding.cls in _STAND else replace(finding, action=Action.NONE)
             for finding in findings
@@ -170,7 +170,7 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
 
 def end_of(report: LogReport) -> Outcome:
     """Return how a job ended as its log alone tells; still running where it does not."""
-    # what an earlier start said asks for nothing any more; an end asks for nothing from the first
+    # findings of an earlier start ask for nothing any more, and findings of an end never do
     still = (
         finding
         for finding in report.findings
@@ -186,7 +186,7 @@ def end_of(report: LogReport) -> Outcome:
     asks = any(finding.action is not Action.NONE for finding in report.findings)
     if asks and report.steps_after_trouble < STEPS_THAT_REFUTE:
         return Outcome(state=State.FAILED)
-    # a log that ended at step 7 of 15 was called healthy
+    # the job may still run: a log that ended at step 7 of 15 was once called healthy
     return Outcome(state=State.RUNNING)
 
 
@@ -254,7 +254,7 @@ def _combined(
     """Yield what follows from log and outcome together; each class once."""
     known = {finding.cls for finding in findings}
     state = outcome.state
-    # where it ended badly, what ended it says more: srun ends the others of a rank that was killed
+    # only where it ended well: when a rank is killed, srun cancels the others
     if report.steps_after_cancel and state is State.COMPLETED and not known & _ENDS:
         yield _diagnosed(FailureClass.STEPS_AFTER_CANCEL, f"{report.steps_after_cancel} steps")
     if not report.steps and report.size_bytes > _RUNAWAY_BYTES:

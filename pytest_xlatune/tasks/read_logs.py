@@ -259,7 +259,7 @@ def logs_of(path: Path) -> list[Path]:
     folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
     if begin and _NUMBER.fullmatch(begin) is None:
         return [job_log]
-    # `123` is none of `1234.out`
+    # `123` does not mean `1234.out`
     is_of = re.compile(rf"(?:slurm-)?{re.escape(begin)}(?!\d)" if begin else "")
     jobs = [
         [log for _, log in logs if is_of.match(log.name)] for logs in _logs_by_job(folder).values()
@@ -520,11 +520,11 @@ def _findings(
     is_told = steps_wanted(report) is not None
     where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"
     detail = f"the log ends {at} {where} without an end: killed, or still running"
-    # the last lines of the log, steps too: they say where it stands
+    # the last lines of the log show where it stands, so lines of steps belong to them
     lines = end.split(b"\n")[report.size_bytes > len(end) :]
     texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
     text = "\n".join(texts[-_END_LINES:]) or detail
-    # such a log came out as "nothing that is known to matter", with exit status 0
+    # without this finding, such a log has "nothing that is known to matter" and exit status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *findings)
 
@@ -572,8 +572,8 @@ def steps_wanted(report: LogReport) -> int | None:
 
 # how MaxText prints that no profiler is on: 0.1; the enum of 0.2; a name as YAML has it
 #   Config param profiler:       Config param profiler: ProfilerType.NONE        None
-# ProfilerType.NONE was once a profiler that is on: real logs of 0.2 were scored from step 9, not
-# 5, and two of 23 were refused
+# when ProfilerType.NONE was read as a profiler that is on, real logs of 0.2 were scored from step 9
+# instead of 5, and two of 23 were refused
 _NO_PROFILER = frozenset({"", "none", "null", "false"})
 # the enum's member:  ProfilerType.XPLANE      <ProfilerType.XPLANE: 'xplane'>
 _PROFILER_TYPE = re.compile(r"<?ProfilerType\.(?P<name>\w+)")

@@ -300,8 +300,8 @@ _REFUSALS = {
 
 
 def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
-    own, user = _name_of(os.geteuid()), _name_of(uid)
-    return NotOursError(_REFUSALS[kind].format(path=path, own=own, user=user))
+    me, user = _name_of(os.geteuid()), _name_of(uid)
+    return NotOursError(_REFUSALS[kind].format(path=path, own=me, user=user))
 
 
 def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError:

@@ -246,7 +246,7 @@ class Campaign:
         self._is_away_told = False
         self._files_away_since_s: float | None = None
         self._spending = self._nothing_spent()
-        self._told = Now()
+        self._written_now = Now()
 
     def _nothing_spent(self) -> Spending:
         asked, cells = max(self._run.resources.nodes, 1), self._run.cells.items()
@@ -375,11 +375,11 @@ class Campaign:
         if not state.opened:
             return
         before, now = state.opened[0].cells, tuple(run.cells.values())
-        if found := family_differences(before, now):
-            raise self._another_cell(found)
+        if difference := family_differences(before, now):
+            raise self._another_cell(difference)
         if (were := self._other_slots(now)) is not None:
             first, then = (
-                [compress(each) or "nodes of the scheduler's choice" for each in lists]
+                [compress(nodes) or "nodes of the scheduler's choice" for nodes in lists]
                 for lists in (were, [cell.nodelist for cell in now])
             )
             raise self._another_cell(
@@ -391,12 +391,12 @@ class Campaign:
             if len(nodes) not in (0, asked):
                 raise self._another_cell(f"{len(nodes)} nodes were picked, {asked} are asked for")
 
-    def _another_cell(self, found: str) -> ConfigError:
-        """Return the error where the ledger is of other cells; `found` is in what they differ."""
+    def _another_cell(self, difference: str) -> ConfigError:
+        """Return the error where the ledger is of cells that differ by `difference`."""
         names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
         picked = f" (the scheduler picked {', '.join(names)})" if names else ""
         return ConfigError(
-            f"the trials in {self.folder} were measured on another cell: {found}{picked}. "
+            f"the trials in {self.folder} were measured on another cell: {difference}{picked}. "
             "Numbers of two cells cannot be compared. Go back to what it was, or start over "
             "with --xlatune-fresh (nothing measured is deleted)"
         )
@@ -623,27 +623,29 @@ class Campaign:
 
         Of two executors' jobs of one id the second one stands under its folder.
         """
-        found: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         for name, mine in by_executor(in_flight).items():
             polled = self._run.executor_of(name).poll(mine, root=self.folder)
-            taken = found.keys() & {submission.job_id for submission in mine}
-            told = (
+            taken = outcomes.keys() & {submission.job_id for submission in mine}
+            standings = (
                 (submission, standing(polled, submission))
                 for submission in mine
                 if submission.job_id in taken
             )
-            found |= {key: each for key, each in polled.items() if key not in taken}
-            found |= {
-                submission.folder: outcome for submission, outcome in told if outcome is not None
+            outcomes |= {key: outcome for key, outcome in polled.items() if key not in taken}
+            outcomes |= {
+                submission.folder: outcome
+                for submission, outcome in standings
+                if outcome is not None
             }
-        return found
+        return outcomes
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write down where the jobs stand, for people: at a change, else now and then."""
         at_s, jobs = self._run.clock.now(), dict(outcomes)
-        if jobs != self._told.jobs or (jobs and at_s - self._told.at_s > _TELL_S):
-            self._told = Now(at_s=at_s, jobs=jobs)
-            write_now(self.folder, self._told)
+        if jobs != self._written_now.jobs or (jobs and at_s - self._written_now.at_s > _TELL_S):
+            self._written_now = Now(at_s=at_s, jobs=jobs)
+            write_now(self.folder, self._written_now)
 
     def _read(self) -> None:
         """Write down what evidence runs left that are over, whichever study waits for it."""
@@ -692,11 +694,11 @@ class Campaign:
             return
         limits, spending = self.resolved.sweep.limits, self._spending
         alone = self.study.policy.compiled_stage
-        wanted = [each for each in view.pending if not alone or each.stage != alone]
-        digests = dict.fromkeys(each.cell_digest for each in wanted)
-        found = {each: spending.exhausted(limits, cell_digest=each) for each in digests}
-        spent = {digest: each for digest, each in found.items() if each is not None}
-        fitting = [each for each in wanted if each.cell_digest not in spent]
+        wanted = [trial for trial in view.pending if not alone or trial.stage != alone]
+        digests = dict.fromkeys(trial.cell_digest for trial in wanted)
+        reasons = {digest: spending.exhausted(limits, cell_digest=digest) for digest in digests}
+        spent = {digest: reason for digest, reason in reasons.items() if reason is not None}
+        fitting = [trial for trial in wanted if trial.cell_digest not in spent]
         if spent:
             self._refuse_spent(view, spent, is_over=not fitting)
         one_each = spending.is_unknown(limits)
@@ -718,7 +720,7 @@ class Campaign:
     def _refuse_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
         """Tell which cells' trials break a limit; stop once all do and what flies has landed."""
         first = next(trial for trial in view.pending if trial.cell_digest in spent)
-        told = Decided(
+        decided = Decided(
             trial_id=first.id,
             attempt=0,
             next=Next.STOP,
@@ -728,10 +730,10 @@ class Campaign:
         cells = (self._run.cell_of(trial, view.state) for trial in view.pending)
         labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
         which = "" if is_over else f" of {', '.join(labels)}"
-        self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(told.why)}")
+        self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(decided.why)}")
         if is_over and not self._state.in_flight():
             self._plan(view)
-            self._write(told)
+            self._write(decided)
 
     def _write(self, *events: Event) -> None:
         if events:

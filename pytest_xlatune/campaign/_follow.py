@@ -204,12 +204,12 @@ class Follower:
 
     def _compiles(self, submission: Submission) -> bool:
         folder = self._root / submission.folder
-        found, _ = _guarded(
-            lambda: any(read_rotation(each).is_compiling for each in journals(folder)),
+        is_compiling, _ = _guarded(
+            lambda: any(read_rotation(journal).is_compiling for journal in journals(folder)),
             folder,
             otherwise=False,
         )
-        return found
+        return is_compiling
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False
@@ -264,10 +264,10 @@ class Follower:
 
 def unreadable(path: Path, error: Exception) -> Finding:
     """Return the finding of an attempt whose file cannot be read."""
-    said = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
+    text = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
     cls = FailureClass.LOG_UNREADABLE
-    why = say("{meaning}: {said}", meaning=cls.meaning, cls=cls, said=said)
-    return Finding(cls=cls, action=Action.RETRY, detail=said, why=why)
+    why = say("{meaning}: {said}", meaning=cls.meaning, cls=cls, said=text)
+    return Finding(cls=cls, action=Action.RETRY, detail=text, why=why)
 
 
 def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
@@ -308,20 +308,20 @@ def _others(watch: _Watch) -> Iterator[Finding]:
     known = {(finding.cls, finding.detail) for finding in watch.reader.findings}
     for rank, tail in sorted(watch.tails.items()):
         asks = [finding for finding in tail.reader.findings if finding.action is not Action.NONE]
-        said = {(finding.cls, finding.detail) for finding in asks}
-        if rank and not said <= known:
+        reported = {(finding.cls, finding.detail) for finding in asks}
+        if rank and not reported <= known:
             yield from (replace(finding, source=log_name(rank)) for finding in asks)
-        known |= said
+        known |= reported
 
 
 def _behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
     """Yield which rank of an attempt that stood still is behind; `source` is its node."""
     last = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}
-    found = read_standstill(folder, steps=steps, is_sure=is_sure)
-    if found is not None:
+    standstill = read_standstill(folder, steps=steps, is_sure=is_sure)
+    if standstill is not None:
         cls = FailureClass.RANK_BEHIND
-        yield Finding(cls=cls, action=Action.NONE, source=found.node, why=found.why)
+        yield Finding(cls=cls, action=Action.NONE, source=standstill.node, why=standstill.why)
 
 
 def _went_on(then: _Place, now: _Place) -> bool:

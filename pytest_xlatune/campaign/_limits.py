@@ -45,7 +45,7 @@ class Packing:
         self._run = run
         self._running: frozenset[str] = frozenset()  # job ids
         self._waits_until: dict[tuple[str, float], float] = {}
-        self._said: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def seen(self, outcomes: Mapping[str, Outcome]) -> None:
         """Take up where jobs stand: what runs is not ahead of anything."""
@@ -98,14 +98,14 @@ class Packing:
                 self.tell(",".join(places), f"{trial.id} is not submitted yet: {why}")
                 held.update(places)
                 continue
-            self._said.pop(",".join(places), None)
+            self._reasons.pop(",".join(places), None)
             ahead.update(places)
             yield trial
 
     def tell(self, about: str, reason: str) -> None:
         """Log a reason, unless it is the last one that was logged about this."""
-        if self._said.get(about) != reason:
-            self._said[about] = reason
+        if self._reasons.get(about) != reason:
+            self._reasons[about] = reason
             _LOG.info("%s", reason)
 
     def _ahead(self, state: LedgerState, *, with_running: bool) -> Counter[str]:
@@ -216,8 +216,8 @@ class Spending:
         used = self.node_s / _HOUR_S
         of_one_node = used / self.ended_nodes
         of_trial = of_one_node * self.nodes_for(cell_digest)
-        begun = [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
-        if used + of_one_node * sum(map(self.nodes_for, begun)) + of_trial <= limit:
+        running = [self._cells.get(trial_id, "") for trial_id, _ in self._began_s]
+        if used + of_one_node * sum(map(self.nodes_for, running)) + of_trial <= limit:
             return None
         return _spent("node-hours", used=used, of=limit, each=of_trial)
 

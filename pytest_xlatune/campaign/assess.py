@@ -173,7 +173,7 @@ def assess(
             rotation=rotation,
             protocol=trial.protocol,
             tokens_per_device_step=cell.tokens_per_device_step,
-            blamed=[each for each in blamed if not each.is_suspect],
+            blamed=[culprit for culprit in blamed if not culprit.is_suspect],
         )
         died_of = blame(
             *(decision, cause, journal, steps),
@@ -200,18 +200,18 @@ def assess(
         is_of_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step: an evidence run is never scored
         if missing is None and trial.protocol.is_scored and is_of_one_program:
-            tokens, of = cell.tokens_per_device_step, trial.protocol
-            found = score(steps, protocol=of, tokens_per_device_step=tokens, logged=logged)
-            if isinstance(found, Score):
-                scored = replace(found, memory_gb=report.memory_gb)
+            tokens, protocol = cell.tokens_per_device_step, trial.protocol
+            scoring = score(steps, protocol=protocol, tokens_per_device_step=tokens, logged=logged)
+            if isinstance(scoring, Score):
+                scored = replace(scoring, memory_gb=report.memory_gb)
             else:
-                missing = _unscored(found.reason)
+                missing = _unscored(scoring.reason)
         if missing is not None:
             cause, findings = missing, (*findings, missing)
             decision = rules(cause, facts=facts)
     if decision.cannot is not None and not trial.is_baseline:
         decision = replace(decision, arm=trial.arm)
-    ordered = sorted(findings, key=lambda each: each != cause)
+    ordered = sorted(findings, key=lambda finding: finding != cause)
     return Assessment(
         findings=tuple(ordered),
         decision=decision,
@@ -254,10 +254,10 @@ def _devices(
     report: LogReport, journal: RotationRead | None, dumped: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all that an attempt shows of where it ran, by witness."""
-    found = {**dumped, **{f"log:{line}": of for line, of in report.devices.items()}}
+    device_of = {**dumped, **{f"log:{line}": device for line, device in report.devices.items()}}
     if journal is not None and journal.device:
-        found["journal"] = journal.device
-    return found
+        device_of["journal"] = journal.device
+    return device_of
 
 
 def _elsewhere(
@@ -267,41 +267,45 @@ def _elsewhere(
 
     A trainer that fell back to the CPU may say nothing of it, and its steps look like any others.
     """
-    found = (other_device(devices, of, arm=arm) for arm, of in ran_on.items())
-    why = next(filter(None, found), None)
+    differences = (
+        other_device(devices, arm_devices, arm=arm) for arm, arm_devices in ran_on.items()
+    )
+    why = next(filter(None, differences), None)
     if why is None:
         return None
     return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
 
 
-def with_log(found: Assessment, log: Path) -> Assessment:
+def with_log(assessment: Assessment, log: Path) -> Assessment:
     """Name the log where it is to be looked at: nothing in it is known, or the sweep stops.
 
     Of a flag that XLA does not know, name the flag that was probably meant.
     """
-    said = found.decision
-    if said.cls == FailureClass.UNKNOWN_FLAG:
-        names = (each.removeprefix("--").partition("=")[0] for each in said.detail.split())
+    decision = assessment.decision
+    if decision.cls == FailureClass.UNKNOWN_FLAG:
+        names = (flag.removeprefix("--").partition("=")[0] for flag in decision.detail.split())
         meant = [f"--{near}" for name in names if (near := nearest(name, history().flags))]
         if meant:
-            said = replace(
-                said, found=say("{flags}; did you mean {meant}?", flags=said.detail, meant=meant)
+            decision = replace(
+                decision,
+                found=say("{flags}; did you mean {meant}?", flags=decision.detail, meant=meant),
             )
-            found = dataclasses.replace(found, decision=said)
-    if said.cls == FailureClass.EXIT_CODE:
-        lines = [line.strip() for line in said.evidence.splitlines() if line.strip()]
+            assessment = dataclasses.replace(assessment, decision=decision)
+    if decision.cls == FailureClass.EXIT_CODE:
+        lines = [line.strip() for line in decision.evidence.splitlines() if line.strip()]
         is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
-        why: Message | None = verbatim(said.detail)
+        why: Message | None = verbatim(decision.detail)
         if not is_silent:
-            why = say("{said}: {line}", said=said.detail, line=lines[-1])
-    elif said.cls == FailureClass.NO_STEPS or said.cannot is not None:
-        if said.cls == FailureClass.NOT_STARTED:  # it has none
-            return found
-        why = said.found or (verbatim(said.detail) if said.detail else said.proof)
+            why = say("{said}: {line}", said=decision.detail, line=lines[-1])
+    elif decision.cls == FailureClass.NO_STEPS or decision.cannot is not None:
+        if decision.cls == FailureClass.NOT_STARTED:  # it has none
+            return assessment
+        why = decision.found or (verbatim(decision.detail) if decision.detail else decision.proof)
     else:
-        return found
+        return assessment
     return dataclasses.replace(
-        found, decision=replace(said, found=say("{why}; its log: {log}", why=why, log=str(log)))
+        assessment,
+        decision=replace(decision, found=say("{why}; its log: {log}", why=why, log=str(log))),
     )
 
 
@@ -321,12 +325,12 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     # the ledger keeps the fatal line as it may be shown
     secrets = known_secrets()
     seen = (fatal.cls, hide_quoted(fatal.detail, secrets))
-    found = (
+    matches = (
         finding
         for finding in findings
         if (finding.cls, hide_quoted(finding.detail, secrets)) == seen
     )
-    return next((finding for finding in found if finding.action is not Action.NONE), None)
+    return next((finding for finding in matches if finding.action is not Action.NONE), None)
 
 
 _OF_NCCL = ("NCCL_", "RCCL_")  # names of variables; what else a library says it read is a flag
@@ -354,8 +358,8 @@ def _settings(
             env=report.env,
             options=options,
             config=report.config,
-            nccl={each: of for each, of in report.nccl.items() if each[:5] in _OF_NCCL},
-            read={each: of for each, of in report.nccl.items() if each[:5] not in _OF_NCCL},
+            nccl={name: value for name, value in report.nccl.items() if name[:5] in _OF_NCCL},
+            read={name: value for name, value in report.nccl.items() if name[:5] not in _OF_NCCL},
             # a wrapper started a trainer again without the flags that its first start wrote down
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
@@ -384,8 +388,8 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
     notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(
         Finding(cls=cls, action=action, why=why)
-        for cls, action, found in (drops, notes)
-        for why in found
+        for cls, action, messages in (drops, notes)
+        for why in messages
     )
 
 
@@ -422,7 +426,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     trial with a setting of some kind that nothing shows, before the night is spent.
     """
     others = (progress.ended for progress in state.trials.values())
-    ran = [each for each in others if each is not None and each.own_settings]
+    ran = [ended for ended in others if ended is not None and ended.own_settings]
     # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
     silent = _silent(ran, result) if result.score is not None else ()
     if unread := _unread(ran, result):
@@ -431,15 +435,15 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     if not lost_here:
         return silent
     ran.append(result)
-    lost = {each.trial.arm for each in ran if contradictions(each.own_settings)}
+    lost = {ended.trial.arm for ended in ran if contradictions(ended.own_settings)}
     works = any(
-        setting.effect is Effect.IN_EFFECT and not contradictions(of.own_settings)
-        for of in ran
-        for setting in of.own_settings
+        setting.effect is Effect.IN_EFFECT and not contradictions(ended.own_settings)
+        for ended in ran
+        for setting in ended.own_settings
     )
     if works or len(lost) < _LOST_PROFILES:
         return silent
-    told = Decided(
+    decided = Decided(
         trial_id=result.trial.id,
         attempt=0,
         next=Next.STOP,
@@ -447,8 +451,8 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
         found=say("of {profiles}, and no other profile's were", profiles=sorted(lost)),
         shown=lost_here[0],
     )
-    _LOG.warning("%s", sentence(told.why))
-    return (*silent, told)
+    _LOG.warning("%s", sentence(decided.why))
+    return (*silent, decided)
 
 
 def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
@@ -459,14 +463,17 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
     if not _is_unread(result):
         return None
     ran = [*ran, result]
-    lost = sorted({each.trial.arm for each in ran if _is_unread(each)})
+    lost = sorted({ended.trial.arm for ended in ran if _is_unread(ended)})
     flags = [
-        setting for of in ran for setting in of.settings or () if setting.kind is SettingKind.FLAG
+        setting
+        for ended in ran
+        for setting in ended.settings or ()
+        if setting.kind is SettingKind.FLAG
     ]
     is_read = any(setting.effect in (Effect.IN_EFFECT, Effect.CONTRADICTED) for setting in flags)
     if is_read or len(lost) < _LOST_PROFILES:
         return None
-    told = Decided(
+    decided = Decided(
         trial_id=result.trial.id,
         attempt=0,
         next=Next.STOP,
@@ -481,8 +488,8 @@ def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
         ),
         shown=unproved(result.own_settings)[0],
     )
-    _LOG.warning("%s", sentence(told.why))
-    return told
+    _LOG.warning("%s", sentence(decided.why))
+    return decided
 
 
 def _is_unread(result: TrialResult) -> bool:
@@ -500,22 +507,22 @@ def _is_unread(result: TrialResult) -> bool:
 
 def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
     """Return a note for each kind of setting that nothing shows for the first time."""
-    known = {setting.kind for of in ran for setting in of.own_settings if _is_silent(setting)}
-    found: dict[SettingKind, list[TrialSetting]] = {}
+    known = {setting.kind for ended in ran for setting in ended.own_settings if _is_silent(setting)}
+    by_kind: dict[SettingKind, list[TrialSetting]] = {}
     for setting in result.own_settings:
         if _is_silent(setting) and setting.kind not in known:
-            found.setdefault(setting.kind, []).append(setting)
+            by_kind.setdefault(setting.kind, []).append(setting)
     return tuple(
         Noted(
             why=say(
                 _LOOK_AT[kind],
-                settings=[setting.label for setting in own],
+                settings=[setting.label for setting in settings],
                 arm=result.trial.arm,
-                effect=own[0].effect,
-                name=own[0].name,
+                effect=settings[0].effect,
+                name=settings[0].name,
             )
         )
-        for kind, own in found.items()
+        for kind, settings in by_kind.items()
     )
 
 

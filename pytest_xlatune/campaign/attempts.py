@@ -124,7 +124,9 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
     times = _LONGER if _hung_before(state, trial) else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
         return times
-    pace = pace_of(each.ended for each in state.trials.values() if each.ended is not None)
+    pace = pace_of(
+        progress.ended for progress in state.trials.values() if progress.ended is not None
+    )
     if pace is None:
         return math.inf
     return times * max(1.0, _LONGER * pace.start_s / patience.compiling_s)
@@ -144,29 +146,29 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
 
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the classes in which the attempts before this one ended, in order."""
-    told = state.decided_on(trial.id)
+    decisions = state.decided_on(trial.id)
     # what a rotation goes on without cannot come again, and a suspect's end counts by its program
     gone = {blame.attempt for blame in state.trials[trial.id].blamed}
     return tuple(
         decided.cls
-        for decided in told
+        for decided in decisions
         if decided.next is Next.RETRY and decided.attempt not in {number, *gone}
     )
 
 
 def _ended(
-    state: LedgerState, told: Decided, outcome: Outcome, finding: Finding
+    state: LedgerState, decided: Decided, outcome: Outcome, finding: Finding
 ) -> tuple[Event, ...]:
     """Return the end of a trial of which nothing was submitted, or nothing ran."""
-    before = state.trials[told.trial_id].result
+    before = state.trials[decided.trial_id].result
     result = msgspec.structs.replace(
         before,
-        status=STATUS[told.next],
-        reason=told.why,
+        status=STATUS[decided.next],
+        reason=decided.why,
         findings=(*before.findings, finding),
         outcome=outcome,
     )
-    return (told, TrialEnded(result=result))
+    return (decided, TrialEnded(result=result))
 
 
 class Attempts:
@@ -301,18 +303,18 @@ class Attempts:
         """Return what follows where an attempt is refused for good."""
         number, cell = attempt.number, self._run.cell_of(trial, state)
         forget_secrets(request.folder)
-        said = str(error)
-        outcome = Outcome(state=State.FAILED, reason=said)
-        told = Ruling(
+        reason = str(error)
+        outcome = Outcome(state=State.FAILED, reason=reason)
+        ruling = Ruling(
             trial_id=trial.id,
             attempt=number,
             next=Next.STOP,
             cls=FailureClass.SUBMISSION_REFUSED,
-            detail=said,
+            detail=reason,
             nodes=request.nodelist,
         )
-        is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, told)
-        follows = self._not_started(state, told, outcome, is_for_nodes=is_nodes)
+        is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, ruling)
+        follows = self._not_started(state, ruling, outcome, is_for_nodes=is_nodes)
         return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
 
     def _not_checked_out(
@@ -325,19 +327,19 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return what follows where the commit of a trial has no checkout: as the rules say."""
         forget_secrets(request.folder)
-        cls, said = FailureClass.CHECKOUT_FAIL, str(error)
-        finding = Finding(cls=cls, action=Action.RETRY, text=said, detail=said)
-        outcome = Outcome(state=State.FAILED, reason=said)
+        cls, reason = FailureClass.CHECKOUT_FAIL, str(error)
+        finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
+        outcome = Outcome(state=State.FAILED, reason=reason)
         earlier = _earlier(state, trial, number)
         decision = decide(outcome, finding, earlier=earlier, policy=self._rules)
         wait_s = decision.backoff_s
         not_before_s = self._run.clock.now() + wait_s if wait_s else 0.0
-        told = decision.told(trial.id, number, not_before_s=not_before_s)
-        _LOG.warning("%s, attempt %d: %s", trial.id, number, sentence(told.why))
+        decided = decision.as_event(trial.id, number, not_before_s=not_before_s)
+        _LOG.warning("%s, attempt %d: %s", trial.id, number, sentence(decided.why))
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
         if decision.next is Next.RETRY:
-            return (told, end)
-        return (*_ended(state, told, outcome, finding), end)
+            return (decided, end)
+        return (*_ended(state, decided, outcome, finding), end)
 
     def look(
         self, state: LedgerState, submission: Submission, outcome: Outcome
@@ -385,8 +387,8 @@ class Attempts:
         )
         if why is None:
             return pinned
-        said = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
-        _LOG.info("job %s is to be ended: %s", submission.job_id, said)
+        reason = f"{why.still_s:.0f} s without a step" + (f", {why.fatal.cls}" if why.fatal else "")
+        _LOG.info("job %s is to be ended: %s", submission.job_id, reason)
         return (*pinned, why)
 
     def wait_in_queue(
@@ -411,16 +413,18 @@ class Attempts:
             else:
                 busy |= {*nodes} or {""}
         free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
-        stuck = {n: (first, of) for n, first in free.items() if (of := standing(outcomes, first))}
+        stuck = {
+            n: (first, queued) for n, first in free.items() if (queued := standing(outcomes, first))
+        }
         now_s, since_s, barred_s = (
             self._run.clock.ticks(),
             self._queued_since_s,
             self._barred_since_s,
         )
         self._queued_since_s = {n: since_s.get(n, now_s) for n in stuck}
-        never = {n for n, (_, of) in stuck.items() if of.never_starts}
+        never = {n for n, (_, queued) in stuck.items() if queued.never_starts}
         self._barred_since_s = {n: barred_s.get(n, now_s) for n in never}
-        events = (self._wait_for(state, n, first, of) for n, (first, of) in stuck.items())
+        events = (self._wait_for(state, n, first, queued) for n, (first, queued) in stuck.items())
         return tuple(chain.from_iterable(events))
 
     def _wait_for(
@@ -428,7 +432,7 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return what follows from a submission that is the first to wait for its nodes."""
         now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
-        told = Ruling(
+        ruling = Ruling(
             trial_id=first.trial_id,
             attempt=first.attempt,
             next=Next.STOP,
@@ -437,16 +441,16 @@ class Attempts:
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
             return self._not_started(
-                state, msgspec.structs.replace(told, waited_s=limit_s), outcome
+                state, msgspec.structs.replace(ruling, waited_s=limit_s), outcome
             )
         if outcome.lacks_nodes and self._is_look_due(nodes):
-            return self._look_at_nodes(state, nodes, told, outcome)
+            return self._look_at_nodes(state, nodes, ruling, outcome)
         # a controller that restarts, or a site that changes a limit, may say it for a moment
         if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
         cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
-        told = msgspec.structs.replace(told, cls=cls, detail=detail)
-        return self._not_started(state, told, outcome, is_for_nodes=False)
+        ruling = msgspec.structs.replace(ruling, cls=cls, detail=detail)
+        return self._not_started(state, ruling, outcome, is_for_nodes=False)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
         """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
@@ -457,20 +461,20 @@ class Attempts:
         return True
 
     def _look_at_nodes(
-        self, state: LedgerState, nodes: tuple[str, ...], told: Ruling, outcome: Outcome
+        self, state: LedgerState, nodes: tuple[str, ...], ruling: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
         done = self._revive(nodes)
         if done.faults:
             sick = done.unfit or nodes
-            told = msgspec.structs.replace(
-                told,
+            ruling = msgspec.structs.replace(
+                ruling,
                 cls=FailureClass.NODE_DRAIN,
                 faults=done.faults,
                 nodes=sick,
                 resumed=done.tried,
             )
-            return self._not_started(state, told, outcome)
+            return self._not_started(state, ruling, outcome)
         if not done.nodes:
             return ()
         self._barred_since_s.pop(nodes, None)
@@ -479,12 +483,12 @@ class Attempts:
         )
 
     def _not_started(
-        self, state: LedgerState, told: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
+        self, state: LedgerState, proposed: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
     ) -> tuple[Event, ...]:
         """Return what follows where a trial cannot start, for a reason of its nodes or of all."""
         facts = Facts(is_for_nodes=is_for_nodes, ends_with_nodes=self._ends_with_nodes)
-        ruling = in_case(told, facts)
-        event = ruling.told(told.trial_id, told.attempt)
+        ruling = in_case(proposed, facts)
+        event = ruling.as_event(proposed.trial_id, proposed.attempt)
         if ruling.next is Next.STOP:
             return (event,)
         _LOG.info("%s ends without a measurement: %s", event.trial_id, sentence(event.why))
@@ -573,9 +577,9 @@ class Attempts:
             facts=facts,
             reference=self._reference,
             reference_runs=any(
-                each.result.status is TrialStatus.MEASURED
-                for each in state.trials.values()
-                if each.trial.arm == self._reference
+                other.result.status is TrialStatus.MEASURED
+                for other in state.trials.values()
+                if other.trial.arm == self._reference
             ),
         )
         left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
@@ -584,7 +588,7 @@ class Attempts:
             witness = DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER
             devices = seen_devices(attempt_folder / witness)
             options = dumped(trial, attempt_folder)
-            found = assessed(
+            assessment = assessed(
                 left.report,
                 metrics=left.metrics,
                 logged=left.logged,
@@ -599,48 +603,48 @@ class Attempts:
             raise
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
             _LOG.exception("what %s left cannot be assessed", attempt_folder)
-            found = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
-        found = with_log(found, attempt_folder / log_name(0))
+            assessment = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
+        assessment = with_log(assessment, attempt_folder / log_name(0))
         end = AttemptEnded(
             trial_id=trial.id,
             attempt=number,
             outcome=outcome,
-            findings=found.findings,
-            blamed=found.blamed,
+            findings=assessment.findings,
+            blamed=assessment.blamed,
         )
         if progress.ended is not None:  # a torn ledger lost no more than the end
             return (end,)
-        decision, events = self._prepared(found.decision, facts)
+        decision, events = self._prepared(assessment.decision, facts)
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
             decision = self._proved(decision, outcome, left.report, trial, is_cut=cut is not None)
             wait_s = decision.backoff_s
             not_before_s = run.clock.now() + wait_s if wait_s else 0.0
-            told = decision.told(trial.id, number, not_before_s=not_before_s)
-            _LOG.info("%s, attempt %d: %s", trial.id, number, sentence(told.why))
-            events = (*events, told)
+            decided = decision.as_event(trial.id, number, not_before_s=not_before_s)
+            _LOG.info("%s, attempt %d: %s", trial.id, number, sentence(decided.why))
+            events = (*events, decided)
         status = STATUS.get(decision.next)
         if status is not None:
             # one that ran on another device says nothing of its cell
             is_elsewhere = decision.cls == FailureClass.OTHER_DEVICE
             seen = (state, cell, trial, outcome, attempt_folder)
-            libraries, is_scored = left.report.libraries, bool(found.score)
+            libraries, is_scored = left.report.libraries, bool(assessment.score)
             news = () if is_elsewhere else parted(*seen, libraries=libraries, is_scored=is_scored)
             ran_on = tuple(outcome.nodes) or nodes
             result = msgspec.structs.replace(
                 progress.result,
                 status=status,
-                score=found.score,
-                reason=found.why_none,
-                rotation=found.rotation,
-                findings=(*progress.result.findings, *found.findings),
+                score=assessment.score,
+                reason=assessment.why_none,
+                rotation=assessment.rotation,
+                findings=(*progress.result.findings, *assessment.findings),
                 outcome=outcome,
                 job_ids=(*progress.result.job_ids[:-1], outcome.job or submission.job_id),
                 epoch=state.epoch_of(cell.digest, ran_on)
                 + sum(isinstance(event, EpochBegan) for event in news),
-                settings=found.settings,
-                devices=found.devices,
+                settings=assessment.settings,
+                devices=assessment.devices,
             )
             _LOG.info("%s is %s", trial.id, status)
             events = (
@@ -685,8 +689,8 @@ class Attempts:
                 cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
                 fit = done.nodes or nodes
                 return ruling, (EpochBegan(cause=cause, cls=ruling.cls, nodes=fit),)
-        said = Ruling.from_json(without_secrets(ruling.to_json()))
-        if self._recover is not None and self._recover(said, nodes):
+        clean_ruling = Ruling.from_json(without_secrets(ruling.to_json()))
+        if self._recover is not None and self._recover(clean_ruling, nodes):
             began = EpochBegan(
                 cause=EpochCause.HOOK,
                 cls=ruling.cls,
@@ -695,13 +699,13 @@ class Attempts:
                 faults=done.faults,
             )
             return ruling, (began,)
-        told = msgspec.structs.replace(
+        unready = msgspec.structs.replace(
             ruling,
             faults=done.faults,
             nodes=done.unfit or ruling.nodes,
             resumed=done.tried,
         )
-        return in_case(told, dataclasses.replace(facts, is_unready=True)), ()
+        return in_case(unready, dataclasses.replace(facts, is_unready=True)), ()
 
 
 def dumped(trial: Trial, folder: Path) -> Options | None:
@@ -760,13 +764,13 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
         )
 
 
-def _is_refused_everywhere(state: LedgerState, told: Ruling) -> bool:
+def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
     """Whether the words of a refusal are not about its nodes: two others had them, none works."""
     if state.in_flight() or state.measured_on:
         return False
     refused = {
         decided.nodes
         for decided in state.decisions
-        if (decided.cls, decided.detail) == (told.cls, told.detail)
+        if (decided.cls, decided.detail) == (ruling.cls, ruling.detail)
     }
-    return len({*refused, told.nodes}) > _REFUSALS
+    return len({*refused, ruling.nodes}) > _REFUSALS

@@ -50,7 +50,7 @@ def parted(
     `folder` is the folder of the attempt, and `libraries` are the versions that its log names.
     """
     swapped = _swapped(state, cell, outcome) if is_scored else ()
-    return (*_told(state, trial, outcome, folder, libraries), *swapped)
+    return (*_environment_events(state, trial, outcome, folder, libraries), *swapped)
 
 
 # a profile that sets one of these variables runs other packages or libraries on purpose, so a
@@ -60,11 +60,17 @@ _OTHER_CODE = frozenset(
 )
 
 
-def _of_cell(told: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]) -> NodeEnvironment:
+def _of_cell(
+    environment: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]
+) -> NodeEnvironment:
     """Return what a trial reports about its cell, with the libraries that its log names."""
     if not _OTHER_CODE.isdisjoint(trial.profile.env):
-        return replace(told, packages={}, devices={}, code={})
-    return replace(told, packages={**told.packages, **libraries}) if libraries else told
+        return replace(environment, packages={}, devices={}, code={})
+    return (
+        replace(environment, packages={**environment.packages, **libraries})
+        if libraries
+        else environment
+    )
 
 
 def others_ran_on(
@@ -78,27 +84,34 @@ def others_ran_on(
     """
     nodes = sorted(outcome.nodes)
     others = (progress.ended for progress in state.trials.values() if progress.trial.id != trial.id)
-    told = [
+    results = [
         result
         for result in others
         if result is not None and result.devices and result.status is TrialStatus.MEASURED
     ]
-    if not told or _has_other_gpus(state, trial, folder):
+    if not results or _has_other_gpus(state, trial, folder):
         return {}
     epoch = state.epoch_of(trial.cell_digest, tuple(outcome.nodes))
-    own = [e for e in told if e.trial.cell_digest == trial.cell_digest]
-    beside = [
+    cell_results = [result for result in results if result.trial.cell_digest == trial.cell_digest]
+    reference_results = [
         result
-        for result in told
+        for result in results
         if (result.trial.arm, result.trial.study) == (reference, trial.study)
         and result.outcome is not None
         and nodes == sorted(result.outcome.nodes)
     ]
-    among = [result for result in own if result.epoch == epoch] if own else beside
-    found: dict[str, Mapping[str, str]] = {}
-    for result in sorted(among, key=lambda each: each.trial.arm != reference):
-        found[result.trial.arm] = {**result.devices, **found.get(result.trial.arm, {})}
-    return found
+    among = (
+        [result for result in cell_results if result.epoch == epoch]
+        if cell_results
+        else reference_results
+    )
+    devices_of_arm: dict[str, Mapping[str, str]] = {}
+    for result in sorted(among, key=lambda result: result.trial.arm != reference):
+        devices_of_arm[result.trial.arm] = {
+            **result.devices,
+            **devices_of_arm.get(result.trial.arm, {}),
+        }
+    return devices_of_arm
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
@@ -123,7 +136,7 @@ def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBeg
     return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
 
 
-def _told(
+def _environment_events(
     state: LedgerState,
     trial: Trial,
     outcome: Outcome,
@@ -131,17 +144,17 @@ def _told(
     libraries: Mapping[str, str],
 ) -> tuple[Event, ...]:
     """Return the environment of a trial if it is new, and the epoch that a change begins."""
-    told = tuple(
+    environments = tuple(
         _of_cell(environment, trial, libraries) for environment in read_environments(folder)
     )
-    if not told:
+    if not environments:
         return ()
     digest = trial.cell_digest
     before = {environment.name: environment for environment in state.environments.get(digest, ())}
     # a node that did not answer in time keeps its last answer, with which its next is compared
-    silent = before.keys() & set(outcome.nodes) - {environment.name for environment in told}
+    silent = before.keys() & set(outcome.nodes) - {environment.name for environment in environments}
     nodes = (
-        *(environment.after(before.get(environment.name)) for environment in told),
+        *(environment.after(before.get(environment.name)) for environment in environments),
         *(before[name] for name in sorted(silent)),
     )
     spec = read_spec(folder)
@@ -150,15 +163,18 @@ def _told(
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
     changed = {
-        environment.name: found
-        for environment in told
-        if environment.name in before and (found := changes(before[environment.name], environment))
+        environment.name: differences
+        for environment in environments
+        if environment.name in before
+        and (differences := changes(before[environment.name], environment))
     }
     if not changed:
         return (seen,)
-    said = tuple(dict.fromkeys(phrase for found in changed.values() for phrase in found))
+    phrases = tuple(
+        dict.fromkeys(phrase for differences in changed.values() for phrase in differences)
+    )
     began = EpochBegan(
-        cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=said
+        cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=phrases
     )
     _LOG.warning("%s", sentence(began.said))
     return (seen, began)

@@ -75,8 +75,11 @@ def end_jobs(
             continue
         # recorded first, so that a process that finds these jobs ended knows who ended them; if
         # the record cannot be written, the jobs run on
-        told = [AttemptLetGo(trial_id=each.trial_id, attempt=each.attempt) for each in mine]
-        ledger.append(*told, at_s=time.time())
+        let_go = [
+            AttemptLetGo(trial_id=submission.trial_id, attempt=submission.attempt)
+            for submission in mine
+        ]
+        ledger.append(*let_go, at_s=time.time())
         executor.cancel(mine, root=folder)
         for submission, outcome in _until_over(executor, mine, folder):
             if outcome.state in _BY_US:  # a job that ended by itself first has a result
@@ -90,10 +93,13 @@ def end_jobs(
 
 def by_executor(submissions: Iterable[Submission]) -> dict[str, tuple[Submission, ...]]:
     """Return the submissions of each executor, by its name."""
-    found: dict[str, tuple[Submission, ...]] = {}
-    for submission in sorted(submissions, key=lambda each: each.executor):
-        found[submission.executor] = (*found.get(submission.executor, ()), submission)
-    return found
+    submissions_of: dict[str, tuple[Submission, ...]] = {}
+    for submission in sorted(submissions, key=lambda submission: submission.executor):
+        submissions_of[submission.executor] = (
+            *submissions_of.get(submission.executor, ()),
+            submission,
+        )
+    return submissions_of
 
 
 def _state_of(folder: Path) -> LedgerState:
@@ -136,7 +142,7 @@ class LostRun:
     others: int
 
     @property
-    def told(self) -> Message:
+    def phrase(self) -> Message:
         """The number of attempts, as a phrase."""
         others = say(" and {others:+other}", others=self.others) if self.others else None
         counts = {"finished": self.finished, "others": others}
@@ -155,7 +161,7 @@ class LostRun:
             if again
             else "the ledger before was lost; {attempts} are left alone, also those that run"
         )
-        return say(text, attempts=self.told)
+        return say(text, attempts=self.phrase)
 
 
 def lost_runs(folder: Path) -> tuple[LostRun, ...]:
@@ -166,21 +172,19 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
     Args:
         folder: the folder of the ledger.
     """
-    found: dict[Path, list[bool]] = {}
+    runs: dict[Path, list[bool]] = {}
     for path in folder.glob(f"*/*/{SPEC}"):
         attempt = path.parent
         if _ATTEMPT.fullmatch(attempt.name):
-            found.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
-    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if found else ()
+            runs.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
+    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if runs else ()
     known = [secure_files.read_bytes(path) for path in archives]
     lost = [
-        run
-        for run in found
-        if not any(f'"session":"{run.name}"'.encode() in text for text in known)
+        run for run in runs if not any(f'"session":"{run.name}"'.encode() in text for text in known)
     ]
     lost.sort(key=lambda run: run.stat().st_mtime, reverse=True)
     return tuple(
-        LostRun(name=run.name, finished=sum(found[run]), others=found[run].count(False))
+        LostRun(name=run.name, finished=sum(runs[run]), others=runs[run].count(False))
         for run in lost
     )
 
@@ -189,7 +193,7 @@ def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
     """Return the error for attempts without a ledger: it says what was found, and what to do."""
     more = f" (and of {counted(len(lost) - 1, 'earlier one')})" if len(lost) > 1 else ""
     return ConfigError(
-        f"{folder} holds {sentence(lost[0].told)}{more}, and no {LEDGER} that knows them: it was "
+        f"{folder} holds {sentence(lost[0].phrase)}{more}, and no {LEDGER} that knows them: it was "
         "deleted or emptied. Put it back; or say --xlatune-rebuild to read their results again "
         "from their own files and go on; or --xlatune-fresh to measure everything again. Nothing "
         "is deleted"
@@ -198,6 +202,6 @@ def refusal_of(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
 
 def last_attempt(run: Path, trial_id: str) -> int:
     """Return the number of the last attempt of a trial that has a folder; 0 if none has one."""
-    found = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
-    numbers = (int(match["number"]) for match in found if match and match["trial"] == trial_id)
+    matches = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
+    numbers = (int(match["number"]) for match in matches if match and match["trial"] == trial_id)
     return max(numbers, default=0)

@@ -68,8 +68,8 @@ class _LogFile(logging.FileHandler):
 def _warn(path: Path | str, error: BaseException | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")  # never an error, whatever the session makes of warnings
-        said = f"{path} cannot be written: {error}; the sweep goes on, what it does is not logged"
-        warnings.warn(said, stacklevel=2)
+        text = f"{path} cannot be written: {error}; the sweep goes on, what it does is not logged"
+        warnings.warn(text, stacklevel=2)
 
 
 @contextlib.contextmanager

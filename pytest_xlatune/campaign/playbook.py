@@ -134,11 +134,11 @@ class Ruling(Decided, frozen=True, kw_only=True):
     before: Action = Action.NONE
     is_of_node: bool = False
 
-    def told(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
+    def as_event(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
         """Return the event of an attempt."""
         kept = {name: getattr(self, name) for name in Decided.__struct_fields__}
-        of = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
-        return Decided(**(kept | of))
+        identity = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
+        return Decided(**(kept | identity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +292,9 @@ def decide(
         rule = FIRST_RULES.get(cls, rule)
     # by status alone: where an arm that came out below the baseline was run again and the better
     # run kept, 18 % of simulated sweeps without an effect had a winner, not 5 %
-    tried = sum(1 for _ in takewhile(lambda each: each == cls, reversed(earlier)))
+    tried = sum(1 for _ in takewhile(lambda earlier_cls: earlier_cls == cls, reversed(earlier)))
     is_endless = rule.retries == ENDLESS
-    counted = [each for each in earlier if _retries(policy, each) != ENDLESS]
+    counted = [earlier_cls for earlier_cls in earlier if _retries(policy, earlier_cls) != ENDLESS]
     again = is_endless or (tried < rule.retries and len(counted) + 1 < policy.max_attempts)
     # with other trouble in between it did not come again
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
@@ -351,10 +351,10 @@ def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
     is_failed = outcome.state is State.FAILED
     unknown = FailureClass.EXIT_CODE if is_failed else FailureClass.UNKNOWN_DEATH
     cls = CLASS_OF_STATE.get(outcome.state, unknown)
-    told = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
+    detail = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
     if outcome.signal and is_failed:
         # at a deadline or a cancel the signal was ours
-        told = f"signal {outcome.signal}"
+        detail = f"signal {outcome.signal}"
         cls = FailureClass.KILLED
     text = cause.text if cause else ""
-    return Finding(cls=cls, action=cls.action or Action.RETRY, text=text or told, detail=told)
+    return Finding(cls=cls, action=cls.action or Action.RETRY, text=text or detail, detail=detail)

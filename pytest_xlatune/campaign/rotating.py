@@ -70,9 +70,9 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
     if not read:
         return None
     first = read[0]
-    named = [each for each in read if each.suspects]
+    named = [process for process in read if process.suspects]
     # one that raised an exception says that it ends; those that were killed for it do not
-    raised = [each for each in named if each.is_over]
+    raised = [process for process in named if process.is_over]
     if raised and len(raised) < len(read):
         named = raised
     if named:
@@ -121,12 +121,14 @@ def measured(
             ),
         )
     if read.trouble or not read.found:
-        said = say(IN_BRACKETS, text=read.trouble) if read.trouble else None
-        return replace(known, reason=say("the program of the step was not found{said}", said=said))
-    found = _turns(read, steps, rotation, protocol, tokens_per_device_step)
-    if isinstance(found, NoTurns):
-        return replace(known, reason=found.reason)
-    return replace(known, score=found)
+        trouble = say(IN_BRACKETS, text=read.trouble) if read.trouble else None
+        return replace(
+            known, reason=say("the program of the step was not found{said}", said=trouble)
+        )
+    scored = _turns(read, steps, rotation, protocol, tokens_per_device_step)
+    if isinstance(scored, NoTurns):
+        return replace(known, reason=scored.reason)
+    return replace(known, score=scored)
 
 
 def _turns(
@@ -168,10 +170,10 @@ def _gap(timed: Sequence[StepRecord]) -> int:
     return max(round(median(gaps)), 1) if gaps else 1
 
 
-def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
+def _why_none(no_turns: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
     """Return what of the trainer leaves no turn, where it is known."""
     if read.turns and read.odd_calls:
-        said = say(IN_BRACKETS, text=read.odd_words) if read.odd_words else None
+        words = say(IN_BRACKETS, text=read.odd_words) if read.odd_words else None
         last = read.turns[-1]
         calls = last.first_call + last.calls if read.calls is None else read.calls
         odd = len(read.odd_calls)
@@ -184,7 +186,7 @@ def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) 
                 "example drop a short last batch",
                 odd=odd,
                 calls=calls,
-                said=said,
+                said=words,
             )
         )
     if read.turns and gap > 1:
@@ -197,7 +199,7 @@ def _why_none(found: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) 
                 turn_steps=turn_steps,
             )
         )
-    return found
+    return no_turns
 
 
 def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | None:
@@ -246,9 +248,9 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | N
     )
 
 
-def is_enough(found: RotationResult, rotation: Rotation) -> bool:
+def is_enough(turned: RotationResult, rotation: Rotation) -> bool:
     """Whether a rotation that a time limit ended counts with the turns that it had."""
-    score = found.score
+    score = turned.score
     return score is not None and len(score.turns) >= _ENOUGH * len(rotation.spec.order)
 
 
@@ -339,17 +341,17 @@ def blame(
         return None
     if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
         return None
-    if is_loss and any(each.cls == decision.cls for each in earlier):
+    if is_loss and any(culprit.cls == decision.cls for culprit in earlier):
         return None
-    gone = {each.program for each in earlier if not each.is_suspect}
-    ids = {each.id for each in rotation.spec.programs if not each.is_baseline} - gone
+    gone = {culprit.program for culprit in earlier if not culprit.is_suspect}
+    ids = {program.id for program in rotation.spec.programs if not program.is_baseline} - gone
     if is_loss:
         named = (_of_loss(read, steps), "")
     else:
         named = _of_end(read, steps, rotation.spec.turn_steps, is_well=is_well)
-    program, before = (each if each in ids else "" for each in named)
+    program, before = (name if name in ids else "" for name in named)
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
-    if sum(each.at is at for each in earlier) >= MOST_BLAMED[at]:
+    if sum(culprit.at is at for culprit in earlier) >= MOST_BLAMED[at]:
         return None
     # An end in another program between the two speaks for this one: only the last blame counts.
     last = earlier[-1] if earlier and earlier[-1].at is at else None
@@ -395,20 +397,20 @@ def _of_end(
     A baseline that hangs is no fault of the profile before it, whose steps are over. A trainer that
     fails behind the last step of a turn, or between two steps, is one of none.
     """
-    own = next(iter(read.suspects), "")
+    suspect = next(iter(read.suspects), "")
     recent = [turn.program for turn in read.turns[-2:]]
     if read.is_compiling or not recent or not steps:
-        return own, ""
+        return suspect, ""
     last, raised = read.turns[-1], read.raised_call
     if raised is not None and last.calls == turn_steps:  # at the first call of the next turn
-        return own, last.program if own != last.program else ""
+        return suspect, last.program if suspect != last.program else ""
     if not set(read.suspects) <= {*recent}:  # of a process that came further than the first one
-        return own, ""
+        return suspect, ""
     call = _calls_logged(steps) if raised is None else raised
     if call >= last.first_call + (turn_steps if is_well or raised is not None else last.calls):
         return "", ""
-    if call < last.first_call and own != last.program:  # a step of the one before is still open
-        return own, ""
+    if call < last.first_call and suspect != last.program:  # a step of the one before is still open
+        return suspect, ""
     is_late = call < last.first_call + _LATE_STEPS and len(recent) > 1
     return last.program, recent[0] if is_late else ""
 

@@ -105,8 +105,8 @@ class SweepRun:
 
     def with_secrets(self, trial: Trial) -> Trial:
         """Return a trial of the ledger with the secrets of its profile, which the ledger lacks."""
-        found = trial.profile.with_secrets_of(self.resolved.sweep.profiles)
-        return trial if found == trial.profile else replace(trial, profile=found)
+        profile = trial.profile.with_secrets_of(self.resolved.sweep.profiles)
+        return trial if profile == trial.profile else replace(trial, profile=profile)
 
     def picks_nodes(self, cell: Cell) -> bool:
         """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""

@@ -130,8 +130,8 @@ def machine_lock() -> Path:
     Raises:
         SubmissionError: its folder is not this user's own.
     """
-    if said := os.environ.get(LOCK_VARIABLE):
-        return Path(said)
+    if path := os.environ.get(LOCK_VARIABLE):
+        return Path(path)
     try:
         return secure_files.runtime_folder() / "machine.lock"
     except OSError as error:

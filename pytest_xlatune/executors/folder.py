@@ -147,8 +147,10 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     A rank whose file cannot be read has failed, and its outcome says so by `is_unreadable`.
     """
     ranks = {0, *_by_rank(folder.glob("outcome.*.json*"))}
-    found = ((rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks))
-    return {rank: outcome for rank, outcome in found if outcome is not None}
+    outcomes = (
+        (rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks)
+    )
+    return {rank: outcome for rank, outcome in outcomes if outcome is not None}
 
 
 def _outcome(path: Path) -> Outcome | None:
@@ -156,15 +158,15 @@ def _outcome(path: Path) -> Outcome | None:
     at = _aside(path) if not os.path.lexists(path) and os.path.lexists(_aside(path)) else path
     try:
         data = read_json_file(at)
-        told = None if data is None else Outcome.from_json(data)
+        outcome = None if data is None else Outcome.from_json(data)
         if at == path:
-            return told
+            return outcome
         why = "it could not be read before"
     # one torn outcome once stopped every test of every session
     except (LedgerError, OSError) as error:
         why = _fault(error).removeprefix(f"{at}: ")
-    said = f"{path}: {why}; kept as {_aside(path).name}"
-    return Outcome(state=State.FAILED, reason=said, is_unreadable=True)
+    reason = f"{path}: {why}; kept as {_aside(path).name}"
+    return Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
 
 
 def _fault(error: LedgerError | OSError) -> str:
@@ -226,13 +228,13 @@ def _program(name: str) -> str:
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     """Return the environments of the nodes that the attempt ran on; () if it reported none."""
-    found = []
+    environments = []
     for path in sorted(folder.glob("environment*.json")):
         try:
-            found.append(NodeEnvironment.from_json(read_json_file(path)))
+            environments.append(NodeEnvironment.from_json(read_json_file(path)))
         except (LedgerError, OSError):  # a node's fault must not cost the trial
             continue
-    return tuple(sorted(found, key=lambda each: each.name))
+    return tuple(sorted(environments, key=lambda environment: environment.name))
 
 
 _HARD = "hard:"  # the beginning of a line of the site's command that names a hard error
@@ -249,31 +251,31 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     spec = read_spec(folder)
     if spec is None or not spec.node_health:
         return ()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for path in sorted(folder.glob("health*.json")):
         try:
             data = read_json(secure_files.read_bytes(path))
-            told = data if isinstance(data, dict) else {}
-            node, problem = str(told["name"]), str(told["problem"])
-            lines = [str(each) for each in told["lines"]]
+            health = data if isinstance(data, dict) else {}
+            node, problem = str(health["name"]), str(health["problem"])
+            lines = [str(line) for line in health["lines"]]
         except (OSError, ValueError, KeyError, TypeError):  # a node's fault must not cost the trial
             continue
         hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
         soft = [line for line in lines if not line.lower().startswith(_HARD)]
         if problem:
             why = f"{problem}: {soft[-1]}" if soft else problem
-            found.append(_of_node(FailureClass.NODE_UNASKED, node, why))
-        found += [_of_node(FailureClass.NODE_FAULT, node, each) for each in hard[:_LINES]]
-        found += [_of_node(FailureClass.NODE_SAID, node, each)
-                  for each in ([] if problem else soft[:_LINES])]  # fmt: skip
+            findings.append(_of_node(FailureClass.NODE_UNASKED, node, why))
+        findings += [_of_node(FailureClass.NODE_FAULT, node, line) for line in hard[:_LINES]]
+        findings += [_of_node(FailureClass.NODE_SAID, node, line)
+                  for line in ([] if problem else soft[:_LINES])]  # fmt: skip
         more = len(hard[_LINES:]) + (0 if problem else len(soft[_LINES:]))
         if more:
-            said = f"and {counted(more, 'further line')}, in {path.with_suffix('.txt').name}"
-            found.append(_of_node(FailureClass.NODE_SAID, node, said))
-    if not found and not list(folder.glob("health*.json")):
+            text = f"and {counted(more, 'further line')}, in {path.with_suffix('.txt').name}"
+            findings.append(_of_node(FailureClass.NODE_SAID, node, text))
+    if not findings and not list(folder.glob("health*.json")):
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
-        found.append(_of_node(FailureClass.NODE_UNASKED, "", why))
-    return tuple(found)
+        findings.append(_of_node(FailureClass.NODE_UNASKED, "", why))
+    return tuple(findings)
 
 
 def ask_what_hangs(folder: Path) -> bool:
@@ -303,9 +305,9 @@ def read_standstill(
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's fault must not cost the trial
             looks.append(HangLook.from_json(read_json_file(path)))
-    if not is_sure and not all(look.quiet_s >= _QUIET_S for look in looks):
+    if not is_sure and not all(hang_look.quiet_s >= _QUIET_S for hang_look in looks):
         return None
-    at_s = min((look.at_s for look in looks), default=0.0)
+    at_s = min((hang_look.at_s for hang_look in looks), default=0.0)
     ended = {
         rank: _how(outcome)
         for rank, outcome in read_outcomes(folder).items()
@@ -340,9 +342,9 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 
 def journals(folder: Path) -> tuple[str, ...]:
     """Return the journals of the processes of a rotation, in the order of their ranks."""
-    found = _by_rank(folder.glob(_JOURNALS))
-    read = (secure_files.read_bytes(found[rank], most_bytes=_MOST_BYTES) for rank in sorted(found))
-    return tuple(each.decode("utf-8", "replace") for each in read)
+    paths = _by_rank(folder.glob(_JOURNALS))
+    read = (secure_files.read_bytes(paths[rank], most_bytes=_MOST_BYTES) for rank in sorted(paths))
+    return tuple(journal.decode("utf-8", "replace") for journal in read)
 
 
 def journal_bytes(folder: Path) -> int:
@@ -356,8 +358,8 @@ def journal_bytes(folder: Path) -> int:
 
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
     # a file of a rank:  log.12.txt    outcome.12.json    rank 0's:  started.json
-    found = ((path.name.split(".")[1:-1], path) for path in paths)
-    ranks = ((rank[0] if rank else "0", path) for rank, path in found)
+    named = ((path.name.split(".")[1:-1], path) for path in paths)
+    ranks = ((rank[0] if rank else "0", path) for rank, path in named)
     return {int(rank): path for rank, path in ranks if re.fullmatch(r"[0-9]{1,9}", rank)}
 
 
@@ -381,11 +383,11 @@ FOLLOWED = "followed-job.json"  # of a trial that makes a job and follows it
 def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
     """Return an outcome with id, nodes and start of the job that the trial made, if it made one."""
     try:
-        told = read_json_file(folder / FOLLOWED) or {}
-        nodes = expand(told["nodes"]) if told.get("nodes") else outcome.nodes
-        start_s = float(told["started_s"]) if told.get("started_s") else outcome.start_s
+        job = read_json_file(folder / FOLLOWED) or {}
+        nodes = expand(job["nodes"]) if job.get("nodes") else outcome.nodes
+        start_s = float(job["started_s"]) if job.get("started_s") else outcome.start_s
         return msgspec.structs.replace(
-            outcome, job=str(told.get("job_id", "")), nodes=nodes, start_s=start_s
+            outcome, job=str(job.get("job_id", "")), nodes=nodes, start_s=start_s
         )
     except (XlatuneError, OSError, ValueError, AttributeError, TypeError):
         return outcome  # a trial may write what it likes there

@@ -95,7 +95,7 @@ class LocalExecutor(Executor):
         """End these jobs by SIGTERM; after a few seconds the payload kills the rest."""
         for submission in submissions:
             folder = root / submission.folder
-            if _told(folder) is not None:
+            if _written_outcome(folder) is not None:
                 continue
             _log.info("job %s is cancelled", submission.job_id)
             # on a full disk the mark cannot be written, but the job must still be ended
@@ -126,17 +126,17 @@ class LocalExecutor(Executor):
 def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:
     # the outcome is read once more, because it may have been written since the first time
     return (
-        _told(folder)
+        _written_outcome(folder)
         or _unfinished(folder, job_id, lock)
         or read_outcomes(folder).get(0)
         or _lost(folder)
     )
 
 
-def _told(folder: Path) -> Outcome | None:
+def _written_outcome(folder: Path) -> Outcome | None:
     """Return the outcome that an attempt wrote itself; None if there is none or it is damaged."""
-    told = read_outcomes(folder).get(0)
-    return None if told is None or told.is_unreadable else told
+    outcome = read_outcomes(folder).get(0)
+    return None if outcome is None or outcome.is_unreadable else outcome
 
 
 def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
@@ -163,11 +163,11 @@ def _waits(lock: Path | None, since_s: float | None) -> str:
     passed_s = time.time() - since_s if since_s is not None else 0.0
     # in minutes, because every change of a reason is shown
     so_long = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
-    said = f"waits for the machine{so_long}"
+    text = f"waits for the machine{so_long}"
     with contextlib.suppress(OSError, ValueError, SubmissionError):
         holder = Path(secure_files.read_text(lock or machine_lock()).strip())
-        return f"{said}: {holder.name} has it" if holder.is_dir() and holder.name else said
-    return said
+        return f"{text}: {holder.name} has it" if holder.is_dir() and holder.name else text
+    return text
 
 
 def _lost(folder: Path) -> Outcome:
@@ -212,7 +212,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
     secure_files.close_files(folder)
     if done.returncode:
-        said = secure_files.read_text(notes).strip()
+        output = secure_files.read_text(notes).strip()
         raise SubmissionError(
-            f"{folder} could not be submitted: exit status {done.returncode}, {said[-500:]!r}"
+            f"{folder} could not be submitted: exit status {done.returncode}, {output[-500:]!r}"
         )

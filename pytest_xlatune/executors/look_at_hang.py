@@ -88,28 +88,28 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     at_s, quiet_s = time.time(), 0.0
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
-    found = _below(top)[:_MOST_PROCESSES]
-    before = [seen.cpu_ticks() for seen in found]
+    processes = _below(top)[:_MOST_PROCESSES]
+    before = [seen.cpu_ticks() for seen in processes]
     time.sleep(SAMPLE_S)
-    told = [seen.told(ticks, rank) for seen, ticks in zip(found, before, strict=True)]
+    records = [seen.record(ticks, rank) for seen, ticks in zip(processes, before, strict=True)]
     until_s = time.monotonic() + _ALL_STACKS_S
-    for seen, said in zip(found, told, strict=True):
-        said.update(_stacks_of(seen, stacks, until_s=until_s))
+    for seen, record in zip(processes, records, strict=True):
+        record.update(_stacks_of(seen, stacks, until_s=until_s))
     return {
         "rank": rank,
         "at_s": at_s,
         "quiet_s": round(quiet_s, 1),
         "last_lines": _last_lines(log),
-        "processes": told,
-        "nccl": _ras(found),
+        "processes": records,
+        "nccl": _ras(processes),
     }
 
 
 def _below(top: int) -> list[_Seen]:
     everyone = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (each := _Seen(int(entry.name))).is_there:
-            everyone[each.pid] = each
+        if entry.name.isdigit() and (process := _Seen(int(entry.name))).is_there:
+            everyone[process.pid] = process
     below = {top}
     while more := {pid for pid, seen in everyone.items() if seen.parent in below} - below:
         below |= more
@@ -139,7 +139,7 @@ class _Seen:
     @functools.cached_property
     def environ(self) -> dict[bytes, bytes]:
         with contextlib.suppress(OSError):
-            pairs = (each.partition(b"=") for each in self._bytes("environ").split(b"\0"))
+            pairs = (pair.partition(b"=") for pair in self._bytes("environ").split(b"\0"))
             return {name: value for name, _, value in pairs}
         return {}
 
@@ -150,7 +150,7 @@ class _Seen:
     def _text(self, name: str) -> str:
         return self._bytes(name).decode("utf-8", "replace").strip()
 
-    def _said(self, name: str) -> str:
+    def _text_if_any(self, name: str) -> str:
         try:
             return self._text(name)
         except OSError:
@@ -165,46 +165,48 @@ class _Seen:
         """Return the CPU time of each thread."""
         ticks = {}
         for tid in self.threads():
-            fields = self._said(f"task/{tid}/stat").rpartition(")")[2].split()
+            fields = self._text_if_any(f"task/{tid}/stat").rpartition(")")[2].split()
             if fields:
                 ticks[tid] = int(fields[11]) + int(fields[12])
         return ticks
 
-    def told(self, before: dict[str, int], rank: int) -> dict[str, Any]:
+    def record(self, before: dict[str, int], rank: int) -> dict[str, Any]:
         """Return what the process does; CPU in cores since `before`, a sample ago."""
         now = self.cpu_ticks()
-        used = {tid: (of - before.get(tid, of)) / _HERTZ / SAMPLE_S for tid, of in now.items()}
+        used = {
+            tid: (ticks - before.get(tid, ticks)) / _HERTZ / SAMPLE_S for tid, ticks in now.items()
+        }
         main = str(self.pid)
-        own, size = self._rank(rank)
+        named_rank, size = self._rank(rank)
         call, on = self._call()
-        state = self._said("stat").rpartition(")")[2].split()[:1]
+        state = self._text_if_any("stat").rpartition(")")[2].split()[:1]
         return {
             "pid": self.pid,
             "parent": self.parent,
             "name": self.name,
-            "rank": own,
+            "rank": named_rank,
             "ranks": size,
             "state": state[0] if state else "",
             "threads": len(now),
             "call": call,
-            "channel": self._said("wchan").replace("0", "", 1) if call != "running" else "",
+            "channel": self._text_if_any("wchan").replace("0", "", 1) if call != "running" else "",
             "on": on,
             "main_cores": round(used.pop(main, 0.0), 2),
             "other_cores": round(max(used.values(), default=0.0), 2),
         }
 
     def _rank(self, rank: int) -> tuple[int, int | None]:
-        for name, of in _RANKS:
-            said = self.environ.get(name, b"")
-            if said.isdigit() and len(said) < _LINES + 6:
-                size = self.environ.get(of, b"")
-                return int(said), int(size) if size.isdigit() else None
+        for name, size_name in _RANKS:
+            text = self.environ.get(name, b"")
+            if text.isdigit() and len(text) < _LINES + 6:
+                size = self.environ.get(size_name, b"")
+                return int(text), int(size) if size.isdigit() else None
         return rank, None
 
     def _call(self) -> tuple[str, str]:
         """Return the main thread's system call, and the file or socket that it is about."""
         # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
-        words = self._said("syscall").split()
+        words = self._text_if_any("syscall").split()
         if not words or not words[0].isdigit():
             return (words[0] if words[:1] == ["running"] else ""), ""
         call = _CALLS.get(int(words[0]), f"system call {words[0]}")
@@ -230,23 +232,23 @@ class _Seen:
         """Yield inode, local and remote address of each TCP socket, and whether it listens."""
         #   0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 5321 1 ...
         for name in ("net/tcp", "net/tcp6"):
-            for line in self._said(name).splitlines()[1:]:
+            for line in self._text_if_any(name).splitlines()[1:]:
                 words = line.split()
                 if len(words) > 9:  # noqa: PLR2004 - the inode's place
                     yield words[9], _address(words[1]), _address(words[2]), words[3] == "0A"
 
     def descriptors(self) -> set[str]:
-        found = set()
+        links = set()
         with contextlib.suppress(OSError):
             for path in (self.at / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    found.add(str(path.readlink()))
-        return found
+                    links.add(str(path.readlink()))
+        return links
 
     @property
     def catches_signal(self) -> bool:
         # SigCgt:	0000800180014a07
-        for line in self._said("status").splitlines():
+        for line in self._text_if_any("status").splitlines():
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
         return False
@@ -270,8 +272,8 @@ def _stacks_of(process: _Seen, stacks: Path, *, until_s: float) -> dict[str, Any
     if left_s <= 0 or process.fields[0] in ("Z", "X"):
         return {"stacks": []}
     if spy := _spy(process):
-        if found := _of_spy(spy, process, left_s):
-            return {"stacks": found}
+        if python_stacks := _of_spy(spy, process, left_s):
+            return {"stacks": python_stacks}
         left_s = min(until_s - time.monotonic(), _STACK_S)
     if process.catches_signal and str(stacks) in process.descriptors():
         return {"stacks": _of_handler(process, stacks, left_s)}
@@ -282,10 +284,10 @@ def _spy(process: _Seen) -> str:
     """Return py-spy, beside the process's interpreter or on its PATH; "" where it is not."""
     with contextlib.suppress(OSError):
         words = process._bytes("cmdline").split(b"\0")  # noqa: SLF001 - of this module
-        beside = Path(os.fsdecode(words[0])).with_name("py-spy")
+        py_spy = Path(os.fsdecode(words[0])).with_name("py-spy")
         is_python = Path(os.fsdecode(words[0])).name.startswith("python")
-        if is_python and beside.is_absolute() and os.access(beside, os.X_OK):
-            return str(beside)
+        if is_python and py_spy.is_absolute() and os.access(py_spy, os.X_OK):
+            return str(py_spy)
         path = os.fsdecode(process.environ.get(b"PATH", b""))
         return (shutil.which("py-spy", path=path) or "") if is_python else ""
     return ""
@@ -321,24 +323,24 @@ def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
 
 def of_handler(text: str) -> list[list[str]]:
     """Read the stacks that `faulthandler` wrote, the main thread's first: it stands last there."""
-    found: list[list[str]] = []
+    stacks: list[list[str]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
-            found.append([])
-        elif found and (frame := _FRAME.match(line)):
-            found[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
-    return _cut(found[::-1])
+            stacks.append([])
+        elif stacks and (frame := _FRAME.match(line)):
+            stacks[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
+    return _cut(stacks[::-1])
 
 
 def of_spy(text: str) -> list[list[str]]:
     """Read the stacks that `py-spy dump` printed, the main thread's first."""
-    found: list[tuple[bool, list[str]]] = []
+    threads: list[tuple[bool, list[str]]] = []
     for line in text.splitlines():
         if thread := _SPY_THREAD.match(line):
-            found.append((thread["name"] == "MainThread", []))
-        elif found and (frame := _SPY_FRAME.match(line)):
-            found[-1][1].append(f"{frame['file']}:{frame['line'] or '?'} {frame['function']}")
-    return _cut([frames for _, frames in sorted(found, key=lambda each: not each[0])])
+            threads.append((thread["name"] == "MainThread", []))
+        elif threads and (frame := _SPY_FRAME.match(line)):
+            threads[-1][1].append(f"{frame['file']}:{frame['line'] or '?'} {frame['function']}")
+    return _cut([frames for _, frames in sorted(threads, key=lambda thread: not thread[0])])
 
 
 def _cut(stacks: list[list[str]]) -> list[list[str]]:
@@ -362,8 +364,8 @@ def _last_lines(log: Path) -> list[str]:
 def _ras(processes: Iterable[_Seen]) -> str:
     """Return what NCCL's RAS says of the job; "" where no process of ours listens for clients."""
     for seen in processes:
-        said = os.fsdecode(seen.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
-        port = said.rpartition(":")[2]
+        address = os.fsdecode(seen.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
+        port = address.rpartition(":")[2]
         open_here = seen.descriptors() if port.isdigit() else set()
         for inode, local, _, listens in seen.sockets():
             is_ours = listens and f"socket:[{inode}]" in open_here
@@ -375,7 +377,7 @@ def _ras(processes: Iterable[_Seen]) -> str:
 
 def _ask_ras(host: str, port: int) -> str:
     """Ask as `ncclras -v` does; NCCL's src/ras/client.cc."""
-    found = bytearray()
+    answer = bytearray()
     with (
         contextlib.suppress(OSError),
         socket.create_connection((host, port), timeout=1.0) as asked,
@@ -386,9 +388,9 @@ def _ask_ras(host: str, port: int) -> str:
             return ""
         asked.sendall(b"VERBOSE STATUS\n")
         until_s = time.monotonic() + _RAS_S
-        while len(found) < _MOST_BYTES and time.monotonic() < until_s:
+        while len(answer) < _MOST_BYTES and time.monotonic() < until_s:
             chunk = asked.recv(1 << 16)
             if not chunk:
                 break
-            found += chunk
-    return found.decode("utf-8", "replace")
+            answer += chunk
+    return answer.decode("utf-8", "replace")

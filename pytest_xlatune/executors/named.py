@@ -30,18 +30,18 @@ def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
     Raises:
         ConfigError: there is none of this name, it cannot be loaded, or it is no executor.
     """
-    found = EXECUTORS.load(name, where=where)
-    if not (isinstance(found, type) and issubclass(found, Executor)):
+    executor_class = EXECUTORS.load(name, where=where)
+    if not (isinstance(executor_class, type) and issubclass(executor_class, Executor)):
         raise ConfigError(
-            f"executor {name!r} of {EXECUTORS.source(name)} is {found!r}, expected a subclass of "
-            f"{Executor.__module__}.{Executor.__qualname__}"
+            f"executor {name!r} of {EXECUTORS.source(name)} is {executor_class!r}, expected a "
+            f"subclass of {Executor.__module__}.{Executor.__qualname__}"
         )
-    if found.name != name:
+    if executor_class.name != name:
         raise ConfigError(
-            f"executor {name!r} of {EXECUTORS.source(name)} calls itself {found.name!r}; ledgers "
-            "hold that name, so its entry point must have it too"
+            f"executor {name!r} of {EXECUTORS.source(name)} calls itself {executor_class.name!r}; "
+            "ledgers hold that name, so its entry point must have it too"
         )
-    return found
+    return executor_class
 
 
 def executor_named(name: str, *, where: str = "the sweep") -> Executor:
@@ -73,10 +73,10 @@ def is_queued(name: str, runs_by: Executor) -> bool:
     Not where it is not installed here: its jobs tell nothing of this queue.
     """
     try:
-        found = class_named(name)
+        executor_class = class_named(name)
     except ConfigError:
         return False
-    return found.has_queue and found.scheduler == runs_by.scheduler
+    return executor_class.has_queue and executor_class.scheduler == runs_by.scheduler
 
 
 def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:

@@ -130,7 +130,7 @@ def start_ticks(pid: int) -> int | None:
 
     It distinguishes a process from a later one of the same id.
     """
-    return found.start_ticks if (found := _stat(pid)) else None
+    return process.start_ticks if (process := _stat(pid)) else None
 
 
 def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]:
@@ -169,7 +169,10 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
 
 def is_inherited(name: str, names: Iterable[str]) -> bool:
     """Return whether `names` lets a variable through; `SLURM_*` means all that begin so."""
-    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in names)
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in names
+    )
 
 
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
@@ -285,15 +288,15 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
         )
     secrets = json.loads(kept or b"[]")
 
-    def whole(text: str) -> str:
+    def with_secret(text: str) -> str:
         is_mark = text.startswith(SECRET_MARK)
         return secrets[int(text.removeprefix(SECRET_MARK))] if is_mark else text
 
     files = spec.get("files", {}).items()
     spec["secret_files"] = {name for name, text in files if text.startswith(SECRET_MARK)}
     for kind in ("env", "files"):
-        spec[kind] = {name: whole(text) for name, text in spec.get(kind, {}).items()}
-    return spec | {"argv": [whole(word) for word in spec["argv"]]}
+        spec[kind] = {name: with_secret(text) for name, text in spec.get(kind, {}).items()}
+    return spec | {"argv": [with_secret(word) for word in spec["argv"]]}
 
 
 def _train(
@@ -362,8 +365,8 @@ def _look_at_hang(folder: Folder, rank: int) -> bool:
             look_at_hang = importlib.util.module_from_spec(at)
             at.loader.exec_module(look_at_hang)
             log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-            told = look_at_hang.look(os.getpid(), stacks=stacks, log=log, rank=rank)
-            _write(folder, name_of("hang", rank), {"node": _node(), **told})
+            record = look_at_hang.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            _write(folder, name_of("hang", rank), {"node": _node(), **record})
     return True
 
 
@@ -381,7 +384,7 @@ def _tell_environment(
     """
     if os.environ.get("SLURM_LOCALID", "0") != "0" or not folder.has(PROBE):
         return
-    told: dict[str, Any] = {"name": _node(), "problems": []}
+    environment: dict[str, Any] = {"name": _node(), "problems": []}
     name = name_of("environment", rank)
     log = f"{name.removesuffix('.json')}.txt"
     until_s = time.monotonic() + PROBE_S
@@ -391,16 +394,16 @@ def _tell_environment(
         asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
         was_late = _is_late(asked, stop, until_s)
         lines = folder.read(log)[before:].splitlines(keepends=True)
-        said = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
-        if said:
-            found = json.loads(said[-1][len(_PROBE_MARK) :])
-            told["problems"] += found.pop("problems")
-            places = {**told.get("repositories", {}), **found.get("repositories", {})}
-            told |= {**found, "repositories": places}
+        answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
+        if answers:
+            answer = json.loads(answers[-1][len(_PROBE_MARK) :])
+            environment["problems"] += answer.pop("problems")
+            places = {**environment.get("repositories", {}), **answer.get("repositories", {})}
+            environment |= {**answer, "repositories": places}
         else:
             why = f"no answer in {PROBE_S:.0f} s" if was_late else f"exit {asked.returncode}"
-            told["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
-    _write(folder, name, told)
+            environment["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
+    _write(folder, name, environment)
 
 
 def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
@@ -425,22 +428,22 @@ def _ask_node(
         return
     name = name_of("health", rank)
     log = f"{name.removesuffix('.json')}.txt"
-    told: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
+    health: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
     try:
-        own = {"argv": argv, "inherit": _HEALTH_INHERITS}
-        asked = _start(own, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
+        command_spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
+        asked = _start(command_spec, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
         if _is_late(asked, stop, time.monotonic() + left_s):
-            told["problem"] = f"no answer in {max(left_s, 0):.0f} s"
+            health["problem"] = f"no answer in {max(left_s, 0):.0f} s"
         elif asked.returncode < 0:
-            told["problem"] = f"signal {-asked.returncode}"
+            health["problem"] = f"signal {-asked.returncode}"
         elif asked.returncode:
-            told["problem"] = f"exit {asked.returncode}"
+            health["problem"] = f"exit {asked.returncode}"
         with os.fdopen(folder.open(log), "rb") as file:
             text = file.read(_HEALTH_BYTES).decode("utf-8", "replace")
-        told["lines"] = [each for line in text.splitlines() if (each := line.strip())]
+        health["lines"] = [stripped for line in text.splitlines() if (stripped := line.strip())]
     except OSError as error:
-        told["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
-    _write(folder, name, told)
+        health["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
+    _write(folder, name, health)
 
 
 def _why(error: Exception, program: str) -> str:
@@ -499,7 +502,7 @@ def _start(
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
         return subprocess.Popen(
-            [fill(each) for each in spec["argv"]],
+            [fill(word) for word in spec["argv"]],
             env=environment,
             cwd=spec.get("cwd") or folder.path,
             stdin=subprocess.DEVNULL,
@@ -596,8 +599,8 @@ def _stat(pid: int) -> _Process | None:
 def _processes() -> dict[int, _Process]:
     """Return every process that runs here, by its id."""
     names = (entry.name for entry in Path("/proc").iterdir())
-    found = ((int(name), _stat(int(name))) for name in names if name.isdigit())
-    return {pid: process for pid, process in found if process is not None}
+    processes = ((int(name), _stat(int(name))) for name in names if name.isdigit())
+    return {pid: process for pid, process in processes if process is not None}
 
 
 @contextlib.contextmanager
@@ -656,7 +659,9 @@ def _environment(
     """Build the environment: inherited variables, then those of `env`, without `unset`."""
     environment = inherited(spec.get("inherit", ()))
     for name in ("env",) if rank else ("env", "first_env"):
-        environment |= {_bytes(each): fill(value) for each, value in spec.get(name, {}).items()}
+        environment |= {
+            _bytes(variable): fill(value) for variable, value in spec.get(name, {}).items()
+        }
     for name in spec.get("unset", ()):
         environment.pop(_bytes(name), None)
     return environment
@@ -705,8 +710,8 @@ def _place_of(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> N
     if Path(name).is_absolute() or ".." in (*folders, last) or not last:
         raise ValueError(f"files: {name!r} leads out of the attempt's folder")
     with contextlib.ExitStack() as opened:
-        for each in folders:
-            folder = opened.enter_context(folder.below(each))
+        for part in folders:
+            folder = opened.enter_context(folder.below(part))
         do(folder, last)
 
 
@@ -774,7 +779,7 @@ def read_job(folder: Path) -> dict[str, str] | None:
     """
     try:
         job = json.loads(secure_files.read_bytes(folder / JOB))
-        found = {name: str(job[name]) for name in ("job_id", "comment")}
+        fields = {name: str(job[name]) for name in ("job_id", "comment")}
     except (ValueError, KeyError, TypeError, RecursionError, NotOursError):
         return None
     except OSError as error:
@@ -782,7 +787,7 @@ def read_job(folder: Path) -> dict[str, str] | None:
             return None
         raise
     # 4711.123456
-    return found if re.fullmatch(r"[0-9]+\.[0-9]+", found["job_id"]) else None
+    return fields if re.fullmatch(r"[0-9]+\.[0-9]+", fields["job_id"]) else None
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ class CheckoutLauncher(Launcher):
 
     def describe(self) -> str:
         """Return the inner launcher, with `{repository}` for the path: clones are one cell."""
-        said = _swapped(self.inner.describe(), self.repository, "{repository}")
-        return f"checkout of {said}"
+        description = _swapped(self.inner.describe(), self.repository, "{repository}")
+        return f"checkout of {description}"
 
     @property
     def interpreter(self) -> str:
@@ -138,7 +138,7 @@ def _swapped(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> st
     """Return a text with one path for another, wherever it stands as a path or begins one."""
     if old not in text:
         return text
-    kept = "|".join(map(re.escape, (*(each.strip("/") for each in keep), ".git")))
+    kept = "|".join(map(re.escape, (*(name.strip("/") for name in keep), ".git")))
     # PYTHONPATH=/shared/trainer/src:/opt  -- but neither /shared/trainer2 nor /mnt/shared/trainer
     path = rf"(?<![\w./+-]){re.escape(old)}(?![\w.+-])(?!/(?:{kept})(?:[/\s'\":;,]|$))"
     return re.sub(path, lambda _: new, text)
@@ -156,7 +156,7 @@ class LauncherByCell(Launcher):
     usual: Launcher
     others: dict[str, Launcher]
 
-    def of(self, cell: Cell) -> Launcher:
+    def launcher_of(self, cell: Cell) -> Launcher:
         """Return the launcher of a cell."""
         return self.others.get(cell.launcher, self.usual)
 
@@ -171,11 +171,11 @@ class LauncherByCell(Launcher):
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return those of the cell's launcher."""
-        return self.of(cell).env_files_of(cell)
+        return self.launcher_of(cell).env_files_of(cell)
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return those of the cell's launcher."""
-        return self.of(cell).files(cell)
+        return self.launcher_of(cell).files(cell)
 
     @property
     def rotates(self) -> Rotates:
@@ -184,7 +184,7 @@ class LauncherByCell(Launcher):
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return what the cell's launcher asks of a node."""
-        return self.of(cell).checks(cell)
+        return self.launcher_of(cell).checks(cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec of the cell's launcher.
@@ -192,7 +192,7 @@ class LauncherByCell(Launcher):
         Raises:
             ConfigError: as of that one.
         """
-        return self.of(cell).launch(trial, cell)
+        return self.launcher_of(cell).launch(trial, cell)
 
 
 def with_python(launcher: Launcher, python: str) -> Launcher:
@@ -201,16 +201,23 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
     Raises:
         ConfigError: nothing says which word of this launcher is its interpreter.
     """
-    own: Any = launcher
+    any_launcher: Any = launcher
     names = (
-        {field.name for field in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else ()
+        {field.name for field in dataclasses.fields(any_launcher)}
+        if dataclasses.is_dataclass(any_launcher)
+        else ()
     )
     if "inner" in names:
-        return cast("Launcher", dataclasses.replace(own, inner=with_python(own.inner, python)))
+        return cast(
+            "Launcher",
+            dataclasses.replace(any_launcher, inner=with_python(any_launcher.inner, python)),
+        )
     if "python" in names and "sbatch" not in names:
-        return cast("Launcher", dataclasses.replace(own, python=python))
-    if "argv" in names and own.interpreter:
-        return cast("Launcher", dataclasses.replace(own, argv=(python, *own.argv[1:])))
+        return cast("Launcher", dataclasses.replace(any_launcher, python=python))
+    if "argv" in names and any_launcher.interpreter:
+        return cast(
+            "Launcher", dataclasses.replace(any_launcher, argv=(python, *any_launcher.argv[1:]))
+        )
     raise ConfigError(
         f"python={python!r}: {type(launcher).__name__} names no interpreter that it could take the "
         "place of; write a command that begins with python, or use MaxTextLauncher"

@@ -88,7 +88,7 @@ class CommandLauncher(ProgramLauncher):
         named = [self.argv[0], *(word for word in self.argv[1:] if word.endswith((".py", ".sh")))]
         return (
             *ProgramLauncher.files(self, cell),
-            *(each for each in named if each.startswith("/") and "{" not in each),
+            *(path for path in named if path.startswith("/") and "{" not in path),
         )
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
@@ -171,12 +171,14 @@ def _check(argument: str, shown: str) -> None:
         if name == "overrides":
             raise ConfigError(f"{where}: {OVERRIDES} must be an argument of its own")
         if name is not None and (name not in PLACEHOLDERS or spec or conversion):
-            found = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
-            if found not in shown:  # it is a part of a secret
+            placeholder = (
+                name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            )
+            if placeholder not in shown:  # it is a part of a secret
                 raise ConfigError(
                     f"{where}: a brace in the hidden part begins a placeholder that does not "
                     "exist; write {{ and }} for braces that are no placeholder"
                 )
             raise ConfigError.unknown(
-                "placeholder", found, valid=(*PLACEHOLDERS, "overrides"), where=where
+                "placeholder", placeholder, valid=(*PLACEHOLDERS, "overrides"), where=where
             )

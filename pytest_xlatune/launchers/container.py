@@ -62,14 +62,14 @@ class _Runtime:
 
     Attributes:
         show: the command that shows the digest of an image.
-        look: a shell command that shows whether it works, and why it fails.
+        check: a shell command that shows whether it works, and why it fails.
         run: what makes a container; always: its options in every container.
         gpus: whose -> options for them.
         cwd: option for where it starts.
     """
 
     show: str
-    look: Check
+    check: Check
     run: tuple[str, ...] = ("run", "--rm")
     always: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -83,18 +83,18 @@ _PYXIS = "pyxis"
 _RUNTIMES: Mapping[str, _Runtime] = {
     "docker": _Runtime(
         show="docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
-        look=_INFO,
+        check=_INFO,
         gpus={"nvidia": ("--gpus=all",), "amd": _AMD},
     ),
     "podman": _Runtime(
         show="podman image inspect --format '{{.Digest}}' NAME",
-        look=_INFO,
+        check=_INFO,
         always=("--http-proxy=false",),  # a proxy's password is in its address
         gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
     ),
     _PYXIS: _Runtime(
         show="sha256sum FILE",
-        look=(
+        check=(
             "{program} --help | grep -q -e --container-image",
             "{program} has no --container-image: the pyxis plugin of Slurm is not installed",
         ),
@@ -238,13 +238,13 @@ class ContainerLauncher(Launcher):
     args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, found, known in (
+        for name, chosen, known in (
             ("runtime", self.runtime, _RUNTIMES),
             ("gpus", self.gpus, _DEVICES),
         ):
-            if found not in known:
+            if chosen not in known:
                 valid = filter(None, known)
-                raise ConfigError.unknown(name, found, valid=valid, where="container")
+                raise ConfigError.unknown(name, chosen, valid=valid, where="container")
         try:
             shlex.split(self.program)
         except ValueError as error:
@@ -301,14 +301,14 @@ class ContainerLauncher(Launcher):
             ConfigError: the cell's image is not pinned.
         """
         image = self._image(cell)
-        found = (
+        paths = (
             *(source for source, _, _ in map(_mount, self.mounts)),
             *self._outside(self.inner.files(cell)),
             *_DEVICES[self.gpus],
             *self.devices,
             *([] if self._is_apart else [image]),
         )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(paths))
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return (shell command, why it fails) for every node of the cell.
@@ -322,7 +322,7 @@ class ContainerLauncher(Launcher):
         """
         image, inside = self._image(cell), self.inner.files(cell)
         program = shlex.join(self._program)
-        command, why = (each.format(program=program) for each in self._kind.look)
+        command, why = (text.format(program=program) for text in self._kind.check)
         if not self._is_apart or self.pull:
             return ((command, why),)
         has_image = (
@@ -364,9 +364,9 @@ class ContainerLauncher(Launcher):
         host_script = form.format(
             runtime=self.runtime,
             variables=" ".join(
-                f'"${{!{each[:-1]}@}}"' if each.endswith("*") else each
-                for each in spec.inherit
-                if each not in _OF_THE_NODE
+                f'"${{!{variable[:-1]}@}}"' if variable.endswith("*") else variable
+                for variable in spec.inherit
+                if variable not in _OF_THE_NODE
             ),
             # over several lines, so that a person can read and change it
             command=" \\\n  ".join(command),
@@ -417,7 +417,7 @@ class ContainerLauncher(Launcher):
             *self._kind.always,
             *self._kind.gpus.get(self.gpus, ()),
             *(f"--device={device}" for device in self.devices),
-            *(f"--volume={_mounted(each)}" for each in self.mounts),
+            *(f"--volume={_mounted(mount)}" for mount in self.mounts),
             *self.args,
         ]
 
@@ -426,8 +426,8 @@ class ContainerLauncher(Launcher):
         start = shlex.quote(f"{self._kind.cwd}{cwd}") if cwd else f'{self._kind.cwd}"$folder"'
         if not self._is_apart:
             # enroot's own hooks bring NVIDIA's devices in
-            amd = [f"{each}:{each}" for each in _DEVICES["amd"]] if self.gpus == "amd" else []
-            mounts = "".join(f"{each}," for each in [*map(_mounted, self.mounts), *amd])
+            amd = [f"{device}:{device}" for device in _DEVICES["amd"]] if self.gpus == "amd" else []
+            mounts = "".join(f"{mount}," for mount in [*map(_mounted, self.mounts), *amd])
             return [
                 '--nodelist="$SLURMD_NODENAME"',
                 *("--export=ALL", "--kill-on-bad-exit=1", "--quiet"),
@@ -449,14 +449,14 @@ class ContainerLauncher(Launcher):
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names on the node of what lies below a mount; the rest is the image's."""
         # the innermost mount hides those around it
-        mounts = sorted(map(_mount, self.mounts), key=lambda each: len(each[1]), reverse=True)
-        found = []
+        mounts = sorted(map(_mount, self.mounts), key=lambda mount: len(mount[1]), reverse=True)
+        outer_paths = []
         for path in map(PurePosixPath, paths):
             for source, target, _ in mounts:
                 if path.is_relative_to(target):
-                    found.append(str(PurePosixPath(source) / path.relative_to(target)))
+                    outer_paths.append(str(PurePosixPath(source) / path.relative_to(target)))
                     break
-        return tuple(found)
+        return tuple(outer_paths)
 
     def _image(self, cell: Cell) -> str:
         """Return what the runtime is told of the image: a file's path, else all of it."""
@@ -565,30 +565,31 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
         if name is None:
             raise ConfigError.unknown("setting", key, valid=known, where=where)
         before = getattr(launcher, name)
-        found = _like(before, value, f"{where}: {key}")
-        values[name] = (*before, *found) if name == _ADDED else found
+        converted = _like(before, value, f"{where}: {key}")
+        values[name] = (*before, *converted) if name == _ADDED else converted
     return dataclasses.replace(launcher, **values)
 
 
 def _like(before: object, value: Any, what: str) -> Any:
     """Return a value of the kind that the launcher has; on a command line all are lists of text."""
     kind, expected = next(
-        (kind for of, kind in _KINDS.items() if isinstance(before, of)), (None, "no such setting")
+        (kind for type_, kind in _KINDS.items() if isinstance(before, type_)),
+        (None, "no such setting"),
     )
-    said = value
-    if isinstance(before, Mapping) and isinstance(said, list | tuple):
-        pairs = [str(each).partition("=") for each in said]
-        said = {name: text for name, equals, text in pairs if equals}
-        said = value if len(said) < len(pairs) else said
+    given = value
+    if isinstance(before, Mapping) and isinstance(given, list | tuple):
+        pairs = [str(pair).partition("=") for pair in given]
+        given = {name: text for name, equals, text in pairs if equals}
+        given = value if len(given) < len(pairs) else given
     elif isinstance(before, tuple):
-        said = [said] if isinstance(said, str) else said
-    elif isinstance(said, list | tuple) and said:
-        said = said[-1]  # said twice on a command line: the last wins
-    if isinstance(before, bool) and isinstance(said, str):
-        said = _TRUTH.get(said.lower(), said)
+        given = [given] if isinstance(given, str) else given
+    elif isinstance(given, list | tuple) and given:
+        given = given[-1]  # said twice on a command line: the last wins
+    if isinstance(before, bool) and isinstance(given, str):
+        given = _TRUTH.get(given.lower(), given)
     try:
         if kind is not None:
-            return msgspec.convert(said, kind)
+            return msgspec.convert(given, kind)
     except msgspec.ValidationError:
         pass
-    raise ConfigError(f"{what}: found {said!r}, expected {expected}")
+    raise ConfigError(f"{what}: found {given!r}, expected {expected}")

@@ -190,7 +190,7 @@ class MaxTextLauncher(ProgramLauncher):
             *([self.python] if "/" in self.python else []),
         ]
         below = PurePosixPath(self.cwd or "/")
-        return (*ProgramLauncher.files(self, cell), *(str(below / each) for each in named))
+        return (*ProgramLauncher.files(self, cell), *(str(below / name) for name in named))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the command with every key once.

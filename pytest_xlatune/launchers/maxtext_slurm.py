@@ -97,7 +97,7 @@ class MaxTextSlurmLauncher(Launcher):
         if self.workspace:
             check_absolute(self.workspace, "workspace")
         check_axis_prefix(self.axis_prefix)
-        if not any(re.match(r"-w|--nodelist", each) for each in self.sbatch):
+        if not any(re.match(r"-w|--nodelist", word) for word in self.sbatch):
             raise ConfigError(
                 f"maxtext-slurm launcher: sbatch={shlex.join(self.sbatch)!r} names no nodes, so "
                 "every trial might run on others; add '-w', 'node[001-008]'"
@@ -134,10 +134,10 @@ class MaxTextSlurmLauncher(Launcher):
     def nodes(self) -> int:
         """The number of nodes that sbatch is asked for."""
         words = [part for word in self.sbatch for part in word.split("=", 1)]
-        said = "\0".join(words)
-        if (number := _COUNT.search(said)) is not None:
+        text = "\0".join(words)
+        if (number := _COUNT.search(text)) is not None:
             return int(number[1])
-        names = _NODELIST.search(said)
+        names = _NODELIST.search(text)
         return len(expand(names[1])) if names is not None else 0
 
     @property
@@ -164,7 +164,7 @@ class MaxTextSlurmLauncher(Launcher):
                 f"checkout's own environment; it belongs into {self.env_files_of(cell)[1]}"
             )
         words, variables = self._split(trial, cell)
-        has_time = any(re.match(r"-t|--time", each) for each in self.sbatch)
+        has_time = any(re.match(r"-t|--time", word) for word in self.sbatch)
         minutes, seconds = divmod(trial.deadline_s, 60)
         argv = (
             *(self.python, "-m", DRIVER),
@@ -175,8 +175,8 @@ class MaxTextSlurmLauncher(Launcher):
             *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        own = {**cache_env(trial), **trial.profile.env}
-        env = {**variables, **own, **(EVIDENCE_ENV if trial.protocol.dump else {})}
+        profile_env = {**cache_env(trial), **trial.profile.env}
+        env = {**variables, **profile_env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
         exports = shell_exports((*trial.pins, *trial.profile.flags), env)
         exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
@@ -227,7 +227,7 @@ class MaxTextSlurmLauncher(Launcher):
         # a name that is too long loses the profile's id first, then its longest keys
         # these reach MaxText as variables: a profile of many keys was refused at its slot before
         movable = [key for key in named if not key.startswith(_OF_AN_ENV)]
-        movable.sort(key=lambda each: len(each) + len(named[each]))
+        movable.sort(key=lambda key: len(key) + len(named[key]))
         while len(name := _job_name(cell, words := _words(tag, named))) > JOB_NAME_BYTES:
             if tag != trial.digest:
                 tag = trial.digest
@@ -248,5 +248,5 @@ def _words(tag: str, named: Mapping[str, str]) -> tuple[str, ...]:
 
 def _job_name(cell: Cell, words: tuple[str, ...]) -> str:
     """Return the name that `submit.sh` gives a job: `JAX-<model>-<tag>-<key>_<value>-...`."""
-    said = [word.removeprefix("--").removeprefix("-").replace("=", "_") for word in words[1:]]
-    return "-".join((f"JAX-{cell.model_tag}", words[0], *said))
+    parts = [word.removeprefix("--").removeprefix("-").replace("=", "_") for word in words[1:]]
+    return "-".join((f"JAX-{cell.model_tag}", words[0], *parts))

@@ -134,11 +134,11 @@ class ProgramLauncher(Launcher):
     in_shell: bool = False
 
     def __post_init__(self) -> None:
-        for kind, path in [*(("env file", each) for each in self.env_files), ("cwd", self.cwd)]:
+        for kind, path in [*(("env file", file) for file in self.env_files), ("cwd", self.cwd)]:
             if path:
                 check_absolute(path, kind)
         for name in ("XLA_FLAGS", *CHANNELS):
-            if any(fnmatchcase(name, each) for each in self.inherit):
+            if any(fnmatchcase(name, pattern) for pattern in self.inherit):
                 raise ConfigError(
                     f"launcher: `inherit` lets {name} through, so what a trial is measured on "
                     "would depend on the shell the sweep was started from; put its text into the "
@@ -231,14 +231,14 @@ class ProgramLauncher(Launcher):
     def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return what makes the first process tell its options; nothing where a user asks it."""
         has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", i) for i in self.inherit)
-        found = {} if has_debug else dict(ASKS_NCCL)
-        found |= {name: to for name, to in asks_of(env).items() if name not in env}
+        asked = {} if has_debug else dict(ASKS_NCCL)
+        asked |= {name: to for name, to in asks_of(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
         if _OF_A_DUMP not in text:
             asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, QUOTED_WORD)
             # in front: what XLA cannot read ends its reading
-            found["XLA_FLAGS"] = " ".join(filter(None, (asks, text)))
-        return found
+            asked["XLA_FLAGS"] = " ".join(filter(None, (asks, text)))
+        return asked
 
     def _wrapped(self, argv: Sequence[str], cell: Cell) -> tuple[str, ...]:
         script = _WRAPPER.format(
@@ -260,10 +260,10 @@ def _with_worker(
     if trial.rotation is None:
         return argv, {}
     spec = trial.rotation.as_run
-    found = rotated.in_front(argv, interpreter=interpreter, program=program, folder=FOLDER)
-    if found is None:
+    command = rotated.in_front(argv, interpreter=interpreter, program=program, folder=FOLDER)
+    if command is None:
         return argv, rotated.files_of(spec, worker=rotated.SITE_FILE)
-    return found, rotated.files_of(spec, worker=rotated.WORKER_FILE)
+    return command, rotated.files_of(spec, worker=rotated.WORKER_FILE)
 
 
 def cache_env(trial: Trial) -> dict[str, str]:

@@ -57,7 +57,7 @@ def in_front(
     if not interpreter or not program or argv[0] != interpreter:
         return None
     words = list(argv[1:])
-    at = next((at for at, each in enumerate(words) if each in ("-m", program)), None)
+    at = next((at for at, word in enumerate(words) if word in ("-m", program)), None)
     if at is None:
         return None
     worker = (f"{folder}/{WORKER_FILE}", f"{folder}/{SPEC_FILE}", "--")
@@ -87,5 +87,6 @@ def exports(variable: str) -> str:
 def needs_shell(inherit: Sequence[str]) -> bool:
     """Whether PYTHONPATH comes from the node, so that only a shell there can put ours in front."""
     return any(
-        each == _PATH or (each.endswith("*") and _PATH.startswith(each[:-1])) for each in inherit
+        pattern == _PATH or (pattern.endswith("*") and _PATH.startswith(pattern[:-1]))
+        for pattern in inherit
     )

@@ -68,7 +68,7 @@ _SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
 # deployed['HF_TOKEN'] is 12
 # Tried once for each unbroken run of a name's characters: from every one of them, a value of 32 KB
 # takes minutes. What a name cannot begin with is stepped over:  --token=x  2nd_key=x
-_SAID = re.compile(
+_ASSIGNED = re.compile(
     r"""
     (?<![\w.-]) (?: (?P<is_option>--)(?=[A-Za-z_]) | (?:[^\WA-Za-z_]|[.-])*+ )
     (?P<name>[A-Za-z_][\w.-]*+)
@@ -80,7 +80,7 @@ _SAID = re.compile(
     re.VERBOSE,
 )
 # its value:  hf_x    "a b"    of a header:  Basic YTpi
-_SAID_VALUE = re.compile(
+_ASSIGNED_VALUE = re.compile(
     r"""
     (?<=") (?:[^"\\\n]|\\.){4,}+ (?=") | (?<=') (?:[^'\\\n]|\\.){4,}+ (?=')
     | (?:(?:Basic|Bearer|Digest|Negotiate|Token)[ ]+)? [^\s"',;)}\]]{4,}
@@ -134,18 +134,18 @@ def _plain(text: str) -> str:
         text = _QUERY.sub(_without_query, text)
     if "://" in text:
         text = _USER.sub(HIDDEN, text)
-    return _SHAPE.sub(HIDDEN, text) if any(each in text for each in _SHAPE_HAS) else text
+    return _SHAPE.sub(HIDDEN, text) if any(mark in text for mark in _SHAPE_HAS) else text
 
 
 def _is_queried(name: str) -> bool:
     return is_secret(name) or _SIGNED.search(name) is not None
 
 
-def _without_query(found: re.Match[str]) -> str:
-    shown = found[0]
-    if not _is_queried(found["name"]):
+def _without_query(match: re.Match[str]) -> str:
+    shown = match[0]
+    if not _is_queried(match["name"]):
         return shown
-    return shown[: found.start("value") - found.start()] + HIDDEN
+    return shown[: match.start("value") - match.start()] + HIDDEN
 
 
 def command_without_secrets(words: Sequence[str]) -> list[str]:
@@ -161,7 +161,7 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
             shown.append(f"{name}={HIDDEN}")
         else:
             # --header 'X-Api-Key: x'    bash -c 'HF_TOKEN=x train'    --json={"api_key": "x"}
-            shown.append(_without_said(_plain(word)))
+            shown.append(_without_assigned(_plain(word)))
         is_value = name.startswith("-") and not equals and is_secret(option)
     return shown
 
@@ -187,21 +187,21 @@ def hide_kept(text: str) -> str:
 def secrets_of_environment(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the values of an environment that no text may show."""
     named = {name: value for name, value in environ.items() if is_secret(name)}
-    placed = (each for value in environ.values() for each in _open_ones(value))
-    return secrets_of(named) | {each for each in placed if len(each) >= SHORTEST}
+    placed = (secret for value in environ.values() for secret in _open_ones(value))
+    return secrets_of(named) | {secret for secret in placed if len(secret) >= SHORTEST}
 
 
 def secrets_said(value: object, name: str = "") -> frozenset[str]:
     """Return the values in an argument of a user, of whatever kind, that no text may show."""
     if isinstance(value, Mapping):
-        parts = (secrets_said(each, str(key)) for key, each in value.items())
+        parts = (secrets_said(part, str(key)) for key, part in value.items())
         return frozenset[str]().union(*parts)
     if isinstance(value, list | tuple):
         if len(value) == 2 and isinstance(value[0], str) and is_secret(value[0]):  # noqa: PLR2004
             return secrets_said(value[1], value[0])  # of a mapping's items
-        words = [each for each in value if isinstance(each, str)]
+        words = [word for word in value if isinstance(word, str)]
         if len(words) < len(value) or is_secret(name):
-            return frozenset[str]().union(*(secrets_said(each, name) for each in value))
+            return frozenset[str]().union(*(secrets_said(part, name) for part in value))
         return _secrets_of_words(words)
     if isinstance(value, str | bytes | int | float) and is_secret(name):
         return secrets_of({name: str(value)})
@@ -232,20 +232,22 @@ def secrets_of_command(text: str) -> frozenset[str]:
     """Return the values in a command that no text may show."""
     words = _COMMAND_WORD.findall(text)
     pairs = zip(words, command_without_secrets(words), strict=True)
-    found = (word for word, shown in pairs if shown != word)
+    changed = (word for word, shown in pairs if shown != word)
     plain = {
-        each.strip("'\"")
-        for word in found
-        for each in (word, word.partition("=")[2], *_inside(word), *_open_ones(word))
+        secret.strip("'\"")
+        for word in changed
+        for secret in (word, word.partition("=")[2], *_inside(word), *_open_ones(word))
     }
-    return frozenset(each for each in plain if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
+    return frozenset(
+        secret for secret in plain if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
+    )
 
 
 def command_text_without_secrets(text: str) -> str:
     """Do so with a command in one line, quotes and blanks as they are."""
-    found = list(_COMMAND_WORD.finditer(text))
+    matches = list(_COMMAND_WORD.finditer(text))
     shown, at = "", 0
-    for match, word in zip(found, command_without_secrets([m[0] for m in found]), strict=True):
+    for match, word in zip(matches, command_without_secrets([m[0] for m in matches]), strict=True):
         shown += text[at : match.start()] + word
         at = match.end()
     return shown + text[at:]
@@ -253,15 +255,17 @@ def command_text_without_secrets(text: str) -> str:
 
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
     """Return the values that no text may show: names say so, or they are part of an address."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name, value in (pair for setting in settings for pair in setting.items()):
         if is_secret(name):
             # a key of several lines is quoted line by line
-            found |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
+            secrets |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
         else:
-            found |= {*_open_ones(value), *_inside(value)}
-    found = {each for each in found if each.lower() not in _SAY_NOTHING}
-    return frozenset(each for each in found if len(each) >= SHORTEST and HIDDEN[:-1] not in each)
+            secrets |= {*_open_ones(value), *_inside(value)}
+    secrets = {secret for secret in secrets if secret.lower() not in _SAY_NOTHING}
+    return frozenset(
+        secret for secret in secrets if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
+    )
 
 
 def secrets_in_text(text: str) -> frozenset[str]:
@@ -278,10 +282,10 @@ def _unquoted(value: str) -> str:
     return value.strip("'\"")
 
 
-def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
+def _assignments(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
     """Give each value that a text gives to a secret's name, `but` these names."""
     at = 0
-    for head in _SAID.finditer(text):
+    for head in _ASSIGNED.finditer(text):
         name = head["name"]
         is_word = name.lower() in but and not head["is_option"]
         # another program's trouble with a file:  /etc/munge/munge.key: Permission denied
@@ -290,7 +294,7 @@ def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[
         is_file = "." in name and text[start - 1 : start] == "/" and head[0].endswith(": ")
         if head.start() < at or not is_secret(name) or is_word or is_file:
             continue
-        value = _SAID_VALUE.match(text, head.end())
+        value = _ASSIGNED_VALUE.match(text, head.end())
         if value and not value[0].rpartition(" ")[2].startswith(HIDDEN[:-1]):
             yield value
             at = value.end()
@@ -298,24 +302,24 @@ def _said(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[
 
 def _inside(value: str) -> Iterator[str]:
     """Give the values of secrets' names inside a value."""
-    return (said[0] for said in _said(value))
+    return (match[0] for match in _assignments(value))
 
 
 def _open_ones(value: str) -> Iterator[str]:
     """Give what says by its place or its shape that it is a secret."""
     yield from _USER.findall(value)
     yield from _SHAPE.findall(value)
-    for found in _QUERY.finditer(value):
-        if _is_queried(found["name"]):
-            yield found["value"]
+    for match in _QUERY.finditer(value):
+        if _is_queried(match["name"]):
+            yield match["value"]
 
 
-def _without_said(text: str, *, but: frozenset[str] = frozenset()) -> str:
+def _without_assigned(text: str, *, but: frozenset[str] = frozenset()) -> str:
     """Return a text without the values of secrets' names, `but` these names."""
     shown, at = "", 0
-    for said in _said(text, but=but):
-        shown += text[at : said.start()] + HIDDEN
-        at = said.end()
+    for match in _assignments(text, but=but):
+        shown += text[at : match.start()] + HIDDEN
+        at = match.end()
     return shown + text[at:]
 
 
@@ -347,7 +351,7 @@ def _spellings(value: str) -> tuple[str, ...]:
         urllib.parse.quote_plus(value, errors="replace"),
         plain if len(plain) >= SHORTEST else value,
     }
-    return tuple(sorted(ways, key=lambda each: (-len(each), each)))
+    return tuple(sorted(ways, key=lambda spelling: (-len(spelling), spelling)))
 
 
 def hide(text: str, secrets: Iterable[str] = ()) -> str:
@@ -356,7 +360,7 @@ def hide(text: str, secrets: Iterable[str] = ()) -> str:
     What says by its shape or its place that it is a secret is hidden in any case.
     """
     # the longest first: one secret may hold another
-    for value in sorted(secrets, key=lambda each: (-len(each), each)):
+    for value in sorted(secrets, key=lambda secret: (-len(secret), secret)):
         for spelling in _spellings(value):
             text = text.replace(spelling, HIDDEN)
     return _plain(text)
@@ -367,7 +371,7 @@ def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
 
     What it says of a secret's name is hidden too: not every secret is known here.
     """
-    return _without_said(hide(text, secrets), but=_TERMS)
+    return _without_assigned(hide(text, secrets), but=_TERMS)
 
 
 def hide_assignments(text: str) -> str:
@@ -375,7 +379,7 @@ def hide_assignments(text: str) -> str:
 
     What follows the value on its line is hidden too. Each line stays a line.
     """
-    text = _KEY_FILE.sub(lambda found: _hidden(found[0]), text)
+    text = _KEY_FILE.sub(lambda match: _hidden(match[0]), text)
     text = "\n".join(_without_values_below(text.split("\n")))
     shown, at = "", 0
     for head in _HEAD.finditer(text):
@@ -391,14 +395,14 @@ def _without_values_below(lines: Iterable[str]) -> Iterator[str]:
     """Give the lines of a yml, hidden where they are deeper than a secret's name, or its list."""
     column = None
     for line in lines:
-        said = line.lstrip(" \t")
-        indent = len(line) - len(said)
-        is_list = indent == column and said.startswith("- ")
-        if column is not None and said and (indent > column or is_list):
+        text = line.lstrip(" \t")
+        indent = len(line) - len(text)
+        is_list = indent == column and text.startswith("- ")
+        if column is not None and text and (indent > column or is_list):
             yield HIDDEN
             continue
         yield line
-        if said:
+        if text:
             key = _KEY.match(line)
             column = key.end(1) if key and is_secret(key[2]) else None
 

@@ -224,7 +224,7 @@ def answer(
         stage: of the trials that are answered and never submitted.
         folder: of the campaign.
     """
-    trial = next((each for each in pending if each.stage == stage), None)
+    trial = next((trial for trial in pending if trial.stage == stage), None)
     if trial is None:
         return ()
     try:
@@ -234,27 +234,27 @@ def answer(
         return _answered(trial, CompiledMemory(said=str(error)))
     limit_bytes = how.memory_limit_bytes
     if limit_bytes is None:
-        said = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
-        return _answered(trial, CompiledMemory(said=said, by=by))
+        text = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
+        return _answered(trial, CompiledMemory(said=text, by=by))
     known = state.compiled.get(trial.arm)
     if known is not None and known.key == key:
         return _answered(trial, known.memory)
     with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-        found = compiled(how.spec, Path(scratch) / trial.arm)
-    said = found.said
-    if found.needed_bytes is None and not found.is_out_of_memory:
-        said = said or "the dump does not say what the program needs"
+        compilation = compiled(how.spec, Path(scratch) / trial.arm)
+    text = compilation.trouble
+    if compilation.needed_bytes is None and not compilation.is_out_of_memory:
+        text = text or "the dump does not say what the program needs"
     memory = CompiledMemory(
-        needed_bytes=found.needed_bytes,
+        needed_bytes=compilation.needed_bytes,
         limit_bytes=limit_bytes,
-        is_refused=found.is_out_of_memory,
-        said=said,
+        is_refused=compilation.is_out_of_memory,
+        said=text,
         by=by,
     )
-    if found.is_interrupted:
+    if compilation.is_interrupted:
         return _answered(trial, memory)  # another time it may have its answer
-    told = CellCompiled(arm=trial.arm, key=key, memory=memory, took_s=round(found.took_s, 3))
-    return (told, *_answered(trial, memory))
+    event = CellCompiled(arm=trial.arm, key=key, memory=memory, took_s=round(compilation.took_s, 3))
+    return (event, *_answered(trial, memory))
 
 
 def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
@@ -275,7 +275,7 @@ class Compiled:
 
     program: Program | None = None  # the step's; None is that none was dumped
     needed_bytes: int | None = None  # of the step's program on a device; None is unknown
-    said: str = ""  # its last word where something went wrong
+    trouble: str = ""  # its last word where something went wrong
     is_interrupted: bool = False  # from outside, so that nothing of the cell is known
     is_ended: bool = False  # from outside, whatever it dumped before
     is_refused: bool = False  # a flag was unknown to it, or its value
@@ -286,13 +286,13 @@ class Compiled:
 def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
     """Run a spec to its end in a new folder and read what it dumped."""
     outcome = run_in(folder, spec)
-    said, cause = _last_word(folder, outcome)
+    trouble, cause = _last_word(folder, outcome)
     is_refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
     program = None
     try:
         program = read_program(folder / DUMP_FOLDER)
     except XlatuneError as error:
-        said = said or str(error)
+        trouble = trouble or str(error)
     # whether it was ended from outside, which says nothing of the cell
     is_ended = outcome.signal in _FROM_OUTSIDE or outcome.state not in (
         State.COMPLETED,
@@ -301,7 +301,7 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
     return Compiled(
         program=program,
         needed_bytes=None if program is None else program.memory_bytes,
-        said=said,
+        trouble=trouble,
         is_interrupted=is_ended and program is None and not (is_refused or no_memory),
         is_ended=is_ended,
         is_refused=is_refused,
@@ -314,10 +314,10 @@ def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
     """Run a spec to its end in a new folder, below the payload that trials have."""
     submitted = write_spec(folder, spec)
     # inside an allocation of Slurm the payload would take itself for one of its ranks
-    own = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
+    environment = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
         [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],
-        env=own,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

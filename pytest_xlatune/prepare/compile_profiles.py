@@ -51,13 +51,13 @@ class CompiledProfile:
     Attributes:
         profile: its id.
         cls: the class.
-        of: the id of the one whose program is the same; "" where there is none.
+        same_as: the id of the one whose program is the same; "" where there is none.
         reason: why it is of this class.
     """
 
     profile: str
     cls: CompileClass
-    of: str = ""
+    same_as: str = ""
     reason: str = ""
 
 
@@ -72,17 +72,17 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
     profiles = [profile for profile in resolved.sweep.profiles if not profile.is_baseline]
     with TemporaryDirectory(prefix="compiling-") as scratch:
 
-        def of(profile: Profile) -> Compiled:
+        def compiled_profile(profile: Profile) -> Compiled:
             spec = spec_for(resolved, resolved.cell, profile)
             return compiled(spec, Path(scratch) / profile.id)
 
-        deployed = of(BASELINE)
+        deployed = compiled_profile(BASELINE)
         if deployed.program is None:
             raise ConfigError(
-                f"the cell as deployed gives no program to compare: {deployed.said}. Does the "
+                f"the cell as deployed gives no program to compare: {deployed.trouble}. Does the "
                 "trainer compile its step with XLA?"
             )
-        made = ((profile, of(profile)) for profile in profiles)
+        made = ((profile, compiled_profile(profile)) for profile in profiles)
         limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
         return tuple(judged(deployed.program, made, limit_bytes=limit_bytes))
 
@@ -98,26 +98,26 @@ def judged(
         limit_bytes: the memory of one device; None is unknown.
     """
     before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}
-    for profile, found in made:
-        program = found.program
-        needed = found.needed_bytes
-        if program is not None and found.said and program.module != deployed.module:
+    for profile, compilation in made:
+        program = compilation.program
+        needed = compilation.needed_bytes
+        if program is not None and compilation.trouble and program.module != deployed.module:
             program = None  # it ended before its step was compiled
-        if found.is_out_of_memory:
-            cls, of, reason = CompileClass.MEMORY, "", found.said
+        if compilation.is_out_of_memory:
+            cls, same_as, reason = CompileClass.MEMORY, "", compilation.trouble
         elif program is None:
-            failed = CompileClass.UNKNOWN if found.is_ended else CompileClass.FAILED
-            cls = CompileClass.REFUSED if found.is_refused else failed
-            of, reason = "", found.said
+            failed = CompileClass.UNKNOWN if compilation.is_ended else CompileClass.FAILED
+            cls = CompileClass.REFUSED if compilation.is_refused else failed
+            same_as, reason = "", compilation.trouble
         elif needed is not None and limit_bytes is not None and needed > limit_bytes:
-            cls, of = CompileClass.MEMORY, ""
+            cls, same_as = CompileClass.MEMORY, ""
             reason = f"{size(needed)} of {size(limit_bytes)}"
         else:
             settings = run_time_settings(profile, deployed, program)
-            cls, of, reason = _compared(program, settings, before)
+            cls, same_as, reason = _compared(program, settings, before)
             before[profile.id] = (program, settings)
-            reason += f"; then: {found.said}" if found.said else ""
-        yield CompiledProfile(profile=profile.id, cls=cls, of=of, reason=reason)
+            reason += f"; then: {compilation.trouble}" if compilation.trouble else ""
+        yield CompiledProfile(profile=profile.id, cls=cls, same_as=same_as, reason=reason)
 
 
 def _compared(
@@ -132,11 +132,11 @@ def _compared(
         if change(other, program) is Change.IDENTICAL
     }
     if alike:
-        of = min(alike, key=lambda name: len(alike[name]))
+        same_as = min(alike, key=lambda name: len(alike[name]))
         reason = "no setting is left that could act: a trial of it measures noise"
-        if alike[of]:
-            reason = f"{', '.join(alike[of])} may act below the program, or at run time"
-        return CompileClass.SAME, of, reason
+        if alike[same_as]:
+            reason = f"{', '.join(alike[same_as])} may act below the program, or at run time"
+        return CompileClass.SAME, same_as, reason
     changed = difference(before[BASELINE_ID][0], program)
     reason = "; ".join(map(sentence, changed.messages))
     return CompileClass.COMPILES, "", reason

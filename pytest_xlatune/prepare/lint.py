@@ -79,18 +79,18 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
             unchecked=(why, *_unprobed(profiles, context)),
             jaxlib=context.jaxlib,
         )
-    found = examine(profiles, context.deployed, target, env=context.env)
+    examined = examine(profiles, context.deployed, target, env=context.env)
     known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
     ruled = [objection for objection in check(profiles, known) if objection.rule not in _FROM_XLA]
     order = {profile.id: at for at, profile in enumerate(profiles)}
     return Linted(
         objections=tuple(
             sorted(
-                (*ruled, *found.objections, *_channels(profiles)),
-                key=lambda each: order.get(each.profile, -1),
+                (*ruled, *examined.objections, *_channels(profiles)),
+                key=lambda objection: order.get(objection.profile, -1),
             )
         ),
-        unchecked=found.unchecked,
+        unchecked=examined.unchecked,
         jaxlib=target.jaxlib,
     )
 
@@ -145,7 +145,7 @@ class Target:
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
         schema = read_schema(base64.b64decode(document["description"]))
-        return [_answer(each, schema) for each in document["answers"]]
+        return [_answer(answer, schema) for answer in document["answers"]]
 
     def _run(self, texts: Sequence[str]) -> dict[str, Any]:
         path = shutil.which(self.python, path=self.environ.get("PATH"))
@@ -167,23 +167,23 @@ class Target:
                 )
                 document: dict[str, Any] = read_json(result.read_text(encoding="utf-8"))
             except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-                said = str(error) if isinstance(error, subprocess.TimeoutExpired) else done.stderr
-                last = (said.strip().splitlines() or ["it said nothing"])[-1]
+                text = str(error) if isinstance(error, subprocess.TimeoutExpired) else done.stderr
+                last = (text.strip().splitlines() or ["it said nothing"])[-1]
                 raise ConfigError(f"the XLA of {path} cannot be asked: {last[:300]}") from None
         return document
 
 
-def _answer(found: Mapping[str, Any], schema: Schema) -> ParsedText:
-    said: str = found["said"]
-    if found["options"] is not None:
-        return ParsedText(options=read_options(base64.b64decode(found["options"]), schema))
+def _answer(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
+    text: str = answer["said"]
+    if answer["options"] is not None:
+        return ParsedText(options=read_options(base64.b64decode(answer["options"]), schema))
     # by its words: the process is aborted up to jaxlib 0.6, and ends with 1 from 0.7 on
-    unknown = _UNKNOWN.search(said)
+    unknown = _UNKNOWN.search(text)
     if unknown:
         names = tuple(word.lstrip("-").partition("=")[0] for word in unknown[1].split())
         return ParsedText(options=None, unknown=names)
-    bad = _BAD_VALUE.search(said)
-    lines = said.strip().splitlines() or [f"exit code {found['exit_code']}"]
+    bad = _BAD_VALUE.search(text)
+    lines = text.strip().splitlines() or [f"exit code {answer['exit_code']}"]
     return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
 
 
@@ -203,11 +203,11 @@ def look_at_rules(
 
     `notes` are the rules whose notes are wanted; None is all of them.
     """
-    found = check(profiles, context)
-    return _said(
+    objections = check(profiles, context)
+    return _preflight_of(
         [
             objection
-            for objection in found
+            for objection in objections
             if objection.level is Level.FAULT or notes is None or objection.rule in notes
         ]
     )
@@ -244,24 +244,24 @@ def look_at_flags(
             raise ConfigError("the launcher names no interpreter")
         linted = lint(profiles, context, Target(python=python, environ=environ))
     except XlatuneError as error:
-        found = look_at_rules(profiles, context)
+        preflight = look_at_rules(profiles, context)
         return Preflight(
-            faults=found.faults, notes=(*found.notes, f"flags were not checked: {error}")
+            faults=preflight.faults, notes=(*preflight.notes, f"flags were not checked: {error}")
         )
-    found = _said(linted.objections)
+    preflight = _preflight_of(linted.objections)
     refused = {objection.profile for objection in linted.objections if objection.rule in _REFUSED}
     if flagged and flagged <= refused:
         return Preflight(
             faults=(
                 (f"the XLA of {python} refuses the flags of every profile"),
-                *found.faults,
-                *found.notes,
+                *preflight.faults,
+                *preflight.notes,
             )
         )
-    return found
+    return preflight
 
 
-def _said(objections: Sequence[Objection]) -> Preflight:
+def _preflight_of(objections: Sequence[Objection]) -> Preflight:
     """Return what keeps a campaign from starting, and what it is told besides."""
     stops = [
         objection.level is Level.FAULT

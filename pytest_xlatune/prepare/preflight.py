@@ -66,14 +66,14 @@ def image_faults(cell: Cell, folder: Path) -> tuple[str, ...]:
     if not mark or not image_file(cell):
         return ()
     try:
-        found = _sha256(Path(name), folder / _KNOWN)
+        digest = _sha256(Path(name), folder / _KNOWN)
     except OSError:
         return ()
-    if found == pinned:
+    if digest == pinned:
         return ()
     wrong = (
-        f"image {name} has the digest sha256:{found}, expected sha256:{pinned}: another image lies "
-        "there now. Put the old one back, or name the new digest (that is another cell)"
+        f"image {name} has the digest sha256:{digest}, expected sha256:{pinned}: another image "
+        "lies there now. Put the old one back, or name the new digest (that is another cell)"
     )
     return (wrong,)
 
@@ -88,10 +88,10 @@ def _sha256(path: Path, known: Path) -> str:
     if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
         return str(kept["sha256"])
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     # a process that comes at the same time writes the same
-    secure_files.write_json(known, {"seen": seen, "sha256": found})
-    return found
+    secure_files.write_json(known, {"seen": seen, "sha256": digest})
+    return digest
 
 
 _UNCHECKED = "the keys of the configuration were not checked"
@@ -118,9 +118,9 @@ class Preflight:
             raise ConfigError(f"{what} cannot begin, nothing was submitted:{listed}")
 
 
-def together(found: Iterable[Preflight]) -> Preflight:
+def together(preflights: Iterable[Preflight]) -> Preflight:
     """Return several looks as one, each sentence once."""
-    looks = list(found)
+    looks = list(preflights)
     return Preflight(
         faults=tuple(dict.fromkeys(text for preflight in looks for text in preflight.faults)),
         notes=tuple(dict.fromkeys(text for preflight in looks for text in preflight.notes)),
@@ -345,13 +345,13 @@ class Release:
         name: e.g. `maxtext 0.2.5`.
         base: path of its base configuration.
         known: the keys that it has.
-        said: key, file and line of each key that the cell's config brings itself.
+        config_keys: key, file and line of each key that the cell's config brings itself.
     """
 
     name: str
     base: str
     known: frozenset[str]
-    said: tuple[tuple[str, str, int], ...] = ()
+    config_keys: tuple[tuple[str, str, int], ...] = ()
 
 
 def look_at_keys(
@@ -376,24 +376,24 @@ def look_at_keys(
         return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not isinstance(launcher, Keyed) or not launcher.package:
         return Preflight()
-    found = ask(launcher, cell, environ=environ)
-    if isinstance(found, str):
-        return Preflight(notes=(f"{_UNCHECKED}: {found}",))
+    release = ask(launcher, cell, environ=environ)
+    if isinstance(release, str):
+        return Preflight(notes=(f"{_UNCHECKED}: {release}",))
     faults = [
-        _fault(found, key, f"{file}:{line}")
-        for key, file, line in found.said
-        if key not in found.known and key != BASE_KEY
+        _fault(release, key, f"{file}:{line}")
+        for key, file, line in release.config_keys
+        if key not in release.known and key != BASE_KEY
     ]
     common = launcher.keys(_trial(BASELINE, cell), cell)
     faults += [
-        _fault(found, key, f"cell {cell.label!r}, {key}={common[key]}")
-        for key in _unknown(common, found)
+        _fault(release, key, f"cell {cell.label!r}, {key}={common[key]}")
+        for key in _unknown(common, release)
     ]
     for profile in profiles:
         keys = launcher.keys(_trial(profile, cell), cell)
         faults += [
-            _fault(found, key, f"profile {profile.id!r}, {key}={keys[key]}")
-            for key in _unknown(keys, found)
+            _fault(release, key, f"profile {profile.id!r}, {key}={keys[key]}")
+            for key in _unknown(keys, release)
             if key not in common
         ]
     return Preflight(faults=tuple(faults))
@@ -461,15 +461,15 @@ def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release |
         return f"{python}: {error}"
     if not answer["base"]:
         return f"{python} has no package {launcher.package} with a configs/base.yml"
-    said = tuple((str(key), str(file), int(line)) for key, file, line in answer["said"])
+    config_keys = tuple((str(key), str(file), int(line)) for key, file, line in answer["said"])
     known = frozenset(answer["known"])
     if not answer["strict"]:
-        known |= {key for key, _, _ in said}  # such a release takes what a config declares
+        known |= {key for key, _, _ in config_keys}  # such a release takes what a config declares
     return Release(
         name=f"{launcher.package} {answer['version']}".strip(),
         base=answer["base"],
         known=known,
-        said=said,
+        config_keys=config_keys,
     )
 
 

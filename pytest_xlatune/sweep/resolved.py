@@ -215,7 +215,7 @@ class ResolvedSweep:
             return False
         if cell.launcher != self.cell.launcher:
             launcher = self.sweep.launcher
-            other = launcher.of(cell) if isinstance(launcher, LauncherByCell) else launcher
+            other = launcher.launcher_of(cell) if isinstance(launcher, LauncherByCell) else launcher
             names = [Path(starter.interpreter) for starter in (launcher, other)]
             if not all(path.is_absolute() and path.exists() for path in names):
                 return False

@@ -210,7 +210,7 @@ def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
     rows = tuple(
         (
             literal(profile.profile),
-            f"{profile.cls} as {literal(profile.of)}" if profile.of else str(profile.cls),
+            f"{profile.cls} as {literal(profile.same_as)}" if profile.same_as else str(profile.cls),
             plain(profile.reason),
         )
         for profile in profiles

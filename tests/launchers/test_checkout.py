@@ -99,7 +99,7 @@ def test_an_interpreter_takes_the_place_of_the_launchers() -> None:
     by_cell = LauncherByCell(
         usual=maxtext, others={"new": dataclasses.replace(maxtext, python="new-python")}
     )
-    assert by_cell.of(replace(CELL, launcher="new")).interpreter == "new-python"
-    assert by_cell.of(CELL) is maxtext
+    assert by_cell.launcher_of(replace(CELL, launcher="new")).interpreter == "new-python"
+    assert by_cell.launcher_of(CELL) is maxtext
     with pytest.raises(ConfigError, match="names no interpreter"):
         with_python(CommandLauncher(argv=("train.sh",)), "/opt/new/python")

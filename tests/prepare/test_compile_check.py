@@ -145,7 +145,7 @@ def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(
     machine: Machine, needed: int | None
 ) -> None:
     machine.answers["8"] = Compiled(
-        needed_bytes=needed, said="RESOURCE_EXHAUSTED", is_out_of_memory=True
+        needed_bytes=needed, trouble="RESOURCE_EXHAUSTED", is_out_of_memory=True
     )
     memory = memory_in(machine.asked(LedgerState(), 8)[1])
     assert (memory.fits, memory.said) == (False, "RESOURCE_EXHAUSTED")
@@ -206,4 +206,4 @@ def test_what_a_step_of_the_trainer_tells(
     said, *flags = told
     assert [found.is_out_of_memory, found.is_interrupted] == flags
     assert found.needed_bytes is None
-    assert said in found.said
+    assert said in found.trouble

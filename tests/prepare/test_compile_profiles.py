@@ -60,15 +60,18 @@ ROWS: list[Row] = [
      COMPILES, "", "other schedule"),
     ("more memory than there is", "", {}, made("fsdp-ag", {}, LIMIT + 1),
      CompileClass.MEMORY, "", "80 GiB of 80 GiB"),
-    ("it ended for want of memory", "", {}, made("fsdp-ag", said="no 9 GiB", is_out_of_memory=True),
+    ("it ended for want of memory", "", {},
+     made("fsdp-ag", trouble="no 9 GiB", is_out_of_memory=True),
      CompileClass.MEMORY, "", "no 9 GiB"),
-    ("it failed after it", "", {}, made("fsdp-ov", {}, said="no file"), COMPILES, "", "; then: no"),
-    ("it failed before its step", "", {}, dataclasses.replace(made("fsdp", {}, said="no luck"),
+    ("it failed after it", "", {}, made("fsdp-ov", {}, trouble="no file"),
+     COMPILES, "", "; then: no"),
+    ("it failed before its step", "", {}, dataclasses.replace(made("fsdp", {}, trouble="no luck"),
      program=msgspec.structs.replace(kept("fsdp"), module="jit_init")),
      CompileClass.FAILED, "", "no luck"),
-    ("a flag that is refused", "", {}, Compiled(said="Unknown flag", is_refused=True),
+    ("a flag that is refused", "", {}, Compiled(trouble="Unknown flag", is_refused=True),
      CompileClass.REFUSED, "", "Unknown flag"),
-    ("no program", "", {}, Compiled(said="Check failed"), CompileClass.FAILED, "", "Check failed"),
+    ("no program", "", {}, Compiled(trouble="Check failed"),
+     CompileClass.FAILED, "", "Check failed"),
     ("it was killed", "", {}, Compiled(is_ended=True), CompileClass.UNKNOWN, "", ""),
 ]  # fmt: skip
 
@@ -81,7 +84,7 @@ def test_each_profile_has_its_class_and_reason(row: Row) -> None:
     assert deployed is not None
     first, second = judged(deployed, [FIRST, (asked, found)], limit_bytes=LIMIT)
     assert (first.cls, "2 of 64 MiB" in first.reason) == (COMPILES, True)
-    assert (second.profile, second.cls, second.of) == ("p", cls, of)
+    assert (second.profile, second.cls, second.same_as) == ("p", cls, of)
     assert reason in second.reason
 
 

@@ -118,8 +118,8 @@ class SlurmExecutor(OnSlurm):
         arguments = arguments_of(request)
         if (folder / SCRIPTS).exists():
             self._wait_for_another(folder)
-            if found := self.find(request):
-                return found
+            if job_id := self.find(request):
+                return job_id
         digest = write_spec(folder, spec)
         secure_files.make_folder(folder / SCRIPTS)
         where = compress(request.nodelist) or "any node"
@@ -138,8 +138,8 @@ class SlurmExecutor(OnSlurm):
                 self._sleep(wait_s)
             # whatever sbatch says, or does not say, the controller may have taken the job
             is_sure = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
-            if not is_sure and (found := self.find(request)):
-                return found
+            if not is_sure and (job_id := self.find(request)):
+                return job_id
             if wait_s is None:
                 break
         secure_files.close_files(folder / SCRIPTS)
@@ -149,13 +149,13 @@ class SlurmExecutor(OnSlurm):
         if reply.trouble is Trouble.AWAY:
             next_ = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
             raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{next_}")
-        said = f"sbatch refused job {name} on {where}: {reply.error}"
+        reason = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
-            raise QueueFull(said)
+            raise QueueFull(reason)
         if reply.trouble is Trouble.UNCLEAR:
-            said = f"job {name} on {where} is not submitted, Slurm has no such job: {reply.error}"
+            reason = f"job {name} on {where} is not submitted, Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
-        raise SubmissionError(f"{said}{tries}; the script is in {folder / SCRIPTS}")
+        raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the script that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
@@ -182,8 +182,8 @@ class SlurmExecutor(OnSlurm):
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
         jobs = parse_squeue(answer.out)
         if answer.out.strip() and not jobs:
-            said = " ".join(answer.out.split())
-            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {said!r:.80}")
+            text = " ".join(answer.out.split())
+            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {text!r:.80}")
         answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs

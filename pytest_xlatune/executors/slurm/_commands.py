@@ -170,8 +170,8 @@ def _replied(argv: Sequence[str]) -> Reply:
     except FileNotFoundError:
         return Reply(code=127, err=f"{argv[0]}: command not found")
     except subprocess.TimeoutExpired:
-        said = f"{argv[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s"
-        return Reply(code=1, err=said, is_late=True)
+        reason = f"{argv[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s"
+        return Reply(code=1, err=reason, is_late=True)
     return Reply(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
@@ -313,9 +313,9 @@ def parse_scontrol(text: str) -> dict[str, SlurmJob]:
 
 
 def _fields(line: str) -> Iterator[tuple[str, str]]:
-    found = list(_FIELD.finditer(line))
-    ends = [match.start() for match in found[1:]] + [len(line)]
-    for match, end in zip(found, ends, strict=False):
+    matches = list(_FIELD.finditer(line))
+    ends = [match.start() for match in matches[1:]] + [len(line)]
+    for match, end in zip(matches, ends, strict=False):
         yield match.group(1), line[match.end() : end]
 
 
@@ -346,16 +346,16 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
     failed = [word for word in words if word.state in (State.FAILED, State.TIMEOUT)]
     ended = [word for word in words if word.state is not State.COMPLETED]
     # what cannot be read explains less than any other word
-    first = min(failed, key=lambda each: (each.is_unreadable, each.end_s or 0.0), default=None)
+    first = min(failed, key=lambda word: (word.is_unreadable, word.end_s or 0.0), default=None)
     word = first or (ended or words)[0]
-    own = slurm.state not in (State.COMPLETED, State.FAILED)
+    is_by_slurm = slurm.state not in (State.COMPLETED, State.FAILED)
     # Slurm saw a rank die that could write nothing; the others were only told to end
     silent = slurm.state is State.FAILED and not failed
     starts = [outcome.start_s for outcome in words if outcome.start_s is not None]
     ends = [outcome.end_s for outcome in words if outcome.end_s is not None]
     return replace(
         slurm,
-        state=slurm.state if own or silent else word.state,
+        state=slurm.state if is_by_slurm or silent else word.state,
         exit_code=slurm.exit_code if silent else word.exit_code,
         signal=slurm.signal if silent else word.signal,
         nodes=slurm.nodes or tuple(node for outcome in words for node in outcome.nodes),
@@ -363,7 +363,7 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
         end_s=max(ends, default=slurm.end_s),
         reason="; ".join(part for part in (slurm.reason, "" if silent else word.reason) if part),
         is_started=silent or word.is_started,
-        is_unreadable=word.is_unreadable and not (own or silent),
+        is_unreadable=word.is_unreadable and not (is_by_slurm or silent),
     )
 
 
@@ -371,8 +371,8 @@ def _one_state(word: str, *, cut: bool) -> State:
     if word in STATES:
         return STATES[word]
     # a word cut short counts only where all that it may have been say the same
-    begun = {state for name, state in STATES.items() if name.startswith(word)}
-    return begun.pop() if cut and len(word) >= _CUT and len(begun) == 1 else State.RUNNING
+    candidates = {state for name, state in STATES.items() if name.startswith(word)}
+    return candidates.pop() if cut and len(word) >= _CUT and len(candidates) == 1 else State.RUNNING
 
 
 def _row(line: str, fields: tuple[str, ...]) -> dict[str, str]:
@@ -387,31 +387,31 @@ def _jobs(rows: Iterable[Mapping[str, str]]) -> dict[str, SlurmJob]:
 def _job(row: Mapping[str, str]) -> SlurmJob:
     state = to_state(row["JobState"])
     exit_code, signal = _exit(row.get("ExitCode", "")) if state.is_final else (None, None)
-    said = _said(row, "Reason")
+    reason = _text_of(row, "Reason")
     is_waiting = state is State.PENDING
-    never = next((remedy for words, remedy in _NEVER if words.search(said)), "")
-    may_lack = _LACKS_NODES.search(said) or _OR_NODES.search(said)
+    never = next((remedy for words, remedy in _NEVER if words.search(reason)), "")
+    may_lack = _LACKS_NODES.search(reason) or _OR_NODES.search(reason)
     return SlurmJob(
         job_id=row["JobId"],
-        folder=_said(row, "WorkDir"),
-        comment=_said(row, "Comment"),
+        folder=_text_of(row, "WorkDir"),
+        comment=_text_of(row, "Comment"),
         outcome=Outcome(
             state=state,
             exit_code=exit_code,
             signal=signal,
-            nodes=_nodes(_said(row, "NodeList")),
+            nodes=_nodes(_text_of(row, "NodeList")),
             start_s=_time(row.get("StartTime", "")),
             end_s=_time(row.get("EndTime", "")) if state.is_final else None,
-            reason=f"{row['JobState'].strip()} ({said})" if said else row["JobState"].strip(),
+            reason=f"{row['JobState'].strip()} ({reason})" if reason else row["JobState"].strip(),
             lacks_nodes=is_waiting and bool(may_lack),
             is_suspended=bool(_STANDS.search(row["JobState"])),
-            is_held=is_waiting and bool(_HELD.search(said)),
+            is_held=is_waiting and bool(_HELD.search(reason)),
             never_starts=never if is_waiting else "",
         ),
     )
 
 
-def _said(row: Mapping[str, str], key: str) -> str:
+def _text_of(row: Mapping[str, str], key: str) -> str:
     value = row.get(key, "").strip()
     return "" if value in _SAYS_NOTHING else value
 

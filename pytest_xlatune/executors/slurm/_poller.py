@@ -130,25 +130,29 @@ class Poller:
 
     def _round(self, folders: Mapping[str, Path], now: float) -> dict[str, Outcome]:
         # looked at before Slurm is asked: what began meanwhile was not put back
-        begun = {job_id for job_id, folder in folders.items() if _begun(folder, job_id).exists()}
-        found = self._controller(folders)
-        if found is None:
+        started = {
+            job_id for job_id, folder in folders.items() if _begin_file(folder, job_id).exists()
+        }
+        jobs = self._controller(folders)
+        if jobs is None:
             self._away_since = now if self._away_since is None else self._away_since
             return {}
         self._away_since = None
         open_in_books = set[str]()
-        if unseen := folders.keys() - found.keys():
-            told = self._own(self._accounting(sorted(unseen), now), folders)
+        if unseen := folders.keys() - jobs.keys():
+            booked = self._asked_jobs(self._accounting(sorted(unseen), now), folders)
             # the books of a job that the controller lost before its end are never closed
-            open_in_books = {each for each in told if not told[each].outcome.state.is_final}
-            found |= {each: job for each, job in told.items() if each not in open_in_books}
+            open_in_books = {
+                job_id for job_id in booked if not booked[job_id].outcome.state.is_final
+            }
+            jobs |= {job_id: job for job_id, job in booked.items() if job_id not in open_in_books}
         return {
-            job_id: self._seen(found[job_id], folder, was_begun=job_id in begun)
-            if job_id in found
+            job_id: self._seen(jobs[job_id], folder, was_begun=job_id in started)
+            if job_id in jobs
             else self._unseen(
                 job_id,
                 folder,
-                ALL_EMPTY_ROUNDS if job_id in open_in_books or not found else EMPTY_ROUNDS,
+                ALL_EMPTY_ROUNDS if job_id in open_in_books or not jobs else EMPTY_ROUNDS,
             )
             for job_id, folder in folders.items()
         }
@@ -172,7 +176,7 @@ class Poller:
                 known |= parse_scontrol(answer.out)
                 self._away = f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
         # an answer without a word of what was asked for is none
-        return self._own(known, folders) if known or has_answered else None
+        return self._asked_jobs(known, folders) if known or has_answered else None
 
     def _queue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
         """Ask for our jobs together; None where the controller does not answer."""
@@ -184,7 +188,7 @@ class Poller:
         if not known and answer.trouble is Trouble.NONE and answer.out.strip():
             self._away = f"squeue answers {answer.out!r:.80}"
             return None
-        return self._own(known, folders)
+        return self._asked_jobs(known, folders)
 
     def _accounting(self, ids: Sequence[str], now: float) -> dict[str, SlurmJob]:
         """Ask slurmdbd, if there is one."""
@@ -203,14 +207,14 @@ class Poller:
             before = self._last.get(folder, _UNASKED)
             return ended(job, folder, was_put_back=before.is_requeued)
         if outcome.state is State.PENDING and was_begun:
-            said = f"{outcome.reason}, {_PUT_BACK}"
-            return replace(outcome, reason=said, is_requeued=True)
+            reason = f"{outcome.reason}, {_PUT_BACK}"
+            return replace(outcome, reason=reason, is_requeued=True)
         return replace(outcome, is_requeued=_has_restarted(folder, job.job_id))
 
     def _unseen(self, job_id: str, folder: Path, most: int) -> Outcome:
         """Return the outcome of a job that no part of Slurm knows any more."""
-        if (told := _told_by_ranks(folder, job_id)) is not None:
-            return told
+        if (outcome := _told_by_ranks(folder, job_id)) is not None:
+            return outcome
         size_bytes = sum(path.stat().st_size for path in folder.glob("log.*.txt"))
         is_growing = size_bytes != self._grown.setdefault(folder, size_bytes)
         self._grown[folder] = size_bytes
@@ -220,10 +224,10 @@ class Poller:
                 state=State.LOST, reason=f"no part of Slurm knew the job in {empty} rounds"
             )
         before = self._last.get(folder, _UNASKED)
-        said = f"unknown to Slurm, round {empty} of {most}"
-        return replace(before, reason=said, lacks_nodes=False)
+        reason = f"unknown to Slurm, round {empty} of {most}"
+        return replace(before, reason=reason, lacks_nodes=False)
 
-    def _own(
+    def _asked_jobs(
         self, jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]
     ) -> dict[str, SlurmJob]:
         """Keep the jobs asked for; a stranger that was given the same number is not one of them."""
@@ -234,11 +238,11 @@ class Poller:
         }
 
     def _down(self, for_s: float) -> SubmissionError:
-        said = f"the Slurm controller has not answered for {for_s:.0f} s: {self._away}"
+        reason = f"the Slurm controller has not answered for {for_s:.0f} s: {self._away}"
         if for_s < self.patience_s:
-            return SchedulerDown(said)
+            return SchedulerDown(reason)
         return SubmissionError(
-            f"{said}; gave up after {self.patience_s:.0f} s. Running jobs go on and are adopted "
+            f"{reason}; gave up after {self.patience_s:.0f} s. Running jobs go on and are adopted "
             "by the next run; start it when `scontrol ping` says UP"
         )
 
@@ -253,10 +257,10 @@ def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome
     if requeued is not None:
         return requeued
     # signal 9 alone is tried again: such a trial ran out of the host's memory three times
-    if job.outcome.state is State.FAILED and (said := _out_of_memory(folder, job)):
+    if job.outcome.state is State.FAILED and (reason := _out_of_memory(folder, job)):
         # Slurm tells it of the step alone; the job failed with the signal that ended it
         job = dataclasses.replace(
-            job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=said)
+            job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=reason)
         )
     if not ranks and job.outcome.state is State.FAILED:
         why = _full(folder) or _last_words(folder, job)
@@ -273,8 +277,8 @@ def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome
 
 def given_away(folder: Path, job_id: str) -> Outcome:
     """Return how an attempt ended whose job's number is by now that of a later job of ours."""
-    said = f"the controller forgot job {job_id} and gave its number to a later one"
-    return _told_by_ranks(folder, job_id) or Outcome(state=State.LOST, reason=said)
+    reason = f"the controller forgot job {job_id} and gave its number to a later one"
+    return _told_by_ranks(folder, job_id) or Outcome(state=State.LOST, reason=reason)
 
 
 def _told_by_ranks(folder: Path, job_id: str) -> Outcome | None:
@@ -294,7 +298,7 @@ _UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
 _PUT_BACK = "put back into the queue after it had begun"
 
 
-def _begun(folder: Path, job_id: str) -> Path:
+def _begin_file(folder: Path, job_id: str) -> Path:
     """Return the file that a job's script writes anew whenever it begins."""
     return folder / SCRIPTS / f"{job_id}_begun"
 
@@ -306,7 +310,7 @@ def _has_restarted(folder: Path, job_id: str) -> bool:
     """
     try:
         claimed = (folder / name_of("claimed")).stat()
-        return claimed.st_mtime_ns < _begun(folder, job_id).stat().st_mtime_ns
+        return claimed.st_mtime_ns < _begin_file(folder, job_id).stat().st_mtime_ns
     except FileNotFoundError:
         return False
 
@@ -325,8 +329,8 @@ def _requeued(
     # Slurm took the end of the first start for that of the second, whose script never ran
     if not was_put_back and not _has_restarted(folder, job.job_id):
         return None
-    told = merge(replace(job.outcome, state=State.REQUEUED), ranks)
-    return replace(told, reason=f"{job.outcome.reason}; {_PUT_BACK}", exit_code=None, signal=None)
+    merged = merge(replace(job.outcome, state=State.REQUEUED), ranks)
+    return replace(merged, reason=f"{job.outcome.reason}; {_PUT_BACK}", exit_code=None, signal=None)
 
 
 def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
@@ -367,7 +371,9 @@ def _last_words(folder: Path, job: SlurmJob) -> str:
     for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
         lines = secure_files.read_text(path).splitlines()
         # srun: error: node001: task 0: Exited with exit code 2    the lines above it say more
-        said = [line.strip() for line in lines if line.strip() and not line.startswith("srun: ")]
-        if said:
-            return f"; the payload did not run: {said[-1]:.300}"
+        job_lines = [
+            line.strip() for line in lines if line.strip() and not line.startswith("srun: ")
+        ]
+        if job_lines:
+            return f"; the payload did not run: {job_lines[-1]:.300}"
     return ""

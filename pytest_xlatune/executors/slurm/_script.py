@@ -147,12 +147,12 @@ def _answer(argv: Sequence[str]) -> Reply:
                 os.killpg(process.pid, signal.SIGKILL)
             out, err = _rest(process)
     if is_late:
-        said = f"sbatch did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
-        return Reply(code=1, out=out, err=said, is_late=True)
+        reason = f"sbatch did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
+        return Reply(code=1, out=out, err=reason, is_late=True)
     if process.returncode and (out.strip() or err.strip()):
         return Reply(code=process.returncode, out=out, err=err)
-    said = f"sbatch ended with {process.returncode} and named no job, it said {out[:80]!r}"
-    return Reply(code=process.returncode or 1, out=out, err=said, is_unclear=True)
+    reason = f"sbatch ended with {process.returncode} and named no job, it said {out[:80]!r}"
+    return Reply(code=process.returncode or 1, out=out, err=reason, is_unclear=True)
 
 
 def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:

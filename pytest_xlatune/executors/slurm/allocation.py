@@ -162,22 +162,22 @@ class AllocationExecutor(OnSlurm):
                 return known.job_id
         step_words(request)  # raises where an option, or the name, cannot be
         self._refuse_over(request)
-        words = step_words(request, self._own, digest=write_spec(folder, spec))
+        words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
         step = SrunStep(
             job_id=f"step-{1 + len(list(folder.parent.glob(f'*/{STEP}')))}",
-            allocation=self._own,
+            allocation=self._allocation_id,
             name=request.job_name,
             nodes=request.nodelist,
-            process=_start(folder, words, self._own),
+            process=_start(folder, words, self._allocation_id),
         )
         secure_files.write_json(folder / STEP, step.to_json())
-        _log.info("%s is %s, in allocation %s", request.job_name, step.job_id, self._own)
+        _log.info("%s is %s, in allocation %s", request.job_name, step.job_id, self._allocation_id)
         return step.job_id
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
-        found: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         left: list[tuple[str, Path, SrunStep]] = []
         for submission in submissions:
             folder = (root / submission.folder).resolve()
@@ -186,21 +186,23 @@ class AllocationExecutor(OnSlurm):
             except LedgerError as error:
                 with contextlib.suppress(OSError):
                     (folder / payload.CANCEL).touch()
-                found[submission.job_id] = Outcome(
+                outcomes[submission.job_id] = Outcome(
                     state=State.FAILED, reason=str(error), is_unreadable=True
                 )
                 continue
             if end is not None and end.code == 0:
-                found[submission.job_id] = _told(folder, step, _at(step, end, State.COMPLETED))
+                outcomes[submission.job_id] = _ended_step(
+                    folder, step, _at(step, end, State.COMPLETED)
+                )
             else:
                 left.append((submission.job_id, folder, step))
         if left:
             allocations = {step.allocation: folder.parent / step.allocation
                            for _, folder, step in left}  # fmt: skip
-            said = self._poller.poll(allocations)
+            polled = self._poller.poll(allocations)
             for job_id, folder, step in left:
-                found[job_id] = self._standing(folder, step, said[step.allocation])
-        return found
+                outcomes[job_id] = self._standing(folder, step, polled[step.allocation])
+        return outcomes
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """End these steps by SIGTERM, and by SIGKILL where they are asked again.
@@ -238,7 +240,7 @@ class AllocationExecutor(OnSlurm):
     # -- before anything is submitted -------------------------------------------------------------
 
     @property
-    def _own(self) -> str:
+    def _allocation_id(self) -> str:
         """The id of the allocation around this session; "" where it is in none."""
         return self._environ.get(_JOB, "")
 
@@ -248,33 +250,33 @@ class AllocationExecutor(OnSlurm):
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return all that keeps trials from running in the allocation, one sentence each."""
-        if not self._own:
+        if not self._allocation_id:
             return (_NOT_INSIDE,)
         try:
-            found, absent, end_s = self._allocation(nodelist)
+            faults, absent, end_s = self._allocation(nodelist)
         except SchedulerDown as error:
             return (str(error),)
-        found += absent
+        faults += absent
         limit_s = resources.time_limit_s
         if end_s is not None and (left_s := max(end_s - time.time(), 0.0)) < limit_s:
-            found.append(
-                f"allocation {self._own} ends in {duration(left_s)}, before a trial must be over "
-                f"({duration(limit_s)}, time_limit_s); ask for a longer one, or limit trials by "
-                "Resources(time_limit_s=...)"
+            faults.append(
+                f"allocation {self._allocation_id} ends in {duration(left_s)}, before a trial must "
+                f"be over ({duration(limit_s)}, time_limit_s); ask for a longer one, or limit "
+                "trials by Resources(time_limit_s=...)"
             )
-        return tuple(found)
+        return tuple(faults)
 
     def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
         """Return the faults of the allocation, the nodes that it lacks, and when it ends."""
-        name = f"allocation {self._own}"
-        answer = self._run(["scontrol", "show", "job", "-o", self._own])
-        job = parse_scontrol(answer.out).get(self._own)
+        name = f"allocation {self._allocation_id}"
+        answer = self._run(["scontrol", "show", "job", "-o", self._allocation_id])
+        job = parse_scontrol(answer.out).get(self._allocation_id)
         if job is None and answer.trouble is Trouble.AWAY:
             raise SchedulerDown(f"{name} cannot be asked for: {answer.error}")
         if job is None or not _runs(job.outcome):
             why = answer.error or (job.outcome.reason if job else "Slurm does not know it")
             return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], [], None
-        found, lacks = [], []
+        faults, lacks = [], []
         if absent := [node for node in nodelist if node not in job.outcome.nodes]:
             lacks.append(
                 f"{compress(absent)} is not in {name}, which has {compress(job.outcome.nodes)}; "
@@ -282,37 +284,40 @@ class AllocationExecutor(OnSlurm):
             )
         # OverSubscribe=NO    OverSubscribe=OK
         if "OverSubscribe=OK" in answer.out:
-            found.append(
+            faults.append(
                 f"{name} may share its nodes with other jobs; ask for it with salloc --exclusive"
             )
-        return found, lacks, _end_of(answer.out)
+        return faults, lacks, _end_of(answer.out)
 
     def _refuse_over(self, request: Request) -> None:
         """Raise where the allocation cannot take a trial any more."""
-        if not self._own:
+        if not self._allocation_id:
             raise AllocationOver(_NOT_INSIDE)
-        found, absent, end_s = self._allocation(request.nodelist)
+        faults, absent, end_s = self._allocation(request.nodelist)
         limit_s, longest_s = request.resources.time_limit_s, _longest_s(request.folder.parent)
         needs_s = min(limit_s, longest_s * _SPARE + _SPARE_S) if longest_s else limit_s
         if end_s is not None and time.time() + needs_s > end_s:
-            found.append("no time is left for another trial")
-        if found:
+            faults.append("no time is left for another trial")
+        if faults:
             raise AllocationOver(
-                f"allocation {self._own} takes no further trial: {'; '.join(found)}. Start another "
-                "salloc and run again: what was measured stays"
+                f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
+                "Start another salloc and run again: what was measured stays"
             )
         if absent:  # it has lost them, and other trials may go on
             raise SubmissionError(absent[0])
 
     def time_note(self) -> str:
         """Say how long the allocation around this session still lasts; "" where none tells."""
-        if not self._own:
+        if not self._allocation_id:
             return ""
-        end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._own]).out)
+        end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)
         if end_s is None:
             return ""
         left = duration(max(end_s - time.time(), 0.0))
-        return f"allocation {self._own} ends in {left}; trials that have not run wait for another"
+        return (
+            f"allocation {self._allocation_id} ends in {left}; trials that have not run wait for "
+            "another"
+        )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Say nothing: in one's own allocation other jobs are no trouble."""
@@ -326,26 +331,26 @@ class AllocationExecutor(OnSlurm):
 
     # -- where an attempt stands ------------------------------------------------------------------
 
-    def _standing(self, folder: Path, step: SrunStep, said: Outcome) -> Outcome:
+    def _standing(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
         """Return how a step stands that had not ended well, as far as that is certain."""
         # in this order: a script that ended between the two has written its end before
         is_alive = step.process.is_alive
         end = _read_end(folder)
         if end is not None and end.code == 0:
-            return _told(folder, step, _at(step, end, State.COMPLETED))
-        if said.state is State.PENDING and said.reason.startswith(("PENDING", "REQUEUE")):
+            return _ended_step(folder, step, _at(step, end, State.COMPLETED))
+        if polled.state is State.PENDING and polled.reason.startswith(("PENDING", "REQUEUE")):
             # an sbatch whose node died began its script anew, or waits to do so
-            reason = f"{said.reason}, put back into the queue"
-            put_back = msgspec.structs.replace(said, state=State.REQUEUED, reason=reason)
+            reason = f"{polled.reason}, put back into the queue"
+            put_back = msgspec.structs.replace(polled, state=State.REQUEUED, reason=reason)
             return _with_allocation(folder, step, put_back)
-        if said.state.is_final:
-            until_s = said.end_s or math.inf
+        if polled.state.is_final:
+            until_s = polled.end_s or math.inf
             if end is None or end.end_s > until_s - _BEFORE_S:
-                return _with_allocation(folder, step, said)
+                return _with_allocation(folder, step, polled)
         else:
             is_waited_for = end is None and is_alive
             if is_waited_for or not self._is_over(folder, step, is_told=end is not None):
-                return _running(folder, step, said)
+                return _running(folder, step, polled)
         return _failed(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
 
     def _is_over(self, folder: Path, step: SrunStep, *, is_told: bool) -> bool:
@@ -475,19 +480,19 @@ def _end_of(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def _running(folder: Path, step: SrunStep, said: Outcome) -> Outcome:
+def _running(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     started, claim = read_started(folder), read_claim(folder)
     if started is None:
         reason = "starting" if claim is None else "its payload has started"
         return Outcome(state=State.PENDING, reason=reason, allocation=step.allocation)
     ranks = read_outcomes(folder)
-    reason = "its ranks have ended; the step has not" if 0 in ranks else said.reason
+    reason = "its ranks have ended; the step has not" if 0 in ranks else polled.reason
     return Outcome(
         state=State.RUNNING,
-        nodes=step.nodes or said.nodes,
+        nodes=step.nodes or polled.nodes,
         start_s=started.at_s,
         reason=reason,
-        is_suspended=said.is_suspended,
+        is_suspended=polled.is_suspended,
         allocation=step.allocation,
     )
 
@@ -496,17 +501,17 @@ def _at(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome
     return Outcome(state=state, reason=reason, start_s=step.process.at_s, end_s=end.end_s)
 
 
-def _told(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
+def _ended_step(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
     """Return how an attempt ended, by Slurm's word of its step and by the payloads'."""
-    found = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
-    return msgspec.structs.replace(found, allocation=step.allocation)
+    merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
+    return msgspec.structs.replace(merged, allocation=step.allocation)
 
 
 def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     """Return how a step ended whose srun did not end well, by what that said."""
     ranks = read_outcomes(folder)
-    said = "".join(_said(folder))
-    cancelled = _CANCELLED.search(said)
+    text = "".join(_script_output(folder))
+    cancelled = _CANCELLED.search(text)
     is_own = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks.values())
     if is_whole(folder, list(ranks.values())):
         outcome = _at(step, end, State.COMPLETED, "srun was lost")
@@ -517,13 +522,13 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
         outcome = _at(step, end, State.CANCELLED)
     elif cancelled and cancelled["limit"]:
         outcome = _at(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
-    elif cancelled and _BY_SRUN not in said and not is_own:
+    elif cancelled and _BY_SRUN not in text and not is_own:
         outcome = _at(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
     # as a failure of the program the second one would drop the profile
     elif not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        own = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
-        why = f"its step did not begin, srun ended with {end.code}: {own[-1]:.300}"
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
+        why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
         outcome = _at(step, end, State.LOST, why)
     else:
         signal = max(end.code - _SHELL_SIGNAL, 0) or None
@@ -532,7 +537,7 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
             exit_code=None if signal else end.code,
             signal=signal,
         )
-    return _told(folder, step, outcome)
+    return _ended_step(folder, step, outcome)
 
 
 # how an allocation ended -> what that is for a trial that was cut off by it
@@ -543,32 +548,32 @@ _CUT_OFF: Mapping[State, State] = {
 }
 
 
-def _with_allocation(folder: Path, step: SrunStep, said: Outcome) -> Outcome:
+def _with_allocation(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     """Return how an attempt ended whose allocation is over: by itself, or with that."""
     ranks = list(read_outcomes(folder).values())
-    state = _CUT_OFF.get(said.state, said.state)
-    reason = f"allocation {step.allocation} ended: {said.reason}"
+    state = _CUT_OFF.get(polled.state, polled.state)
+    reason = f"allocation {step.allocation} ended: {polled.reason}"
     if is_whole(folder, ranks):
         state, reason = State.COMPLETED, ""
     # read as a person's cancel it would stop the sweep
     elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
         state = State.PREEMPTED
-        reason = f"allocation {step.allocation} was over before it began: {said.reason}"
+        reason = f"allocation {step.allocation} was over before it began: {polled.reason}"
     cut = msgspec.structs.replace(
-        said,
+        polled,
         state=state,
         reason=reason,
         start_s=step.process.at_s,
         exit_code=None,
         signal=None,
     )
-    return _told(folder, step, cut)
+    return _ended_step(folder, step, cut)
 
 
-def _said(folder: Path) -> list[str]:
+def _script_output(folder: Path) -> list[str]:
     """Return what the script and srun said."""
-    found = []
+    texts = []
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
         with contextlib.suppress(OSError):
-            found.append(secure_files.read_text(path))
-    return found
+            texts.append(secure_files.read_text(path))
+    return texts

@@ -162,8 +162,8 @@ def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterabl
             yield _fault(node, f"has {value} {what}, most of the nodes have {usual}")
 
 
-def _fault(node: Node, said: str) -> _Fault:
-    return node.name, f"{node.name} {said}"
+def _fault(node: Node, problem: str) -> _Fault:
+    return node.name, f"{node.name} {problem}"
 
 
 # how long srun may wait for the nodes: they were idle a moment ago
@@ -198,7 +198,7 @@ class OnSlurm(Executor):
         self._sleep = sleep
 
     @property
-    def _own(self) -> str:
+    def _allocation_id(self) -> str:
         """The id of the allocation around this session; "" where trials are jobs of their own."""
         return ""
 
@@ -301,8 +301,8 @@ class OnSlurm(Executor):
         form = ("%i", "%u", "%j", "%N", "%e")
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
         answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
-        said = "" if answer.code else answer.out
-        rows = [line.split(SEPARATOR) for line in said.splitlines()]
+        text = "" if answer.code else answer.out
+        rows = [line.split(SEPARATOR) for line in text.splitlines()]
         me = getpass.getuser()
         others = [
             f"{job_id} ({name} of {user} on {nodes}"
@@ -332,8 +332,8 @@ class OnSlurm(Executor):
         site = [
             f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()
         ]
-        if self._own:
-            site = [f"--jobid={self._own}"]
+        if self._allocation_id:
+            site = [f"--jobid={self._allocation_id}"]
         answer = self._run(
             ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
              "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",

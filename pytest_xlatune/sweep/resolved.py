@@ -30,6 +30,7 @@ from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
+from pytest_xlatune.studies.batch_size import BatchStudy
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, of_kind
 from pytest_xlatune.studies.trials import pace_of
@@ -151,6 +152,7 @@ class ResolvedSweep:
         self.cell.protocol.check_window()
         study = self.study()
         self._refuse_no_change(study)
+        self._refuse_one_size(study)
         cells = {cell.digest: cell for cell in study.cells}
         tagged = [self._cell_of(tag) for tag in self.sweep.config_tags]
         for trial in study.outlook(()).ahead:
@@ -197,6 +199,21 @@ class ResolvedSweep:
                     f"{where} {name!r}: commit {cell.code[:12]} holds the very same files as the "
                     f"baseline's {self.cell.code[:12]}; name another commit for one of them"
                 )
+
+    def _refuse_one_size(self, study: Study) -> None:
+        """Refuse a batch size that no trial would be told: all sizes would be one program."""
+        ahead = study.outlook(()).ahead
+        if not isinstance(study, BatchStudy) or not ahead:
+            return
+
+        # a command without the placeholder was measured 11 times, and a size recommended
+        if self._started(ahead[0], study.cells[0]) == self._started(ahead[0], study.cells[1]):
+            key = study.asked.key
+            raise ConfigError(
+                f"sweep {self.sweep.name!r} compares values of {key}, and each of them would start "
+                f"the same command: the launcher does not pass {key} on; a CommandLauncher takes "
+                f"an argument '{{{key}}}'"
+            )
 
     def _started(self, trial: Trial, cell: Cell) -> str:
         """Return what a trial starts as one text, without what says which trial it is."""

@@ -95,6 +95,7 @@ QUESTIONS: Mapping[str, InitQuestion] = {
         is_optional=True,
     ),
 }
+_PLACE_OF_SIZE = "{per_device_batch_size}"
 # study -> its class, and the trials that it may take
 STUDIES = {
     "nodes": ("Nodes", 300),
@@ -385,6 +386,11 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
     if study := answered.get("study"):
         if study in ("nodes", "network") and not nodes:
             raise ConfigError(f"--study {study}: --nodelist must name the nodes")
+        if study == "batch" and kind == "trainer" and _PLACE_OF_SIZE not in answered["command"]:
+            raise ConfigError(
+                f"--study batch: --command must hold {_PLACE_OF_SIZE}, which becomes the size, "
+                f"e.g. --batch={_PLACE_OF_SIZE}"
+            )
         cls, budget = STUDIES[study]
         compared = [f"    study={cls}(),", f"    design=DesignSettings(budget={budget}),"]
         used |= {cls, "DesignSettings"}

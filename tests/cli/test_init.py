@@ -57,6 +57,10 @@ def test_a_study_of_ones_own_trainer_is_written_and_planned(
     path = pytester.path / f"test_{study}.py"
     argv = ["init", str(path), "--study", study, *OPTIONS["trainer"], *CELL.split()]
     nodes = ["--nodelist", "node[001-004]"]
+    if study == "batch":
+        assert main([*argv, *nodes]) == 2
+        assert "must hold {per_device_batch_size}" in capsys.readouterr().err
+        argv += ["--command", f"{OPTIONS['trainer'][1]} --batch={{per_device_batch_size}}"]
     assert main([*argv, *nodes]) == 0
     sweep = load_sweep(path)
     assert sweep.declared is not None

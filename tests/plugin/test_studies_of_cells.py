@@ -130,6 +130,7 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
         ("Commits()", (), "needs their names (--xlatune-commits main..HEAD)"),
         ("Commits()", ("--xlatune-commits", "main..HEAD"), "is no range of 1 to 511 commits"),
         ("Commits()", ("--xlatune-commits", "main,HEAD"), "names one commit twice"),
+        ("BatchSize(start=4)", (), "the launcher does not pass per_device_batch_size on"),
     ],
 )  # fmt: skip
 def test_what_compares_nothing_ends_in_one_message(

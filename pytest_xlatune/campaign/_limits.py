@@ -151,7 +151,6 @@ class Spending:
         ended: attempts behind it.
         ended_nodes: the nodes of all of them together.
         took_s: seconds of its trials; those side by side count each.
-        busy_s: seconds of the clock in which any of them was with the scheduler.
     """
 
     nodes: int = 1
@@ -160,8 +159,8 @@ class Spending:
     ended: int = 0
     ended_nodes: int = 0
     took_s: float = 0.0
-    busy_s: float = 0.0
     _at_s: float = 0.0  # of the last event
+    _busy_s: list[tuple[float, float]] = field(default_factory=list)  # when ended trials were there
     _cells: dict[str, str] = field(default_factory=dict)  # of the trials that were planned
     _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -169,8 +168,6 @@ class Spending:
         """Count the events; each is fed once."""
         for entry in entries:
             event = entry.event
-            if self._began_s:
-                self.busy_s += max(entry.at_s - self._at_s, 0.0)
             self._at_s = entry.at_s
             if isinstance(event, TrialPlanned):
                 self._cells[event.trial.id] = event.trial.cell_digest
@@ -181,6 +178,8 @@ class Spending:
                 if began_s is None:
                     continue
                 outcome = event.outcome
+                # a session that was away hears of the end late
+                self._busy_s.append((began_s, min(outcome.end_s or entry.at_s, entry.at_s)))
                 took_s = entry.at_s - began_s
                 if outcome.start_s is not None and outcome.end_s is not None:
                     took_s = outcome.end_s - outcome.start_s
@@ -190,6 +189,16 @@ class Spending:
                 self.took_s += max(took_s, 0.0)
                 self.ended_nodes += nodes
                 self.ended += 1
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of the clock in which any of its trials was with the scheduler."""
+        flying = [(began_s, self._at_s) for began_s in self._began_s.values()]
+        total_s, until_s = 0.0, 0.0
+        for began_s, end_s in sorted(self._busy_s + flying):
+            total_s += max(end_s - max(began_s, until_s), 0.0)
+            until_s = max(until_s, end_s)
+        return total_s
 
     def nodes_for(self, cell_digest: str) -> int:
         """Return how many nodes a trial of a cell takes."""

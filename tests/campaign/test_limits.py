@@ -8,7 +8,7 @@ import pytest
 
 from pytest_xlatune.campaign import CampaignStopped
 from pytest_xlatune.campaign._limits import Spending
-from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
+from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry, Noted
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
@@ -20,7 +20,7 @@ from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
 HOUR_S = 3600.0
 
 
-def spent(*events: tuple[float, AttemptIntended | AttemptEnded]) -> Spending:
+def spent(*events: tuple[float, AttemptIntended | AttemptEnded | Noted]) -> Spending:
     spending = Spending(nodes=8)
     spending.feed(
         LedgerEntry(number=number, at_s=at_s, event=event)
@@ -54,6 +54,19 @@ def test_node_hours_are_those_that_ran() -> None:
     )
     assert spending.node_s == pytest.approx(1 * HOUR_S + 8 * HOUR_S)
     assert spending.ended == 2
+
+
+def test_hours_of_the_clock_are_those_in_which_a_trial_was_with_the_scheduler() -> None:
+    spending = spent(
+        (0.0, began("a")),
+        (HOUR_S, began("b")),
+        (2 * HOUR_S, ended("a")),
+        (10 * HOUR_S, Noted(text="a session after a night away")),
+        (10 * HOUR_S, ended("b", start_s=HOUR_S, end_s=3 * HOUR_S)),
+        (12 * HOUR_S, began("c")),
+        (13 * HOUR_S, Noted(text="it waits")),
+    )
+    assert spending.busy_s == 4 * HOUR_S
 
 
 def test_an_event_that_is_told_twice_and_a_clock_that_runs_back_cost_nothing() -> None:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.prepare import preflight
@@ -41,8 +42,8 @@ class OnNodes(LocalExecutor):
 
 
 runs.executor_named = lambda name, **_: OnNodes()
-preflight._node_faults = lambda site: ()
-preflight._busy = lambda site: []
+OnSlurm.node_faults = lambda *_, **__: ()
+OnSlurm.busy_note = lambda *_: ""
 preflight._from_the_nodes = lambda site, *_: ([], [f"looked at {','.join(site.cell.nodelist)}"])
 """
 PROFILES = """\

@@ -20,8 +20,8 @@ SLOT = ("--xlatune-nodelist", "node[001-002]")
 
 # a session that begins on nodes where others run asks them for fifteen seconds first
 BUSY = """\
-from pytest_xlatune.executors import slurm
-slurm._PATIENCE_S = 1
+from pytest_xlatune.executors.slurm import nodes
+nodes._PATIENCE_S = 1
 """
 # a node that is resumed is given twelve seconds to answer; that of these tests is dead
 NO_HOPE = """\

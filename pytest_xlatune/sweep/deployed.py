@@ -141,8 +141,10 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    if launcher.image_file:
-        read.append(_read(Path(launcher.image_file), root, is_shell=True))
+    # recipes go into the first shell file: not into this one, where the env file is unreadable
+    image = Path(launcher.image_file or "/dev/null")
+    if image.is_file() and any(file is not None and file.is_shell for file in read):
+        read.append(_read(image, root, is_shell=True))
     inner = launcher.inside
     if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)

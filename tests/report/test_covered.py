@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import TrialResult, TrialStatus
@@ -86,6 +87,23 @@ def test_the_files_that_deploy_a_cell_are_named_inside_their_repository(tmp_path
         launcher, cell, env_file=str(root / "configs/new.env.sh"), root=tmp_path
     )
     assert missing.is_new
+
+
+def test_a_file_that_names_the_image_is_none_that_recipes_go_into(tmp_path: Path) -> None:
+    env, image = "configs/tiny.env.sh", "container_env.sh"
+    root = repository(tmp_path, {env: DEPLOYED, "configs/tiny.gpu.yml": "a: 1\n"})
+    launcher = MaxTextSlurmLauncher(checkout=str(root), sbatch=("-w", "n1"))
+    cell = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
+
+    def shells() -> list[str]:
+        files = deployed_files(launcher, cell, env_file="", root=tmp_path)
+        return [file.path for file in files if file.is_shell]
+
+    assert shells() == [env], "one that is not there is no new file"
+    (root / image).write_text("DOCKER_IMAGE=rocm/jax:1\n", encoding="utf-8")
+    assert shells() == [env, image]
+    (root / env).write_bytes(b"\xff")
+    assert shells() == []
 
 
 def test_a_trainers_configuration_that_changed_is_refused_and_a_comment_is_not() -> None:

@@ -1,8 +1,7 @@
 """The plan of a sweep, and the documents of gates, calibrations, evidence runs, imported tables.
 
-Nothing is computed here: the caller decides, say, which profile needs no run. No figure of an
-evidence run is a measurement of speed, and the document of an imported table claims nothing about
-how its jobs were run, because the table does not tell.
+Nothing is computed here. No figure of an evidence run is a measurement of speed, and the document
+of an imported table claims nothing about how its jobs were run, because the table does not tell.
 """
 
 from __future__ import annotations

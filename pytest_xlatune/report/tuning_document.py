@@ -294,9 +294,8 @@ _HEADS = (
     N_("runs lost"), N_("to"), N_("hangs"), N_("retries"), N_("step (s)"),
     N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),
     N_("Screened: ranks, proves nothing"), N_("Dropped: cannot run here"),
-    N_("No valid measurement"), N_("Not run: compiling decided them"),
-    N_("Runs that were lost or tried again"), N_("What this sweep can tell"),
-    N_("Artifacts, below the work directory"),
+    N_("No valid measurement"), N_("Runs that were lost or tried again"),
+    N_("What this sweep can tell"), N_("Artifacts, below the work directory"),
 )  # fmt: skip
 
 

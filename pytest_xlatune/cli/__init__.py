@@ -144,7 +144,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
     ),
     "recipe": ("xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",),
-    "gate": ("xlatune gate init --help",),
+    "gate": (
+        (
+            "xlatune gate init --model mine --parallelism FSDP=8 "
+            "--command 'python train.py --steps={steps}'"
+        ),
+    ),
     "watch": ("xlatune watch", "xlatune watch pp8 --once"),
     "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
     "init": (

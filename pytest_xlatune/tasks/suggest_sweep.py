@@ -136,7 +136,7 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     try:
         read, fit = _read(log)
     except UnreadableLogError:
-        return TrialOutput(problem=f"{head}, and {_unread(log)}")
+        return TrialOutput(problem=f"{head}, and {_unread(log, has_failed=outcome.exit_code != 0)}")
     steps = read.report.steps
     cause = primary(read.findings)
     failed = f"; {cause.cls}: {cause.text or sentence(cause.why)}" if cause is not None else ""
@@ -158,16 +158,18 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     return TrialOutput(settings=settings, lines=lines, problem=problem)
 
 
-def _unread(log: Path) -> str:
+def _unread(log: Path, *, has_failed: bool) -> str:
     """Say that no step was read, with the last line that the trainer printed."""
     lines = [line for line in b"".join(chunks_of(log, [])).splitlines() if line.strip()]
     if not lines:
         return "printed nothing"
     last = begun(hide_quoted(lines[-1].decode("utf-8", "replace").strip()), _LINE_CHARS)
+    said = f"none of its {counted(len(lines), 'line')} is read as a step; the last one is {last!r}"
+    if has_failed:  # its last line says why; step_pattern= would mend nothing
+        return said
     return (
-        f"none of its {counted(len(lines), 'line')} is read as a step; the last one is {last!r}. "
-        f"Set step_pattern in the file: one of {', '.join(PRESETS)}, or a regular expression with "
-        "(?P<step>\\d+) and (?P<seconds>[\\d.]+)"
+        f"{said}. Set step_pattern in the file: one of {', '.join(PRESETS)}, or a regular "
+        "expression with (?P<step>\\d+) and (?P<seconds>[\\d.]+)"
     )
 
 

@@ -284,6 +284,11 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
             ("none of its 15 lines is read as a step; the last one is 'once more'", "levanter"),
             "# step_pattern=",
         ),
+        (
+            "raise SystemExit('no config')",
+            ("(exit 1)", "the last one is 'no config'. test_mine.py is written all the same"),
+            "argv=",
+        ),
         ("raise SystemExit(3)", ("ended by itself (exit 3), and printed nothing",), "argv="),
     ],
     ids=[
@@ -291,6 +296,7 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
         "JSON lines without a rate",
         "JSON lines with a rate",
         "lines of no known format",
+        "it fails with a line",
         "it ends at once",
     ],
 )

@@ -56,6 +56,10 @@ INVARIANT_TOLERANCE = 0.005
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
 
 _MANY, _SAMPLE = 1 << 12, 1 << 9  # values whose median a sample of them helps to find
+NO_TOKENS = say(
+    "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: set "
+    "per_device_batch_size and max_target_length of the cell; xlatune steps takes --tokens"
+)
 _FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
 _OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
 
@@ -101,13 +105,7 @@ def score(
         plain_steps = plain_steps.chosen(map(_is_measure, plain_steps.tgs))
         tokens = 1.0
     if tokens is None and inside:
-        return NoScore(
-            reason=say(
-                "no step of the window tells Tokens/s/device, and the tokens of a step are not "
-                "declared: give the cell per_device_batch_size and max_target_length, or a "
-                "command that reads logs --tokens"
-            )
-        )
+        return NoScore(reason=NO_TOKENS)
     tokens = tokens or 0.0  # of no step: there is nothing to time
     timed = _timed(plain_steps, tokens) if inside else ((), ())
     job_score = _scored(*timed, tokens, wanted, protocol, seen=last)

@@ -1,8 +1,8 @@
-"""One attempt of a trial: how it is named, handed over, looked after and brought to its end.
+"""One attempt of a trial: it is named, submitted, watched and brought to its end.
 
-What happens to an attempt is told as the events that the ledger is to hold; the caller writes them
-before it acts on them. This module writes no ledger, proposes no trial, and does not know which
-process drives.
+Each step returns the events that the ledger has to hold; the caller writes them before it acts on
+them. This module writes no ledger and proposes no trial, and it does not know which process drives
+the campaign.
 """
 
 from __future__ import annotations
@@ -96,30 +96,33 @@ from pytest_xlatune.sweep import checkouts
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
-# asks the site to do what needs a person's rights; True when it is done
+# calls the site's hook for what this process has no right to do; it returns True when it is done
 Recover = Callable[[Ruling, tuple[str, ...]], bool]
 
-_ASK_AGAIN_S = 30.0  # between two requests to end the same job
-_LOOK_AT_NODES_S = 30.0  # between two looks at the nodes of a trial that does not start
-_BARRED_S = 60.0  # so long the scheduler has to say that it will not start a job
-_FULL_S = 15.0  # between two tries to submit where a limit on jobs is reached
-_FULL_PATIENCE_S = 900.0  # with no job of ours in flight
-_REFUSALS = 2  # of node lists in the same words, while none works: a third one is the job's fault
-_REVIVALS = 2  # of nodes without a measured trial in between
-
-
-_TELL_S = 90.0  # a node sees a file of another one late, and looks for some seconds
-
-
-_LONGER = 2.0  # the patience with an arm that stood still while it compiled
+_ASK_AGAIN_S = 30.0  # seconds between two requests to end the same job
+_LOOK_AT_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting trial
+# only after the scheduler has said for so long that it never starts a job, we believe it
+_BARRED_S = 60.0
+_FULL_S = 15.0  # seconds between two tries to submit while a limit on jobs is reached
+_FULL_PATIENCE_S = 900.0  # how long we wait for such a limit while no job of ours is in flight
+# so many node lists may be refused with the same message; if a third one is, the job is at fault
+_REFUSALS = 2
+_REVIVALS = 2  # how often the same nodes are resumed without a measured trial in between
+# how long the ranks of a job that hangs may take to write down what they wait for: a node sees the
+# file that asks them some time after it was written
+_TELL_S = 90.0
+# a program may take so many times longer to its first step than the trials before it took, or than
+# the patience where an earlier trial of its arm stood still while it compiled
+_LONGER = 2.0
 
 
 def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> float:
-    """Return times how much of the patience a program may take to its first step.
+    """Return the factor on the patience with which a program may take its time to the first step.
 
-    The first of a campaign may take as long as its job may: a large model compiles for 40 minutes.
-    A later one may take twice as long as those before, of its cell or of another batch size. What
-    the site says of it stands.
+    The first trial of a campaign may take as long as its job may, because a large model compiles
+    for 40 minutes. A later trial may take twice as long as the trials before it, whether they are
+    of its cell or of another batch size. A rotation, and a patience that the site has set, are
+    changed only where an earlier trial of the arm stood still while it compiled.
     """
     times = _LONGER if _hung_before(state, trial) else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
@@ -133,7 +136,7 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
 
 
 def _hung_before(state: LedgerState, trial: Trial) -> bool:
-    """Whether an earlier trial of an arm stood still between Memstats and its first step."""
+    """Whether an earlier trial of this arm printed its memory statistics and then hung."""
     return any(
         finding.cls == FailureClass.HANG_SILENT_OOM
         for progress in state.trials.values()
@@ -145,9 +148,9 @@ def _hung_before(state: LedgerState, trial: Trial) -> bool:
 
 
 def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
-    """Return the classes in which the attempts before this one ended, in order."""
+    """Return the failure classes of the other attempts that were tried again, in order."""
     decisions = state.decided_on(trial.id)
-    # what a rotation goes on without cannot come again, and a suspect's end counts by its program
+    # an attempt that a program of the rotation ended counts against that program, not the trial
     gone = {blame.attempt for blame in state.trials[trial.id].blamed}
     return tuple(
         decided.cls
@@ -159,7 +162,7 @@ def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
 def _ended(
     state: LedgerState, decided: Decided, outcome: Outcome, finding: Finding
 ) -> tuple[Event, ...]:
-    """Return the end of a trial of which nothing was submitted, or nothing ran."""
+    """Return the events that end a trial whose attempt was not submitted or did not run."""
     before = state.trials[decided.trial_id].result
     result = msgspec.structs.replace(
         before,
@@ -187,27 +190,27 @@ class Attempts:
         self._policy = policy or Policy()
         self._ends_with_nodes = self._policy.on_node_failure is OnNodeFailure.VERDICT
         self._recover = recover
-        # the site's command that tells what a node's own log says; () asks no node
+        # the site's command that reports what the log of a node says; () if no node is asked
         asks = self._policy.asks_nodes
         self._health = tuple(shlex.split(run.site.node_health)) if asks else ()
         of_site = run.site.retry_policy
-        rules = {**self._policy.rules, **of_site.rules}  # the site's before the study's
+        rules = {**self._policy.rules, **of_site.rules}  # a rule of the site replaces the study's
         self._rules = msgspec.structs.replace(of_site, rules=rules)
         self._follower = Follower(run.folder, patience=run.resources.patience)
         self._began_s = run.clock.now()
         self._asked_to_end_s: dict[str, float] = {}
         self._asked_to_tell_s: dict[str, float] = {}
-        self._full_until_s = float("-inf")  # nothing is submitted before
+        self._full_until_s = float("-inf")  # nothing is submitted before this time
         self._full_since_s: float | None = None
-        self._told_full: set[str] = set()  # whose jobs fill the queue
-        # each by the nodes that it is about
+        self._told_full: set[str] = set()  # whose jobs fill the queue, as noted in this session
+        # the keys of the next four are the names of the nodes that a trial asks for
         self._revivals: dict[tuple[str, ...], int] = {}
         self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
         self._queued_since_s: dict[tuple[str, ...], float] = {}
         self._barred_since_s: dict[tuple[str, ...], float] = {}
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
-        """Return the next attempt of a trial, to be journalled before it is handed over."""
+        """Return the next attempt of a trial; the ledger must hold it before it is submitted."""
         number = 1 + max(state.trials[trial.id].attempts, default=0)
         if state.is_rebuilt and number == 1:
             number = last_attempt(self._run.folder / state.run, trial.id) or 1
@@ -215,12 +218,12 @@ class Attempts:
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
     def hand_over(self, state: LedgerState, trial: Trial, attempt: Attempt) -> tuple[Event, ...]:
-        """Submit an intended attempt. Again for the same one is safe: its job is returned.
+        """Submit an intended attempt. A second call for the same attempt finds the job again.
 
         Raises:
-            SchedulerDown: it stays intended; the next turn hands it over.
-            AllocationOver: it stays intended for another session, and nothing runs any more.
-            LedgerError: its folder cannot be written; it stays intended.
+            SchedulerDown: the attempt stays intended, and the next turn submits it.
+            AllocationOver: the attempt stays intended for another session; no trial runs any more.
+            LedgerError: the attempt's folder cannot be written; the attempt stays intended.
         """
         run, number = self._run, attempt.number
         cell = run.cell_of(trial, state)
@@ -240,7 +243,7 @@ class Attempts:
             raise
         except AllocationOver:
             if state.in_flight():
-                return ()  # it stays intended; what runs may still end well
+                return ()  # the attempt stays intended; trials that run may still end well
             raise
         except QueueFull as error:
             if self._is_full(state):
@@ -268,17 +271,17 @@ class Attempts:
         return (AttemptSubmitted(submission=submission),)
 
     def _is_full(self, state: LedgerState) -> bool:
-        """Whether a limit that is reached is waited out: others of the user's jobs count too."""
+        """Whether to wait for a limit on jobs, which counts other jobs of the user too."""
         now_s = self._run.clock.ticks()
         self._full_until_s = now_s + _FULL_S
         if state.in_flight() or self._full_since_s is None:
             self._full_since_s = now_s
-        # before anything ran, the limit is more likely one that no job of this kind keeps
+        # as long as nothing has run, it is more likely a limit that no such job can ever meet
         patience_s = _FULL_PATIENCE_S if state.measured_on else 2 * _FULL_S
         return now_s - self._full_since_s < patience_s
 
     def _waits(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
-        """Tell that a limit on submitted jobs is reached, once a session for whose jobs count."""
+        """Note that a limit on jobs is reached: once a session for our jobs, once for others."""
         whose = "one of ours has" if state.in_flight() else "others of yours have"
         if whose in self._told_full:
             return ()
@@ -300,7 +303,7 @@ class Attempts:
         request: Request,
         error: Exception,
     ) -> tuple[Event, ...]:
-        """Return what follows where an attempt is refused for good."""
+        """Return the events that follow when an attempt is refused for good."""
         number, cell = attempt.number, self._run.cell_of(trial, state)
         forget_secrets(request.folder)
         reason = str(error)
@@ -325,7 +328,7 @@ class Attempts:
         request: Request,
         error: CheckoutError,
     ) -> tuple[Event, ...]:
-        """Return what follows where the commit of a trial has no checkout: as the rules say."""
+        """Return the events that follow, by the retry rules, when a checkout cannot be made."""
         forget_secrets(request.folder)
         cls, reason = FailureClass.CHECKOUT_FAIL, str(error)
         finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
@@ -344,13 +347,13 @@ class Attempts:
     def look(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
-        """Return what follows from where a submission stands.
+        """Return the events that follow from the state of a submission.
 
-        One that will measure nothing any more is first told as an event, and ended at the next
-        look: the ledger knows that the end was ours.
+        A submission that will measure nothing any more is not ended at once. This call returns the
+        event that says so, and the next call ends the job: the ledger then knows that we ended it.
         """
         if outcome.state is State.LOST:
-            # its payload is gone, but maybe not all that the trainer started
+            # its payload is gone, but processes that the trainer started may still run
             self._cancel(submission)
         progress = state.trials[submission.trial_id]
         attempt = progress.attempts[submission.attempt]
@@ -364,7 +367,7 @@ class Attempts:
         if outcome.state.is_final:
             return (*pinned, *self._finish(state, submission, outcome))
         is_running = outcome.state is State.RUNNING
-        # where a node could not take a submission, its trial may be over before it
+        # `wait_in_queue` can end a trial while its job still waits for a node
         is_cut = is_running and attempt.cut_short is not None
         if progress.ended is not None or (is_cut and self._has_told(submission)):
             self._end(submission)
@@ -374,8 +377,8 @@ class Attempts:
         if not is_running:
             return ()
         read_by, ticks_s = progress.trial.protocol, self._run.clock.ticks()
-        # what a person has stopped makes no step either: such a trial was called a hang
-        # the second start of a job that was put back runs nothing
+        # neither is a hang: a job that a person has suspended makes no step, and the second start
+        # of a job that was requeued runs nothing
         is_suspended = outcome.is_suspended or outcome.is_requeued
         why = self._follower.look(
             submission,
@@ -394,15 +397,15 @@ class Attempts:
     def wait_in_queue(
         self, state: LedgerState, outcomes: Mapping[str, Outcome]
     ) -> tuple[Event, ...]:
-        """Return what follows where all that is submitted for some nodes waits and nothing runs.
+        """Return the events for nodes on which nothing runs while submissions wait for them.
 
-        Nodes that cannot take the next trial are brought back; one that stays away, or a queue that
-        is longer than the user's patience, stops the sweep, or is the trial's result where the
-        study's policy says so. A job that the scheduler will never start as it was asked for stops
-        the sweep, because all others ask for the same.
+        Nodes that cannot take the next trial are resumed. If a node stays away, or a trial waits
+        longer than the user's patience, the sweep stops; where the study's policy says so, the
+        trial ends without a measurement instead. A job that the scheduler will never start as it
+        was requested stops the sweep, because all other jobs request the same.
         """
-        waiting: dict[tuple[str, ...], Submission] = {}  # the first in the queue of its nodes
-        busy: set[str] = set()  # nodes on which something runs
+        waiting: dict[tuple[str, ...], Submission] = {}  # the first submission for the nodes
+        busy: set[str] = set()  # nodes on which something runs; "" if the job names none
         for submission in state.in_flight():
             trial, outcome = state.trials[submission.trial_id].trial, standing(outcomes, submission)
             nodes = state.nodes_of(self._run.cell_of(trial, state))
@@ -430,7 +433,7 @@ class Attempts:
     def _wait_for(
         self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
-        """Return what follows from a submission that is the first to wait for its nodes."""
+        """Return the events for a submission that is the first to wait for its nodes."""
         now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
         ruling = Ruling(
             trial_id=first.trial_id,
@@ -445,7 +448,7 @@ class Attempts:
             )
         if outcome.lacks_nodes and self._is_look_due(nodes):
             return self._look_at_nodes(state, nodes, ruling, outcome)
-        # a controller that restarts, or a site that changes a limit, may say it for a moment
+        # the scheduler may say it for a moment while it restarts or while the site changes a limit
         if now_s - self._barred_since_s.get(nodes, now_s) <= _BARRED_S:
             return ()
         cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
@@ -453,7 +456,7 @@ class Attempts:
         return self._not_started(state, ruling, outcome, is_for_nodes=False)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
-        """Whether the nodes of a waiting trial are to be looked at again; notes that they are."""
+        """Whether to check the nodes of a waiting trial again; if so, the time is kept."""
         now_s = self._run.clock.ticks()
         if now_s - self._looked_at_nodes_s.get(nodes, float("-inf")) < _LOOK_AT_NODES_S:
             return False
@@ -463,7 +466,7 @@ class Attempts:
     def _look_at_nodes(
         self, state: LedgerState, nodes: tuple[str, ...], ruling: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
-        """Bring the nodes of a waiting trial back; return what follows where they cannot be."""
+        """Resume the nodes of a waiting trial; return the events of success or failure."""
         done = self._revive(nodes)
         if done.faults:
             sick = done.unfit or nodes
@@ -485,7 +488,10 @@ class Attempts:
     def _not_started(
         self, state: LedgerState, proposed: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
     ) -> tuple[Event, ...]:
-        """Return what follows where a trial cannot start, for a reason of its nodes or of all."""
+        """Return the events that follow when a trial cannot start.
+
+        `is_for_nodes` says that the reason is in its nodes, and not one that all trials share.
+        """
         facts = Facts(is_for_nodes=is_for_nodes, ends_with_nodes=self._ends_with_nodes)
         ruling = in_case(proposed, facts)
         event = ruling.as_event(proposed.trial_id, proposed.attempt)
@@ -498,7 +504,7 @@ class Attempts:
         return _ended(state, event, outcome, finding)
 
     def _revive(self, nodes: tuple[str, ...]) -> Resumed:
-        """Bring nodes back. Nodes that fail again and again are not fit."""
+        """Resume nodes. After `_REVIVALS` times without a measured trial they count as unfit."""
         times = self._revivals.get(nodes, 0)
         if times >= _REVIVALS:
             why = f"resumed {times} times without a measured trial since"
@@ -515,16 +521,16 @@ class Attempts:
         return done
 
     def _end(self, submission: Submission) -> None:
-        """Ask for its end, again after a while: an end takes time, and a scheduler its own."""
+        """Ask for the end of a job, and again only after a while, because an end takes time."""
         now_s, asked_s = self._run.clock.ticks(), self._asked_to_end_s.get(submission.folder)
         if asked_s is None or now_s - asked_s >= _ASK_AGAIN_S:
             self._cancel(submission)
             self._asked_to_end_s[submission.folder] = now_s
 
     def _has_told(self, submission: Submission) -> bool:
-        """Whether its ranks have written down what they do, as far as they will.
+        """Whether the ranks of a job that hangs have written down what they do, or time is up.
 
-        What a job that stands still waits for is known to its processes alone, until they end.
+        Only its processes know what the job waits for, so they are asked before they are ended.
         """
         now_s, folder = self._run.clock.ticks(), submission.folder
         asked_s = self._asked_to_tell_s.setdefault(folder, now_s)
@@ -535,7 +541,7 @@ class Attempts:
         executor.cancel([submission], root=self._run.folder)
 
     def _pinned(self, state: LedgerState, trial: Trial, outcome: Outcome) -> tuple[Event, ...]:
-        """Keep the nodes that the first trial of a cell got, where its cell names none."""
+        """Return the event that keeps the nodes of a cell's first trial, if the cell names none."""
         cell = self._run.cell_of(trial, state)
         if not self._run.picks_nodes(cell) or state.nodes_of(cell) or not outcome.nodes:
             return ()
@@ -544,6 +550,7 @@ class Attempts:
     def _finish(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
+        """Assess a submission that is over; return its end, and that of its trial if it is over."""
         run, number = self._run, submission.attempt
         progress = state.trials[submission.trial_id]
         trial = progress.trial
@@ -551,7 +558,7 @@ class Attempts:
         nodes = state.nodes_of(cell)
         self._asked_to_end_s.pop(submission.folder, None)
         self._asked_to_tell_s.pop(submission.folder, None)
-        self._full_until_s = float("-inf")  # a place may be free
+        self._full_until_s = float("-inf")  # the limit on jobs may have room again
         cut = progress.attempts[number].cut_short
         attempt_folder = run.folder / submission.folder
         spec = read_spec(attempt_folder)
@@ -583,7 +590,8 @@ class Attempts:
             ),
         )
         left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
-        # one torn line, `Unknown flag(s) in XLA_FLAGS:`, stopped a sweep here, and its next runs
+        # a log line that was cut after `Unknown flag(s) in XLA_FLAGS:` once raised an error here in
+        # every session of a sweep
         try:
             witness = DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER
             devices = seen_devices(attempt_folder / witness)
@@ -612,7 +620,7 @@ class Attempts:
             findings=assessment.findings,
             blamed=assessment.blamed,
         )
-        if progress.ended is not None:  # a torn ledger lost no more than the end
+        if progress.ended is not None:  # the ledger was cut short and lacks only this event
             return (end,)
         decision, events = self._prepared(assessment.decision, facts)
         if decision.next is Next.ACCEPT:
@@ -626,7 +634,7 @@ class Attempts:
             events = (*events, decided)
         status = STATUS.get(decision.next)
         if status is not None:
-            # one that ran on another device says nothing of its cell
+            # a trial that ran on another device tells nothing about its cell
             is_elsewhere = decision.cls == FailureClass.OTHER_DEVICE
             seen = (state, cell, trial, outcome, attempt_folder)
             libraries, is_scored = left.report.libraries, bool(assessment.score)
@@ -653,7 +661,7 @@ class Attempts:
                 TrialEnded(result=result),
                 *said_of_settings(state, result),
             )
-        # last: as long as its end is missing an attempt is looked after, and assessed again
+        # the end comes last: an attempt without one in the ledger is assessed again
         return (*events, end)
 
     def _proved(
@@ -665,7 +673,11 @@ class Attempts:
         *,
         is_cut: bool,
     ) -> Ruling:
-        """Return a decision with its proof: the log's line, or who ended it and how far it came."""
+        """Return a decision with its evidence.
+
+        Where no line of the log explains the end, the evidence is who ended the job, and how far
+        the trial came.
+        """
         if outcome.state in _OF_SLURM and not is_cut:
             evidence = outcome.reason
         elif decision.cls in _WITHOUT_A_LINE:
@@ -679,7 +691,7 @@ class Attempts:
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
     def _prepared(self, ruling: Ruling, facts: Facts) -> tuple[Ruling, tuple[Event, ...]]:
-        """Do what a retry needs first, or have the site do it; return what follows then."""
+        """Do what a retry needs first, or call the site's hook for it; return what follows."""
         if ruling.next is not Next.RETRY or ruling.before not in (Action.HOOK, Action.RESUME_NODE):
             return ruling, ()
         done, nodes = Resumed(), facts.nodes
@@ -718,6 +730,7 @@ def dumped(trial: Trial, folder: Path) -> Options | None:
     return options
 
 
+# states in which the scheduler, a node or a person ended the job, and not the program itself
 _OF_SLURM = frozenset(
     {
         State.NODE_FAIL,
@@ -731,8 +744,8 @@ _OF_SLURM = frozenset(
 )
 
 
-# for such an end a report once quoted the first lines of the log
-# what a log has no line of: a program that is killed, or stands still, says nothing of it
+# a program that is killed or hangs prints nothing about it, so no line of the log is quoted: a
+# report once showed the first lines of the log as the evidence
 _WITHOUT_A_LINE = frozenset(
     {
         FailureClass.KILLED,
@@ -765,7 +778,7 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
 
 
 def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
-    """Whether the words of a refusal are not about its nodes: two others had them, none works."""
+    """Whether two other node lists got the same refusal, so that the nodes are not the reason."""
     if state.in_flight() or state.measured_on:
         return False
     refused = {

@@ -1,7 +1,7 @@
 """A sweep as one campaign runs it: its cells, its executor, its folder, and its clocks.
 
-Here a trial's cell, its secrets and the request of an attempt are looked up. Nothing here submits,
-reads a log or writes a ledger.
+This module looks up the cell and the secrets of a trial, and the request of an attempt. It submits
+nothing, reads no log and writes no ledger.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """What a campaign measures time by.
+    """The clocks of a campaign.
 
     Attributes:
-        now: seconds since the epoch; it may jump.
-        ticks: the clock that durations are measured by; it never jumps.
+        now: the wall clock, in seconds since 1970; it may jump.
+        ticks: a monotonic clock in seconds, for durations; it never jumps.
     """
 
     now: Callable[[], float] = time.time
@@ -43,12 +43,12 @@ class SweepRun:
     """A sweep as one campaign runs it.
 
     Attributes:
-        resolved: the sweep, with what the user said.
-        executor: where trials run.
-        folder: where the ledger and the attempts lie.
+        resolved: the sweep, with the options of the user applied.
+        executor: the executor that submits the trials.
+        folder: the work directory, which holds the ledger and the folders of the attempts.
         cells: every cell that a trial of the study may name, by digest.
-        hidden: values that no text may show, besides those of cells and profiles.
-        clock: what time is measured by.
+        hidden: secret values that no text may show, in addition to those of cells and profiles.
+        clock: the clocks; tests pass their own.
     """
 
     resolved: ResolvedSweep
@@ -60,30 +60,30 @@ class SweepRun:
 
     @property
     def launcher(self) -> Launcher:
-        """How a trial is started."""
+        """The launcher, which says how a trial is started."""
         return self.resolved.sweep.launcher
 
     @property
     def site(self) -> SiteSettings:
-        """How trials get there."""
+        """The settings of the site: its resources, queue, nodes and retry rules."""
         return self.resolved.sweep.site
 
     @property
     def resources(self) -> Resources:
-        """What the scheduler is asked for."""
+        """The resources that a job asks the scheduler for."""
         return self.site.resources
 
     @property
     def queue_depth(self) -> int:
-        """Submissions of a node that may wait behind what runs there."""
-        # in an allocation there is no queue: a second step would wait, in an order of Slurm's own
+        """How many submissions may wait for a node behind the trial that runs there."""
+        # an allocation has no queue: Slurm starts steps that wait in an order of its own
         return 1 if self.executor.holds_nodes else self.site.queue_depth
 
     def cell_of(self, trial: Trial, state: LedgerState | None = None) -> Cell:
-        """Return the cell that a trial names; `state` knows those of earlier sessions as well.
+        """Return the cell that a trial names; `state` holds the cells of earlier sessions too.
 
         Raises:
-            LedgerError: no session named such a cell.
+            LedgerError: no session has opened such a cell.
         """
         cell = self.cells.get(trial.cell_digest)
         if cell is None and state is not None:
@@ -96,10 +96,10 @@ class SweepRun:
         return cell
 
     def executor_of(self, name: str) -> Executor:
-        """Return the executor of this name: ours, or that of an earlier session.
+        """Return the executor of this name: that of this campaign, or of an earlier session.
 
         Raises:
-            LedgerError: it is not installed here.
+            LedgerError: no such executor is installed here.
         """
         return self.executor if name == self.executor.name else executor_in(self.folder, name)
 
@@ -109,16 +109,16 @@ class SweepRun:
         return trial if profile == trial.profile else replace(trial, profile=profile)
 
     def picks_nodes(self, cell: Cell) -> bool:
-        """Whether the scheduler picks a cell's nodes; those of its first trial then stay its."""
+        """Whether the scheduler picks the nodes of a cell; later trials then get the same ones."""
         return self.resources.nodes > 0 and not cell.nodelist
 
     def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:
-        """Return what an attempt is submitted with; each cell asks for its own nodes."""
+        """Return the request of an attempt; of several cells, each asks for the nodes it names."""
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
             resources = replace(resources, nodes=len(cell.nodelist))
         more_s = trial.deadline_s - trial.protocol.deadline_s
-        if more_s > 0:  # of a rotation
+        if more_s > 0:  # a rotation may take longer than an ordinary trial
             resources = replace(resources, time_limit_s=resources.time_limit_s + more_s)
         return request_for(
             trial,

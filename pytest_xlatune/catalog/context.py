@@ -1,8 +1,9 @@
-"""What rules look at and what they say: a profile in its context, an objection to it.
+"""What a rule of the catalog gets and returns: a profile in its context, and objections to it.
 
-And when a value does nothing to a program, from the shape of what the compiler made of it: plain
-numbers, filled by the reader of dumps. Sizes are those of the deployed program, where collectives
-may be combined already, so only what follows from them for certain is said.
+This module also says which settings do nothing to a program. For that it needs the shape of the
+program: plain numbers, which the reader of XLA's dumps fills in. The sizes are those of the
+deployed program, whose collectives may have been combined already. So only what follows from the
+sizes for certain is said.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile, parse_flag
 from pytest_xlatune.model.record import Record
 from pytest_xlatune.model.text import same_value, whole
 
+# flag -> the kind of collective that it combines
 _THRESHOLD = {
     "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",
     "xla_gpu_reduce_scatter_combine_threshold_bytes": "reduce-scatter",
     "xla_gpu_all_reduce_combine_threshold_bytes": "all-reduce",
     "xla_gpu_collective_permute_combine_threshold_bytes": "collective-permute",
 }
+# flags that do nothing to a program without a loop
 _NEEDS_LOOP = (
     "xla_gpu_enable_while_loop_double_buffering",
     "xla_gpu_enable_pipelined_all_gather",
@@ -38,17 +41,18 @@ _NEEDS_LOOP = (
 )
 P2P = "xla_gpu_enable_pipelined_p2p"
 DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
+# flags that do nothing to a program without a collective-permute
 _NEEDS_PERMUTE = (
     P2P,
     DECOMPOSER,
     "xla_gpu_experimental_pipeline_parallelism_opt_level",
     "xla_gpu_collective_permute_mode",
 )
-# what NCCL does by send and recv
+# the collectives that NCCL makes of sends and receives
 _POINT_TO_POINT = frozenset(
     {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
 )
-_UNTOLD = "collective-broadcast"
+_UNTOLD = "collective-broadcast"  # the one kind that `result.Shares` never lists
 
 
 class Shape(Record, frozen=True, kw_only=True):
@@ -67,7 +71,7 @@ class Shape(Record, frozen=True, kw_only=True):
     def of_kinds(cls, kinds: Iterable[str]) -> Shape:
         """Return the shape of a program of which only the kinds of its collectives are known.
 
-        `kinds` are those of `result.Shares`, which do not tell a broadcast: it may be there.
+        `kinds` are those of `result.Shares`, which never list a broadcast: the shape assumes one.
         """
         groups: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys((*kinds, _UNTOLD), ())
         return cls(groups=groups, loops=None, loop_permutes=None)
@@ -76,9 +80,10 @@ class Shape(Record, frozen=True, kw_only=True):
 def out_of_effect(
     asked: Mapping[str, str], after: Mapping[str, str], shape: Shape
 ) -> Iterator[str]:
-    """Say of each flag that is asked for why it does nothing to this program, where it is so.
+    """Yield a sentence for each flag in `asked` that does nothing to this program.
 
-    `after` are the flags of the profile on top of the deployed ones, whose program has `shape`.
+    `after` are the deployed flags with those of the profile on top; `shape` is the shape of the
+    deployed program.
     """
     for name, value in asked.items():
         if name in _THRESHOLD:
@@ -96,19 +101,19 @@ def out_of_effect(
 
 
 def variables_out_of_effect(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Say of each variable of a profile why it does nothing to this program, where it is so."""
+    """Yield a sentence for each variable of a profile that does nothing to this program."""
     for name, why in idle_variables(env, shape).items():
         yield f"{name} does nothing to this program: {why}"
 
 
 def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
-    """Return the variables of a profile that do nothing to this program -> why."""
+    """Return a mapping from each variable that does nothing to this program to the reason."""
     reasons: dict[str, str] = {}
-    # NCCL asks for it in send, recv and all-to-all between nodes alone (graph/paths.cc)
+    # NCCL reads it only for send, recv and all-to-all between nodes (graph/paths.cc)
     channels = "NCCL_NCHANNELS_PER_NET_PEER"
     if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
         reasons[channels] = "it has no send, recv or all-to-all"
-    # whatever they say, a send takes LL up to 16 KiB a channel and else Simple (enqueue.cc)
+    # a send uses LL up to 16 KiB per channel and Simple above, whatever they say (enqueue.cc)
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if name in env and not shape.groups.keys() - _POINT_TO_POINT:
             reasons[name] = "send and recv ignore it"
@@ -116,8 +121,8 @@ def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
 
 
 def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Say where NCCL has no algorithm of those that NCCL_ALGO leaves for a collective."""
-    # Tree and the like; a list, or one that is negated with ^, may leave another
+    """Yield a sentence if NCCL_ALGO leaves NCCL no algorithm for a collective of the program."""
+    # only the single word is judged: a list, or a list negated with ^, may leave an algorithm
     without = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
     if env.get("NCCL_ALGO", "").lower() == "tree" and without:
         yield (
@@ -132,10 +137,11 @@ def _threshold(kind: str, value: str, shape: Shape) -> str:
     computations, limit = shape.groups[kind], whole(value)
     if not computations or limit is None or limit < 0:
         return ""
-    # below the size of one tensor nothing is combined: 256 MiB to 1 GiB gave the default's program
+    # a limit below the size of one tensor combines nothing: with limits from 256 MiB to 1 GiB XLA
+    # made the same program as with the default
     largest = max(max(sizes) for sizes in computations)
     sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
-    # a lower limit takes combined collectives apart; a higher one joins what fits
+    # a limit below the largest collective may take apart what was combined, so nothing is certain
     if largest > limit:
         return ""
     if not sums:
@@ -156,9 +162,9 @@ def _decomposer(value: str, shape: Shape) -> str:
 
 
 def closes_ring(pairs: str) -> bool:
-    """Return whether source-target pairs lead back to where they began.
+    """Return whether some source-target pairs close a ring.
 
-    HLO writes them so: `{{0,1},{1,2},{2,3},{3,0}}`.
+    `pairs` is the text of HLO, e.g. `{{0,1},{1,2},{2,3},{3,0}}`.
     """
     # one pair of them:  {0,1}
     to = {
@@ -174,18 +180,25 @@ def closes_ring(pairs: str) -> bool:
     return False
 
 
-CONTROL = "control"
+CONTROL = "control"  # the id of a control begins with it
 
 
 class Level(StrEnum):
     """What follows from an objection."""
 
-    FAULT = "fault"  # nothing is submitted before it is mended
-    NOTE = "note"
+    FAULT = "fault"  # nothing is submitted before it is repaired
+    NOTE = "note"  # it is only shown
 
 
 class Objection(Record, frozen=True, kw_only=True):
-    """What a rule has against a profile; of the deployed settings, the profile is the baseline."""
+    """What a rule says against a profile.
+
+    Attributes:
+        rule: the name of the rule.
+        level: what follows.
+        profile: the id of the profile; the baseline's if the deployed settings are meant.
+        text: the sentence for the user.
+    """
 
     rule: str
     level: Level
@@ -201,16 +214,17 @@ class Context(Record, frozen=True, kw_only=True):
     """What profiles are applied to.
 
     Attributes:
-        deployed: flags, in the order of the text.
-        env: variables that are deployed.
-        knows_env: whether they are known; without, no variable is its default.
-        is_complete: whether that is all; env files that only the nodes see may set more.
-        jaxlib: the target's release; "" is unknown.
-        device: its architecture, e.g. sm_90, gfx942, v5e, cpu; "" is unknown.
-        program: the deployed program's shape; None is unknown.
+        deployed: the deployed flags, in the order in which the text has them.
+        env: the deployed environment variables.
+        knows_env: whether `env` is known; if not, no variable may be taken to have its default.
+        is_complete: whether nothing else is set; if not, env files that only the nodes can read may
+            set more.
+        jaxlib: the release of jaxlib on the target; "" if it is unknown.
+        device: the architecture of the target, e.g. sm_90, gfx942, v5e, cpu; "" if it is unknown.
+        program: the shape of the deployed program; None if it is unknown.
 
     Raises:
-        ConfigError: no such device is known.
+        ConfigError: the device is none that is known.
     """
 
     deployed: Flags = ()
@@ -236,10 +250,10 @@ _DEVICES = {
 
 
 def vendor_of(device: str) -> str:
-    """Return who makes a device, `cpu` of a CPU; "" where none is named.
+    """Return the vendor of a device, `cpu` for a CPU, or "" if `device` is "".
 
     Raises:
-        ConfigError: no such device is known. Another's settings would measure noise on it.
+        ConfigError: the device is none that is known; settings for another one would do nothing.
     """
     of_channels = {
         channel.vendor: channel.devices for channel in CHANNELS.values() if channel.devices
@@ -257,20 +271,20 @@ def vendor_of(device: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A profile in its context: what it asks for, and what comes out as far as texts tell."""
+    """A profile in its context: what it sets alone, and together with the deployed settings."""
 
     profile: Profile
     context: Context
-    asked: Mapping[str, str]  # flags of the profile alone
-    after: Mapping[str, str]  # flags, deployed ones below
-    env: Mapping[str, str]  # variables, deployed ones below
+    asked: Mapping[str, str]  # the flags of the profile alone
+    after: Mapping[str, str]  # the deployed flags, with those of the profile on top
+    env: Mapping[str, str]  # the deployed variables, with those of the profile on top
 
     def is_on(self, flag: str) -> bool:
-        """Return whether a switch is on in the end; False where no text sets it."""
+        """Return whether `after` turns a flag on; False if it does not set it."""
         return same_value(self.after.get(flag, "false"), "true", kind="bool")
 
     def number(self, flag: str, default: int) -> int:
-        """Return an integer flag's value in the end; the default where it is unset or no number."""
+        """Return the value of a flag in `after`; the default if it is unset or no whole number."""
         value = whole(self.after.get(flag, ""))
         return default if value is None else value
 
@@ -280,12 +294,18 @@ Check = Callable[[Case], Iterator[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRule:
-    """A rule's name, what it says in general, and how it is looked up.
+    """A rule of the catalog.
 
-    `is_idle`: what it finds does nothing, which a control is for and an unread env file may mend.
-    `of_deployed`: it also looks at the deployed settings.
-    `of_release`: what it finds ends the process where the target's release is known; where it is
-    not, that is a note.
+    Attributes:
+        name: the name, which objections show in brackets.
+        says: the rule as a sentence, for the documentation.
+        check: yields the text of each objection to a case.
+        level: what follows from an objection.
+        is_idle: whether its objections say that a setting does nothing. A control is meant to do
+            nothing, and an env file that was not read may be the reason.
+        of_deployed: whether it also checks the deployed settings.
+        of_release: whether its objections depend on the release of jaxlib. If the target's release
+            is unknown, they are notes.
     """
 
     name: str
@@ -298,17 +318,17 @@ class CatalogRule:
 
 
 def is_control(profile: Profile) -> bool:
-    """Return whether a profile is meant to do nothing, by its id."""
+    """Return whether a profile is a control, which is meant to do nothing; its id says so."""
     return profile.id.startswith(CONTROL)
 
 
 # --- flags and variables as a person types them ---------------------------------------------------
 
-TEXT_ID = "text"  # the profile that words of a command line make
+TEXT_ID = "text"  # the id of the profile that `text_profile` returns
 
 
 def text_profile(words: Sequence[str]) -> Profile:
-    """Return the profile that words of a command line are: flags, and NAME=value.
+    """Return the profile that the words of a command line make: flags, and NAME=value.
 
     Raises:
         ConfigError: a word is neither, or XLA would stop reading at it.
@@ -321,19 +341,20 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     """Return the context that `--deployed` names: flags and NAME=value, as in a shell.
 
     Raises:
-        ConfigError: malformed.
+        ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
     """
     try:
         words = shlex.split(text) if text else []
     except ValueError as error:  # no closing quotation
         raise ConfigError(f"--deployed: {text!r:.80} is no text of a shell: {error}") from None
     flags, env = _parted(words)
-    # the shell's quotes are off; those of a value that holds blanks are the flag's own
+    # `split` removed the quotes of the shell, but XLA needs them around a value with blanks
     deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
     return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
 
 
 def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the flags and the variables among some words."""
     flags: list[str] = []
     env: dict[str, str] = {}
     for word in words:

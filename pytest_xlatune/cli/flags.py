@@ -1,10 +1,10 @@
-"""`xlatune flags list | show | lint | diff`: settings, and the faults of profiles.
+"""`xlatune flags list | show | lint`: settings, and the faults of profiles.
 
-    list    the catalog; of an axis, the profiles that a wave would take
-    show    everything known of a flag or a variable
-    lint    the faults of profiles, by the rules and by the target's own XLA
+    list    show the catalog or, with --axis, the profiles that a wave would take
+    show    show everything that is known of a flag or a variable
+    lint    show the faults of profiles, by the rules and by the XLA of the target
 
-Exit codes: 0 clean, 1 where something was found, 2 for wrong input.
+The exit code is 0 if all is well, 1 if `lint` has an objection, and 2 for wrong input.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> Output:
-    """Show the catalog; of an axis, the profiles that a wave would take, and what it leaves out."""
+    """Show the catalog or, for an axis, the profiles that a wave takes and those it leaves out."""
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if arguments.axis is None:
         for name in ("deployed", "jaxlib", "device"):
@@ -86,6 +86,7 @@ def _list(arguments: argparse.Namespace) -> Output:
 
 
 def _show(arguments: argparse.Namespace) -> Output:
+    """Show all that is known of each setting that the user names."""
     known = [known_of(name) for name in arguments.names]
     values = [value for entries, _ in known for value in entries]
     return Output(
@@ -113,7 +114,7 @@ def _add_lint(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_context(parser: argparse.ArgumentParser) -> None:
-    """Add options for what profiles run on: the deployed settings, the release, the device."""
+    """Add the options that describe the target: deployed settings, jaxlib's release, device."""
     parser.add_argument(
         "--deployed",
         metavar="TEXT",
@@ -135,6 +136,7 @@ def _add_context(parser: argparse.ArgumentParser) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
+    """Show the faults of the profiles of a sweep file, or of the settings of the command line."""
     first, *more = arguments.what
     if arguments.python and arguments.jaxlib:
         raise ConfigError(
@@ -164,6 +166,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
 
 
 def _objections(linted: Linted, count: int) -> Iterator[str]:
+    """Yield the objections, what was not checked, and a line with the counts."""
     yield from (f"{objection.level}: {objection}" for objection in linted.objections)
     yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)
     asked = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib"

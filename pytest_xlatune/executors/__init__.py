@@ -1,33 +1,33 @@
-"""Submit a trial, look after it, cancel it.
+"""Submit a trial, watch it, cancel it.
 
-The contract is the class `Executor`; docs/how-to/extend.md shows a whole one. An executor keeps no
-state of its own: any process with the ledger can look after jobs that another one, now dead,
-submitted. The names of executors stand in this package alone: others ask for facts. submitit is
-imported inside the executors only, and only when something is submitted. The logger
+The contract is the class `Executor`; docs/how-to/extend.md shows a complete one. An executor keeps
+no state: any process that has the ledger can watch jobs that another process submitted. Only this
+package knows the names of executors; other packages ask for the facts that an executor states.
+Only executors import submitit, and only when they submit something. The logger
 `pytest_xlatune.executors` says at INFO what was submitted, cancelled and resumed, and at DEBUG what
 Slurm was asked.
 
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
     < spec.json        the `LaunchSpec`; its digest stands in the job's own script
-    < secrets.json     what of it holds a secret; removed as soon as the attempt is over
-    > job.json         on this machine: the process of the payload, and the comment
-    < cancel           asks for no start, or, beside a signal, for an end
-    < hung             asks each rank to write down what its processes do: they stand still
-    > hang.json        what they did just then, a `HangLook`, before a job that hangs is ended
-    > stacks/          the hook by which a Python process tells its stacks, and what they told
-    > claimed.json     host, process id and its start time, time: of the payload; run once only
-    > started.json     the same of the trainer, once there is one
-    > log.<rank>.txt   standard output and standard error of that rank, merged, streamed
-    > environment.json what the trial ran on, of the first rank of each node; by rename
-    > outcome.json     how rank 0 ended, by rename
-    < outcome.json.unreadable  an outcome that could not be read, as it was found
+    < secrets.json     the secret parts of the spec; removed as soon as the attempt is over
+    > job.json         for trials on this machine: the process of the payload, and the comment
+    < cancel           asks the payload not to start, or to end; a signal is sent too
+    < hung             asks each rank of a job that hangs to write down what its processes do
+    > hang.json        a `HangLook`: what they did, written before the job is ended
+    > stacks/          the hook that writes the stacks of a Python process, and those stacks
+    > claimed.json     host, process id, start time and time of the payload, which runs only once
+    > started.json     the same of the trainer, once it runs
+    > log.<rank>.txt   standard output and error of that rank, merged, written as they come
+    > environment.json what the first rank of each node ran on; renamed into place
+    > outcome.json     how rank 0 ended; renamed into place
+    < outcome.json.unreadable  an outcome that could not be read, unchanged
 
-These are rank 0's; the other ranks have `claimed.<rank>.json`, and so on.
+The files without a rank in their names are those of rank 0; the other ranks have
+`claimed.<rank>.json`, and so on. `secure_files` opens all of them below the descriptor of the
+folder, follows no link, and reads only files of the user.
 
-All are opened by `secure_files`: below the folder's descriptor, without links, and only the
-user's own.
-Nodes are named one by one; `model.hosts` translates Slurm's notation of a list of them.
+Nodes are always named one by one; `model.hosts` translates the notation of Slurm for lists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-OWN_JOBS = "xlt-"  # how the names of our jobs begin
+OWN_JOBS = "xlt-"  # the names of our jobs begin with it
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 
 
@@ -70,10 +70,11 @@ class Request:
     """What an attempt is submitted with, besides its `LaunchSpec`.
 
     Attributes:
-        folder: of the attempt.
-        job_name: as the scheduler shows it.
-        comment: by which the attempt is found again.
-        nodelist: the nodes by name; () leaves them to the scheduler.
+        folder: the folder of the attempt.
+        job_name: the name of the job, as the scheduler shows it.
+        comment: the comment of the job, by which the attempt is found again.
+        nodelist: the nodes by name; () if the scheduler picks them.
+        resources: what the job asks the scheduler for.
     """
 
     folder: Path
@@ -92,14 +93,15 @@ def request_for(
     nodelist: tuple[str, ...],
     resources: Resources,
 ) -> Request:
-    """Return what an attempt is submitted with, below the folder of its ledger.
+    """Return the request of an attempt, whose folder lies below the folder of its ledger.
 
-    `run` is the session that began the ledger: attempts of a ledger moved aside are not ours.
+    `run` is the session that began the ledger: attempts of a ledger that was moved aside have other
+    names.
     """
     name = f"{trial.id}.{number}"
     return Request(
         folder=folder / run / name,
-        # a stack has a `+` in its id, which no job's name may have; the digest keeps names apart
+        # no name of a job may have the `+` of a stack; the digest in the id keeps names apart
         job_name=f"{OWN_JOBS}{trial.id.replace('+', '_')}",
         comment=f"xlatune:{run}:{name}",
         nodelist=nodelist,
@@ -109,26 +111,26 @@ def request_for(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What was done to bring nodes back."""
+    """What was done to make nodes fit for work again."""
 
-    nodes: tuple[str, ...] = ()  # those that were resumed
-    tried: tuple[str, ...] = ()  # those that are unfit although they were
-    faults: tuple[str, ...] = ()  # all that is still wrong, one sentence each
+    nodes: tuple[str, ...] = ()  # the nodes that were resumed
+    tried: tuple[str, ...] = ()  # the nodes that were resumed and are unfit all the same
+    faults: tuple[str, ...] = ()  # what is still wrong, a sentence for each fault
     unfit: tuple[str, ...] = ()  # the nodes that `faults` are about
 
 
 def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome | None:
-    """Return where a submission stands by what `Executor.poll` returned; None is not known."""
+    """Return the outcome of a submission among those of `Executor.poll`; None if unknown."""
     return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
 
 
 def machine_lock() -> Path:
     """Return the file whose lock lets one trial of this user run on this machine at a time.
 
-    XLATUNE_MACHINE_LOCK names another, for a machine that is split and for our own tests.
+    XLATUNE_MACHINE_LOCK names another file, for a machine that is split and for our own tests.
 
     Raises:
-        SubmissionError: its folder is not this user's own.
+        SubmissionError: the folder of the file does not belong to this user.
     """
     if path := os.environ.get(LOCK_VARIABLE):
         return Path(path)
@@ -140,31 +142,33 @@ def machine_lock() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What the nodes see."""
+    """What the nodes answered to `Executor.look`."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
-    # why a check failed -> the nodes where it did
+    # the sentence of a failed check -> the nodes on which it failed
     unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    why_not: str = ""  # why the nodes could not be asked, "" where they were
+    why_not: str = ""  # why the nodes could not be asked; "" if they were
 
 
 class Executor(abc.ABC):
-    """Where trials run. Three methods must be there; a default says no, none, or not known.
+    """The place where trials run. A subclass must have `submit`, `poll` and `cancel`.
+
+    The defaults of the other methods and facts say no, none or unknown.
 
     Attributes:
-        name: by which sweeps, ledgers and the entry point know it.
-        is_here: trials are processes of this machine: its files and interpreter are theirs, and the
-            compile check may run the trainer. Elsewhere a trial must be ended from outside after
-            `Resources.time_limit_s`, as `timeout` or Slurm does, should its payload hang.
-        names_nodes: trials run on nodes that a sweep names or counts, in `Request.nodelist`; a
-            sweep must do so, and may have slots. Else all run in one place.
-        has_queue: each trial is a job that may wait; a plan says how long jobs waited.
-        holds_nodes: trials are steps on the nodes that this session is on, of `own_nodes`. The
-            campaign has one at a time on each node.
-        scheduler: its name, as messages write it; "" is none.
-        max_in_flight: how many submissions may be unfinished at a time; 0 where a scheduler has
-            those that share a node wait for each other. The campaign keeps no more than two ahead
-            of what runs on a node, whatever it is.
+        name: the name by which sweeps, ledgers and the entry point know the executor.
+        is_here: whether trials are processes of this machine, with its files and interpreter. The
+            compile check may then run the trainer. Elsewhere something outside the payload, such as
+            `timeout` or Slurm, must end a trial that hangs after `Resources.time_limit_s`.
+        names_nodes: whether trials run on the nodes of `Request.nodelist`. A sweep must then name
+            its nodes or their number, and may have slots. If not, all trials run in one place.
+        has_queue: whether each trial is a job that may wait; a plan says how long jobs waited.
+        holds_nodes: whether trials are steps on the nodes of this session, `own_nodes`. The
+            campaign then runs one trial at a time on each node.
+        scheduler: the name of the scheduler, as messages write it; "" if there is none.
+        max_in_flight: how many submissions may be unfinished at a time; 0 if the scheduler makes
+            those that share a node wait for each other. In any case the campaign submits at most
+            two trials ahead of the one that runs on a node.
     """
 
     name: ClassVar[str]
@@ -181,66 +185,67 @@ class Executor(abc.ABC):
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Write `spec.json` into the folder, submit the payload and return the job id.
 
-        Submitting an attempt again is safe: where the folder or the scheduler already has a job of
-        its comment, the id of that is returned and nothing is submitted.
-        So a process that finds an attempt that was intended but not journalled submits it.
+        Submitting an attempt again is safe: if the folder or the scheduler already has a job with
+        its comment, the id of that job is returned and nothing is submitted. A process that finds
+        an intended attempt without a submission in the ledger therefore submits it.
 
         Raises:
-            SubmissionError: it was refused for good; nothing runs.
+            SubmissionError: the attempt was refused for good, and nothing runs.
         """
 
     @abc.abstractmethod
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Return job id -> where it stands; never blocks for long. `standing` reads it.
+        """Return job id -> its outcome so far, without blocking for long; `standing` reads it.
 
-        A controller that lost its state gives numbers away again. Of two submissions of one job id
-        the job is the later one's, and the earlier one stands under its `folder`.
-        A job that is left out is not known this time. An `Outcome` whose state is pending or
-        running is not final. `root` is the work directory that `Submission.folder` is relative to.
+        A job that is left out is unknown this time. An `Outcome` whose state is pending or running
+        is not final. A controller that lost its state uses job ids again: if two submissions have
+        one job id, the job belongs to the later one, and the outcome of the earlier one has the
+        `folder` of its submission as its key. `root` is the work directory that
+        `Submission.folder` is relative to.
         """
 
     @abc.abstractmethod
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """Ask for an end of these jobs; `poll` tells when they are over."""
+        """Ask for the end of these jobs; `poll` tells when they are over."""
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
-        """Bring drained or dead nodes back, trying twice at most; () is no node.
+        """Make drained or dead nodes fit again, with two tries at most; `nodes` may be ().
 
-        No fault means that all are fit, whether or not anything had to be done.
+        No fault means that all nodes are fit, whether or not anything had to be done.
         """
         return Resumed(faults=(f"executor {self.name} brings no node back",), unfit=tuple(nodes))
 
     # -- before anything is submitted: asked by a sweep, a preflight and a plan --------------------
 
     def own_nodes(self) -> tuple[str, ...]:
-        """Return the nodes that this session is on, and trials without a node list then too."""
+        """Return the nodes of this session, on which trials without a node list run; () if none."""
         return ()
 
     def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
-        """Return so many equal nodes of a partition.
+        """Return `count` equal nodes of a partition.
 
         Raises:
-            ConfigError, SubmissionError: there are none, or this cannot be told.
+            ConfigError, SubmissionError: there are not so many, or the scheduler does not say.
         """
         raise ConfigError(f"executor {self.name} picks no {count} nodes of {partition}: name them")
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Return all that keeps trials from running whose nodes are fit, one sentence each."""
+        """Return what keeps trials from running although their nodes are fit, in sentences."""
         del nodelist, resources
         return ()
 
     def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
-        """Return all that is wrong with nodes, one sentence each; one at work is fit."""
+        """Return what is wrong with nodes, in sentences; a busy node is fit."""
         del nodelist, partition
         return ()
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Say behind which jobs of others trials on these nodes wait; "" is none."""
+        """Say for which jobs of others trials on these nodes have to wait; "" if for none."""
         del nodelist
         return ""
 
     def time_note(self) -> str:
-        """Say until when trials can run on the nodes that this session is on; "" is no limit."""
+        """Say until when trials can run on the nodes of this session; "" if there is no limit."""
         return ""
 
     def look(
@@ -251,16 +256,18 @@ class Executor(abc.ABC):
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> ProbeResult:
-        """Return which paths the nodes do not see, and which checks fail there.
+        """Return which paths the nodes do not see, and which checks fail on them.
 
-        A check is a shell command and the sentence that says why it fails; `options` are those of
+        A check is a shell command and the sentence to show if it fails; `options` are those of
         `Resources`.
         """
         del paths, checks, nodelist, options
         return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask them")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:
-        """Return a title and the text that `submit` would hand to a scheduler. Writes nothing.
+        """Return a title and the text that `submit` would hand to a scheduler; write nothing.
+
+        None means that there is no such text.
 
         Raises:
             ConfigError: an option of the resources cannot be passed on.

@@ -1,7 +1,8 @@
-"""Why a gigabyte of log takes seconds: which lines are worth reading, and step lines seen before.
+"""Find the lines of a log that are worth reading, so that a gigabyte takes seconds.
 
-A log is a few shapes of line, repeated a million times with other numbers. Both classes judge each
-shape once; what they remember is a cache of a pure function, and bounded.
+A log has few shapes of lines, repeated a million times with other numbers. `LineFilter` and
+`StepShapes` judge each shape once. What they remember is a cache with a limit: it changes no
+answer.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.model.metric import StepRecord
 
 _LOWER = bytes(range(256)).lower()
+# the letters of a shape; a to e are left out, because hexadecimal numbers have them
 _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
 _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
 _CACHED_SHAPES = 1 << 14
-_CACHED_LETTERS = 1 << 9  # of one shape: 8 MiB at most in all
-# what a logger calls fatal, whatever it says:  F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x
-#   [F429 14:03:49.3 a.cpp:1554]
+_CACHED_LETTERS = 1 << 9  # a longer shape is not kept, so that the cache has 8 MiB at most
+# lines that their logger calls fatal are kept whatever they say:
+#   F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x     [F429 14:03:49.3 a.cpp:1554]
 _LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:")
 _OLD_LAST_WORD = b": F "
 
+# a table that makes every digit a 0
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
-_MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10  # 4 MiB at most
+# so many layouts are kept, of lines with so many bytes at most: 4 MiB
+_MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
 _MOST_ORIGINS = 1 << 12
 _STEP_WORD = b"completed "
 
@@ -39,13 +43,13 @@ _STEP_WORD = b"completed "
 class LineFilter:
     """Finds the lines of a block that may hold one of some words, case ignored.
 
-    It is why a gigabyte takes seconds. A log is a few line shapes, repeated a million times with
-    other numbers. The *letters* of a line are its f to z and _, in lower case, without
-    everything else: digits, addresses (a-f!), counters and times vanish, and one
-    `bytes.translate` does it for a whole block. Letters that hold the letters of no known word are
-    dull. The sieve remembers them and judges each shape once; that memory is a cache of a pure
-    function. It may let other lines through. A line of a shape that is new is also asked for what a
-    logger calls fatal: an F in front is a letter of the shape, so no other severity hides it.
+    The shape of a line are its letters f to z and _ in lower case. Digits, hexadecimal addresses,
+    counters and times vanish, and one `bytes.translate` makes the shapes of a whole block. A shape
+    that does not contain the letters of any word is dull. The filter remembers dull shapes, so that
+    it judges each shape once. It may let other lines through, but it drops no line with a word.
+
+    A line with a new shape is also kept if its logger calls it fatal. The F in front of such a line
+    is a letter of its shape, so a line of another severity never has the same shape.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -57,9 +61,9 @@ class LineFilter:
         return bool(self._live({line.translate(_LOWER, _DELETED)})) or _is_fatal(line)
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
-        """Return the number of lines in a block of complete lines, and those worth reading.
+        """Return the number of lines in a block of complete lines, and the lines worth reading.
 
-        Each with its index in the block, from 0.
+        Each of these comes with its index in the block, from 0.
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
         if self._dull.issuperset(shapes):
@@ -93,12 +97,12 @@ def _is_fatal(text: bytes) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
-    """Return what finds one of the words in letters; a thousand logs are read for the same ones."""
+    """Return a pattern that finds one of the words in a shape; many logs share the words."""
     return re.compile(_any_of({word.encode().translate(_LOWER, _DELETED) for word in words}))
 
 
 def _any_of(words: Collection[bytes]) -> bytes:
-    """Write a pattern that branches letter by letter: `re` tries alternatives one by one."""
+    """Return a pattern that branches letter by letter, because `re` is slow with alternatives."""
     if b"" in words:
         return b""
     heads = sorted({word[:1] for word in words})
@@ -107,17 +111,20 @@ def _any_of(words: Collection[bytes]) -> bytes:
 
 
 class StepShapes:
-    """Finds step lines whose shape was read before: the same text with other digits in it.
+    """Finds step lines that have the shape of an earlier one: the same text with other digits.
 
-    No rule of the grammar tells one digit from another, so that the shape says where the rank, the
-    step and its figures stand, whatever is in front of them.
+    The grammar treats all digits alike. So the shape alone says where the rank, the step and the
+    figures stand in a line, whatever is in front of them.
     """
 
     def __init__(self) -> None:
         self._layouts: dict[bytes, StepLayout | None] = {}
 
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
-        """Cut a block of whole lines into runs of step lines of one layout, and the rest."""
+        """Cut a block of complete lines into runs of step lines of one layout, and other text.
+
+        Each part comes with its text; the run is None for other text.
+        """
         at = done = 0
         shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
         while (word_at := shapes.find(_STEP_WORD, at)) >= 0:
@@ -137,7 +144,7 @@ class StepShapes:
             yield None, block[done:]
 
     def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
-        """Return where the parts of a step line stand; None where it has to be read in full."""
+        """Return where the parts of a step line stand; None if the line has to be read in full."""
         if len(shape) > _MOST_LAYOUT:
             return None
         if shape not in self._layouts:
@@ -148,7 +155,10 @@ class StepShapes:
 
 
 def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
-    """Return where the repeats of a part end that begin at a place; by halves, for it is faster."""
+    """Return where the repeats of `part` that begin at `at` end.
+
+    Doubling and halving the number of repeats is faster than one comparison for each.
+    """
     count = 1
     while text.startswith(part * count, at):
         at += len(part) * count
@@ -163,7 +173,7 @@ _NUMBERS = msgspec.json.Decoder(list[float])
 
 
 class StepRun:
-    """Step lines one after the other that differ in digits alone."""
+    """Consecutive step lines that differ only in their digits."""
 
     def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
         self.layout = layout
@@ -177,7 +187,7 @@ class StepRun:
 
     @functools.cached_property
     def writers(self) -> tuple[list[bytes], dict[bytes, Origin]]:
-        """The text of each line that names who printed it, and whom each such text names."""
+        """The text of each line that names who printed it, and the origin that each text means."""
         rank, actor = self.layout.rank, self.layout.actor
         named = [place for place in (rank, actor) if place.start < place.stop]
         if not named:
@@ -192,19 +202,19 @@ class StepRun:
         }
 
     def chosen(self, which: Iterable[bool]) -> StepRun:
-        """Return the run of the lines that are chosen."""
+        """Return a run of the lines for which `which` is true."""
         lines, size = self._lines, self._size
         begins = itertools.compress(range(0, len(lines), size), which)
         kept = b"".join([lines[begin : begin + size] for begin in begins])
         return StepRun(self.layout, size, kept)
 
     def seconds(self) -> Sequence[float | None]:
-        """Return the seconds of each line's step, None where it tells none."""
+        """Return the seconds of each line's step; None for all if the lines tell none."""
         place = self.layout.fields.get("step_s")
         return (None,) * self.count if place is None else self._numbers(place)[0]
 
     def columns(self, label: str, *, start: int) -> list[Sequence[Any]]:
-        """Return the fields of the steps' records, each of all lines."""
+        """Return a column for each field of `StepRecord`, with a value for each line."""
         fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
         numbers = self._numbers(*(place for _, place in fields))
         columns = {name: column for (name, _), column in zip(fields, numbers, strict=True)}
@@ -215,9 +225,9 @@ class StepRun:
         ]
 
     def _numbers(self, *places: slice) -> list[list[float]]:
-        """Return the numbers at each of some places of all lines.
+        """Return for each place the numbers that stand there in all lines.
 
-        JSON's reader makes them three times as fast as `float`; it refuses `007`.
+        A JSON decoder is three times as fast as `float`, but it refuses `007`.
         """
         texts = [*self._texts(*places)]
         try:
@@ -227,7 +237,7 @@ class StepRun:
         return [numbers[at :: len(places)] for at in range(len(places))]
 
     def _texts(self, *places: slice) -> Iterator[bytes]:
-        """Yield the texts at some places of a line, which are in their order, line by line."""
+        """Yield line by line the texts at some places; the places come in the order of the line."""
         cut, at = "", 0
         for place in places:
             cut += f"{place.start - at}x{place.stop - place.start}s"
@@ -238,4 +248,5 @@ class StepRun:
 
 @functools.lru_cache(maxsize=_MOST_ORIGINS)
 def _origin(rank: bytes, actor: bytes) -> Origin:
+    """Return the origin that these texts of a line name; "" names none."""
     return Origin(str(int(rank)) if rank else "", actor.decode())

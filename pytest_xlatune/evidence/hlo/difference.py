@@ -1,12 +1,13 @@
-"""Two compiled programs to what changed, and whether a flag acted, in the words of a tuner.
+"""Compare two compiled programs: say what changed, and whether a flag acted.
 
-The messages are made of counted facts only: numbers and sizes of collectives in and outside of
-loops, bytes and executions per step, synchronous, pipelined, trip counts, collectives in flight,
-memory. Names, source lines and metadata never make a difference.
+The messages contain only facts that can be counted: the number and sizes of collectives in loops
+and outside of them, bytes and executions per step, how many are asynchronous or pipelined, trip
+counts of loops, collectives in flight, and memory. Names, source lines and metadata never make a
+difference.
 
-Whether a flag acted: `seen_in.toml` has the fact of the program that each must change. A flag that
-was set and changed nothing was measured for nothing; a flag that acts at run time only cannot be
-judged here at all. Which of the three holds is looked up, not guessed.
+`seen_in.toml` says for each flag which fact of the program it changes when it acts. A flag that
+changed nothing was measured for nothing, and a flag that acts only at run time cannot be judged
+from the program. This module looks up which of these holds and never guesses.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pytest_xlatune.model.record import Record
 
 
 class Change(StrEnum):
-    """How far two programs are apart."""
+    """How far two programs are apart, the least first."""
 
     IDENTICAL = "identical"
     TUNED = "same program, other autotuned kernels"
@@ -38,7 +39,8 @@ class Acted(StrEnum):
     """What the program says about a flag."""
 
     ACTED = "acted"
-    ONE_OF = "one of these"  # that differ together; no compile without each of them was made
+    # several flags differ at once, and no program was compiled without each of them
+    ONE_OF = "one of these"
     DID_NOT_ACT = "did not act"
     UNSEEN = "cannot be seen in HLO"
 
@@ -52,9 +54,14 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class ProgramDifference(Record, frozen=True, kw_only=True):
-    """What changed from one program to another, one message per fact.
+    """What changed from one program to another.
 
-    `proofs` are about the options that differ, where both dumps have theirs.
+    Attributes:
+        before: the path of the first program.
+        after: the path of the second program.
+        change: how far they are apart.
+        facts: what changed, one message per fact; () if only the kernels or nothing changed.
+        proofs: for each option that differs, whether it acted; () if a dump lacks its options.
     """
 
     before: str
@@ -65,11 +72,12 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The facts, after how far the programs are apart unless the facts say it."""
+        """The facts; in front of them how far the programs are apart, unless the facts say it."""
         head = _HEADS.get(self.change)
         return self.facts if head is None else (head, *self.facts)
 
 
+# `Change.PROGRAM` has no head, because the facts say it
 _HEADS = {
     Change.IDENTICAL: say(
         "identical: the optimised HLO is the same; the effect of a setting, if any, is below HLO "
@@ -123,6 +131,7 @@ def differing(before: Program, after: Program) -> list[str] | None:
 
 
 def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
+    """Yield what changed for each kind of collective, in loops and outside of them."""
     for kind, (where, in_loop) in itertools.product(
         KINDS, (("in the loop", True), ("outside of loops", False))
     ):
@@ -139,7 +148,7 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
 
 
 def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
-    """Yield how some collectives of a kind became others."""
+    """Yield each fact in which the old and the new collectives of one kind differ."""
     runs = [sum(collective.executions for collective in side) for side in (old, new)]
     of_sizes = [Counter(collective.size_bytes for collective in side) for side in (old, new)]
     is_resized = of_sizes[0] != of_sizes[1]
@@ -200,7 +209,7 @@ def _memory(program: Program) -> str | None:
     return None if program.memory_bytes is None else size(program.memory_bytes)
 
 
-# a fact of a program, and how its change is said
+# the message about a change of a fact, and the function that reads the fact from a program
 _OF_PROGRAM: tuple[tuple[str, Callable[[Program], Value]], ...] = (
     ("loops run {old} -> {new} rounds", _trips),
     ("double-buffered loops: {old} -> {new}", _unrolled),
@@ -211,6 +220,7 @@ _OF_PROGRAM: tuple[tuple[str, Callable[[Program], Value]], ...] = (
 
 
 def _of_program(before: Program, after: Program) -> Iterator[Message]:
+    """Yield what changed for the program as a whole; a fact that one dump lacks is left out."""
     for text, fact in _OF_PROGRAM:
         old, new = fact(before), fact(after)
         if old != new and None not in (old, new):
@@ -218,7 +228,7 @@ def _of_program(before: Program, after: Program) -> Iterator[Message]:
 
 
 def _other_instructions(before: Program, after: Program) -> Message:
-    """Name the instructions that are no collectives and changed in number."""
+    """Name the instructions whose number changed, except collectives."""
     collective_opcodes = {*KINDS, "async"}
     changed = Counter(after.opcodes)
     changed.subtract(before.opcodes)
@@ -267,7 +277,7 @@ class ProgramFact(StrEnum):
     MACHINE_CODE = "machine code"
 
 
-# the program is the same by design
+# flags with these facts never change the program -> where their effect can be seen
 BELOW = {
     ProgramFact.RUN_TIME: "it acts at run time; look at the trace or at NCCL_DEBUG=INFO",
     ProgramFact.MACHINE_CODE: "it acts on the machine code below HLO; only time shows it",
@@ -276,7 +286,7 @@ BELOW = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a flag changes when it acts; of some kinds of collectives, or of all."""
+    """What a flag changes when it acts, for the `kinds` of collectives; () are all kinds."""
 
     fact: ProgramFact
     kinds: tuple[str, ...] = ()
@@ -288,7 +298,7 @@ class Expectation:
 
 @functools.cache
 def expectations() -> dict[str, Expectation]:
-    """Return what each flag changes when it acts, by name; reads `seen_in.toml` once."""
+    """Return flag name -> what it changes when it acts; `seen_in.toml` is read once."""
     text = Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8")
     return {
         flag: Expectation(fact=ProgramFact[row["fact"].upper()], kinds=tuple(row.get("kinds", ())))
@@ -302,7 +312,7 @@ def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
     return Counter((collective.kind, collective.size_bytes) for collective in collectives)
 
 
-# the value of a program that stands for a fact: if two programs differ in it, the fact changed
+# fact -> a function that reads it from a program: if two programs differ in it, the fact changed
 _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
     ProgramFact.SIZES: _collective_sizes,
     ProgramFact.SPLIT: _collective_sizes,
@@ -326,13 +336,13 @@ _SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
 
 
 def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
-    """Say of each setting whether it acted, from two programs that differ in these settings alone.
+    """Return for each setting whether it acted, from programs that differ only in these settings.
 
-    With one setting, any change of the program is its doing. With several, no change can be
-    attributed to one: each that may have made it is "one of these".
+    If one setting differs, it caused every change of the program. If several differ, no change can
+    be attributed to one of them, and each that may have caused it is "one of these".
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    # two options of one program were once both said to have acted, though one was not compiled in
+    # environment variables do not count: they cannot change a compiled program
     together = [name for name in names if name.startswith("xla_")]
     proofs = []
     for flag in names:
@@ -354,9 +364,10 @@ _PROOFS = {
 
 
 def _judged(flag: str, before: Program, after: Program, *, is_alone: bool) -> tuple[Acted, Message]:
+    """Return whether a flag of XLA acted, and why; `is_alone` says that no other flag differs."""
     apart, expected = change(before, after), expectations().get(flag)
     is_below = expected is not None and expected.fact in BELOW
-    # a flag that moved the schedule and nothing else was once reported as one that did not act
+    # a flag that changes only the schedule has acted too
     if apart in (Change.SCHEDULE, Change.PROGRAM):
         acted = Acted.ACTED if is_alone else Acted.ONE_OF
         if expected is None or is_below:

@@ -1,14 +1,15 @@
-"""The one model of a kernel, and a capture in memory: devices, and what ran on each as columns.
+"""A profiler's capture in memory: its devices, and the kernels of each device as columns.
 
-A kernel has a name, a class, the host call that launched it, a stream, a start, a duration, a step
-and, where it is one, its collective: the operation of the program. The readers (`xplane`,
-`_chrome`) fill all but class and step, which a window gives it; breakdown, exposed time,
-collectives and late ranks are questions to these columns. Times are integer picoseconds since the
-capture's own origin: nothing here is comparable between two files except durations.
+A kernel has a name, a kind, the host call that launched it, a stream, a start, a duration and a
+step. A collective also has the operation of the program that it belongs to. The readers (`xplane`,
+`_chrome`) fill all columns but kind and step, which are known once a window is chosen. The other
+modules compute breakdown, exposed time, collectives and late ranks from these columns. Times are
+integer picoseconds since the start of the capture, so only durations can be compared between two
+files.
 
-Kernel names belong to families, of `families.toml` or a user's own file. A family also says what
-its kernels do to the step: compute, communicate, or move memory. Whether something is a kernel at
-all is not decided here, and never by its name: the trace's planes say so.
+Each kernel name belongs to a family of `families.toml` or of the user's file. A family also says
+what its kernels do in a step: compute, communicate, or move memory. A name never decides whether an
+event is a kernel: the planes of the trace do.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from pytest_xlatune.model.record import Json
 
 Ints = NDArray[np.int64]
 
-ABSENT = -1  # in an index column: this kernel has no such attribute
+ABSENT = -1  # in a column of indices: the kernel has no such attribute
 
 
 class Backend(StrEnum):
-    """What a device is; on CPU a device is an ordinal among the host's events."""
+    """What a device is. A CPU device is a device ordinal in the events of the host."""
 
     GPU = "gpu"
     CPU = "cpu"
 
 
 class Kind(StrEnum):
-    """What a kernel does to the step: its class."""
+    """What a kernel does in a step."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -49,7 +50,8 @@ class Kind(StrEnum):
 
 
 KINDS = tuple(Kind)
-COMPUTE, COMMUNICATION, MEMORY = range(len(KINDS))  # in a column of kinds
+# the numbers that stand for them in a column of kinds
+COMPUTE, COMMUNICATION, MEMORY = range(len(KINDS))
 
 
 def _none() -> Ints:
@@ -58,15 +60,19 @@ def _none() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kernels:
-    """What ran on a device, in no promised order: columns of equal length, an element a kernel.
+    """The kernels of a device in any order: columns of equal length with one element per kernel.
 
     Attributes:
-        start_ps, duration_ps: its time on the capture's clock.
-        name, op, module: indices of `Trace.names`; a collective is known by its operation.
-        launch: correlation id (GPU) or run id (CPU) of the host call that caused it.
-        stream: an index of `Device.streams`.
-        kind: an index of `KINDS`; no column until the window's families are known.
-        step: an index of the window's steps or ABSENT; no column until they are known.
+        start_ps: when the kernel started, in picoseconds on the clock of the capture.
+        duration_ps: how long it ran, in picoseconds.
+        name: its name, an index into `Trace.names`.
+        op: the operation of the program that it belongs to, an index into `Trace.names`.
+        module: the compiled module that it belongs to, an index into `Trace.names`.
+        launch: the correlation id (GPU) or run id (CPU) of the host call that started it.
+        stream: an index into `Device.streams`.
+        kind: an index into `KINDS`; an empty column until the families are known.
+        step: an index into the steps of the window, or ABSENT; an empty column until the steps are
+            known.
     """
 
     start_ps: Ints
@@ -88,25 +94,26 @@ class Kernels:
         return self.start_ps + self.duration_ps
 
     def take(self, which: NDArray[np.bool_] | Ints) -> Kernels:
-        """Return the chosen kernels as a reader knows them: a mask, or positions in an order."""
+        """Return the kernels that a mask or some positions choose, with the columns in READ."""
         return Kernels(**{column: getattr(self, column)[which] for column in READ})
 
 
+# the columns that a reader fills
 READ = ("start_ps", "duration_ps", "name", "op", "module", "launch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
-    """A device with at least one kernel; `kernels` are those of all its streams, in their order."""
+    """A device with at least one kernel; `kernels` has those of all streams, stream by stream."""
 
-    name: str  # /device:GPU:0
+    name: str  # e.g. /device:GPU:0
     backend: Backend
     streams: tuple[str, ...]
     kernels: Kernels
 
     @classmethod
     def of(cls, name: str, backend: Backend, streams: Sequence[tuple[str, Kernels]]) -> Device:
-        """Return a device with some streams: the name and the kernels of each."""
+        """Return a device with these streams; each has a name and its kernels."""
         kernels = joined([part for _, part in streams])
         sizes = [len(part) for _, part in streams]
         stream = np.repeat(np.arange(len(streams)), sizes).astype(np.uint16)
@@ -120,7 +127,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A host-side step marker: jax.profiler.StepTraceAnnotation. It brackets dispatch, not work."""
+    """A step marker of the host, jax.profiler.StepTraceAnnotation: when a step was dispatched."""
 
     step: int
     start_ps: int
@@ -129,7 +136,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Launches:
-    """Host calls that started device work: id and time, sorted by id."""
+    """Host calls that started work on a device: their ids and times, sorted by id."""
 
     id: Ints
     start_ps: Ints
@@ -137,14 +144,14 @@ class Launches:
     @classmethod
     def of(cls, ids: Ints, start_ps: Ints) -> Launches:
         """Return host calls; if several have one id, the first is the launch."""
-        if not (np.diff(ids) > 0).all():  # otherwise as one thread writes them
+        if not (np.diff(ids) > 0).all():  # the ids of one thread are sorted already
             order = np.lexsort((start_ps, ids))
             ids, first = np.unique(ids[order], return_index=True)
             start_ps = start_ps[order][first]
         return cls(id=ids, start_ps=start_ps)
 
     def times(self, launch: Ints) -> Ints:
-        """Return when each kernel was launched, on the host's clock; ABSENT where nothing says."""
+        """Return when each kernel was launched, on the host's clock; ABSENT where it is unknown."""
         ids = self.id
         if not len(ids):
             return np.full(len(launch), ABSENT, np.int64)
@@ -157,28 +164,29 @@ class Trace:
     """One capture file of one process."""
 
     source: str
-    format: str  # xplane | trace.json
-    names: tuple[str, ...]
+    format: str  # "xplane" or "trace.json"
+    names: tuple[str, ...]  # all names of kernels, operations and modules; columns hold indices
     devices: tuple[Device, ...]
-    planes_present: int  # device planes, idle ones included
-    annotations: tuple[Annotation, ...]  # by their starts
+    planes_present: int  # the number of device planes, also of devices without a kernel
+    annotations: tuple[Annotation, ...]  # sorted by their starts
     launches: Launches
     started_unix_ns: int | None = None
     stopped_unix_ns: int | None = None
-    # why the file does not hold the whole window: shown always, and never averaged over
+    # why the file does not hold the whole window; None if it does. Such a capture is always shown
+    # with the reason and never averaged with others
     truncated: str | None
     warnings: tuple[str, ...] = ()
-    foreign: str | None = None  # of another device or profiler than we read: which
+    foreign: str | None = None  # names a device or profiler that is not supported; None if it is
 
 
 def narrow(column: Ints) -> Ints:
-    """Return a column in half the memory where its numbers fit."""
+    """Return a column as 32-bit integers if its numbers fit, in half the memory."""
     kept = cast("Ints", column.astype(np.int32))
     return kept if (kept == column).all() else column
 
 
 def joined(parts: Sequence[Kernels]) -> Kernels:
-    """Return the kernels of all parts as readers know them, one part after the other."""
+    """Return the kernels of all parts, one part after the other, with the columns in READ."""
     if len(parts) == 1:
         return parts[0]
     columns = {column: [getattr(part, column) for part in parts] or [_none()] for column in READ}
@@ -186,9 +194,10 @@ def joined(parts: Sequence[Kernels]) -> Kernels:
 
 
 def without_containers(kernels: Kernels) -> Kernels:
-    """Drop events that contain the next one of the same thread: a `while` is its body's time.
+    """Return kernels without those that contain the next one of the same thread.
 
-    Host events nest; those of a GPU stream do not.
+    Events of the host nest, so the time of a `while` is that of its body. Those of a GPU stream do
+    not nest.
     """
     # if two start together, the longer one contains the other
     order = np.lexsort((-kernels.duration_ps, kernels.start_ps))
@@ -204,7 +213,7 @@ _OTHER_DEVICE = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)([A-Za-z]\w*):\d{1,9}"
 
 
 def other_device(planes: Iterable[str]) -> str | None:
-    """Name the unsupported device that planes or processes show a capture to be of, else None."""
+    """Say which unsupported device a capture is of, by its planes or processes; None if of none."""
     kinds = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
     devices = " and ".join(sorted(kinds))
     return f"a capture of a {devices}, which `drill` does not read" if kinds else None
@@ -214,18 +223,19 @@ _ROUND, _BINARY = 100_000, 1 << 20
 
 
 def at_a_cap(count: int, *, is_round: bool = False) -> bool:
-    """Tell whether a number of events is one at which writers stop, so that more were there.
+    """Return whether a number of events is one at which writers stop, so that some may be missing.
 
-    A collector keeps 2 x 1024 x 1024 of a kind, ROCm's one more. With `is_round` such numbers as
-    300,000 count too: jaxlib's trace.json ends at 1,000,000 events (5,000,000 since mid-2026), a
-    viewer's at what its user asked for. One file in 80,000 has such a number by chance.
+    A collector keeps 2 x 1024 x 1024 events of a kind, that of ROCm one more. With `is_round`,
+    numbers such as 300,000 count too: jaxlib ends trace.json at 1,000,000 events (5,000,000 since
+    mid-2026), and a viewer ends its file at the number that its user asked for. One file in 80,000
+    has such a number by chance.
     """
     is_binary = count >= _BINARY and count % _BINARY in (0, 1)
     return is_binary or (is_round and count >= _ROUND and count % _ROUND == 0)
 
 
 class Names(dict[str, int]):
-    """The index of each string: equal strings of several planes and files share one."""
+    """String -> its index. Equal strings of several planes and files share one index."""
 
     def __missing__(self, name: str) -> int:
         return self.setdefault(name, len(self))
@@ -233,12 +243,12 @@ class Names(dict[str, int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A named set of kernels: those whose name the pattern finds, in any case of letters."""
+    """A named set of kernels: those whose name contains a match of `pattern`, in any case."""
 
     name: str
     kind: Kind
     pattern: str
-    remedy: str = ""  # what acts on such a kernel where it blocks the main stream
+    remedy: str = ""  # which settings help if such a kernel blocks the main stream; "" if none
 
 
 OTHER = Family(name="other", kind=Kind.COMPUTE, pattern="")
@@ -261,10 +271,11 @@ def shipped_families() -> tuple[Family, ...]:
 
 
 def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
-    """Read a user's own families: a list of tables with `name`, `kind` and `pattern`.
+    """Read the families of a user: a list of tables with `name`, `kind` and `pattern`.
 
     Raises:
-        ConfigError: another shape, an unknown kind, a pattern that is no regular expression.
+        ConfigError: the data have another shape, a kind is unknown, or a pattern is no regular
+            expression.
     """
     if not isinstance(data, list):
         raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")
@@ -285,9 +296,9 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     return tuple(families)
 
 
-@functools.lru_cache(maxsize=2)  # ranks of a window bear the same names
+@functools.lru_cache(maxsize=2)  # the ranks of a window have the same names
 def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints, NDArray[np.int8]]:
-    """Return the family (an index; `len(families)` is other) and the kind of each name."""
+    """Return the family and the kind of each name, as indices; `len(families)` is no family."""
     patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
     kinds = np.array([KINDS.index(family.kind) for family in (*families, OTHER)], np.int8)
     family = np.array(

@@ -1,4 +1,4 @@
-"""`xlatune cvs`: what a CVS configuration says, and what it needs before it can run."""
+"""`xlatune cvs`: show what a CVS configuration says and lacks, and measure its thresholds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LINES = {
 
 
 def add_cvs(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands and their arguments."""
+    """Declare the actions `show` and `calibrate`, and their arguments."""
     added = add_commands(parser, _LINES, metavar="ACTION")
     one = added["show"]
     one.epilog = (
@@ -90,6 +90,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that both actions have: the file, and what fills it in."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
     parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
@@ -103,6 +104,7 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    """Show a file; return 2 if it has open items."""
     if arguments.nodes is not None and arguments.nodes < 1:
         raise ConfigError(f"--nodes {arguments.nodes}: expected 1 or more")
     file = read_cvs_file(
@@ -120,6 +122,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
+    """Measure the thresholds of each cell of a file, and write them into a new file."""
     path, new = arguments.file, arguments.output
     if new.exists():
         raise ConfigError(f"{new} exists: name another file, or move it away")
@@ -150,6 +153,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
+    """Yield the lines of `show`; `is_full` lists every leaf, not only those that are changed."""
     first = file.cells[0]
     yield f"{file.where}: CVS generation {file.generation}"
     yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not said'}"
@@ -185,6 +189,7 @@ def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
 
 
 def _wrapped(line: str) -> list[str]:
+    """Return a line as lines of `_WIDTH` characters, the further ones indented by two more."""
     text = line.lstrip()
     indent = " " * (len(line) - len(text))
     return textwrap.wrap(

@@ -1,8 +1,8 @@
-"""What a digest is once it is read: cause, culprits, links, states; and the catalog of causes.
+"""The digest that libtpu prints when a multi-slice job hangs, once it is read; and its causes.
 
-What its own table says beside libtpu's verdict, and what it refutes, is added here too.
-
-The causes and what they ask for are data: `megascale.toml`. This module reads no log.
+libtpu's verdict may differ from the table in the same digest. This module adds what the table says,
+and corrects a verdict that the table refutes. The causes are data in `megascale.toml`. This module
+reads no log.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from pytest_xlatune.model.record import Json
 _FILE = Path(__file__).with_name("megascale.toml")
 
 SCHEMA = 1
-_OF_SPARSE = ("hlo", "tag", "pc", "hosts", "cores")  # the text says no more of them
+# the fields of sparse cores: libtpu prints no others
+_OF_SPARSE = ("hlo", "tag", "pc", "hosts", "cores")
 
 
 class Layout(StrEnum):
-    """A layout of the digest, by the first libtpu in which it was seen."""
+    """A layout of the digest, named after the first release of libtpu that has it."""
 
     EARLY_2025 = "0.0.11"
     LATE_2025 = "0.0.24"
@@ -48,7 +49,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that tells something without a digest; `text` is how it begins."""
+    """A row of `megascale.toml` for a line of a log that needs no digest; it begins with `text`."""
 
     kind: str
     means: str
@@ -75,26 +76,26 @@ def causes() -> tuple[Cause, ...]:
 
 
 def known_lines() -> tuple[KnownLine, ...]:
-    """Return the lines of `megascale.toml` that tell something without a digest."""
+    """Return the known lines of `megascale.toml`."""
     return _catalog().line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Who a digest names; layout 0.0.11 names hosts only."""
+    """A worker that a digest names; layout 0.0.11 names hosts only, so job and task are None."""
 
     host: str
     job: str | None = None
     task: int | None = None
 
     def __str__(self) -> str:
-        """Return it as libtpu writes it."""
+        """Return the worker as libtpu writes it."""
         return self.host if self.job is None else f"{self.job}/{self.task}:{self.host}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedProgram:
-    """A program of a launch; `sample` is a worker that runs it."""
+    """A program of a launch; `sample` is one worker that runs it. None: the text lacks it."""
 
     module: str | None
     fingerprint: str | None
@@ -103,16 +104,19 @@ class LaunchedProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuState:
-    """Cores that stand at one place of a program.
+    """The cores that stand at the same instruction of a program.
 
     Attributes:
-        launch_id: None where the layout has none, and for a core that has nothing to do.
-        module, fingerprint: None where the text does not say which of several it is.
-        tag, pc: of the place; tag is None in layout 0.0.11.
-        hlo, computation: of the place; "(program completed)" is a core that has nothing to do.
-        hosts: in the order of the text, each once.
-        cores: how many there are, by libtpu's count corrected; those listed where it gives none.
-        is_cut: libtpu listed eleven of them.
+        launch_id: the launch of the program; None if the layout has no ids or the cores are idle.
+        module: the name of the program; None if the text does not say which of several it is.
+        fingerprint: the fingerprint of the program; None as for `module`.
+        tag: the tag of the instruction; None in layout 0.0.11.
+        pc: the program counter of the instruction.
+        hlo: the name of the instruction; "(program completed)" if the cores are idle.
+        computation: the computation that has the instruction; None if the text names none.
+        hosts: the hosts of the cores in the order of the text, each once.
+        cores: the number of cores: libtpu's count, corrected, or the cores listed if it gives none.
+        is_cut: whether libtpu listed only eleven cores of more.
     """
 
     launch_id: int | None = None
@@ -132,30 +136,32 @@ class TpuState:
         return self.hlo == "(program completed)"
 
     def to_json(self) -> dict[str, Json]:
-        """Return its entry in the JSON document."""
+        """Return the entry of the JSON document."""
         entry: dict[str, Json] = msgspec.to_builtins(self)
-        del entry["is_cut"]  # the count of cores is corrected
+        del entry["is_cut"]  # the number of cores is corrected already
         return entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """What one digest says.
+    """One digest, as it was read.
 
     Attributes:
-        layout: a guess by its shape.
-        cause: after correction by its own table; None where the text names none.
-        word: libtpu's own words for the cause; None where the line is missing.
-        culprits: of the line of culprits, or of the line before it where the text is cut.
-        links: pairs (sender, receiver) of broken links.
-        first_error: type and time (None where libtpu was not told) of the first report.
-        launches: launch id -> its programs, in the order of the text.
-        states, sparse: of tensor cores; of sparse cores.
-        messages: worker and text of each unrecoverable error.
-        is_truncated: whether the text lacks a part of the digest, because it is cut.
-        notes: what its own table adds to the verdict, and what was corrected.
-        is_after_trigger: whether a worker had given up waiting before it.
-        line: number of its first line, from 1.
+        layout: the layout, guessed from the form of the text.
+        cause: the cause, corrected by the table of the digest; None if the text names none.
+        word: the words of libtpu for the cause; None if their line is missing.
+        culprits: the workers of the line of culprits, or of the line before it if the text is cut.
+        links: the broken links, as pairs of sender and receiver.
+        first_error: the type and the time of the first error that was reported; the time is None if
+            the text has none. None if no error was reported.
+        launches: pairs of a launch id and its programs, in the order of the text.
+        states: the states of the tensor cores.
+        sparse: the states of the sparse cores.
+        messages: the worker and the text of each unrecoverable error.
+        is_truncated: whether the text is cut, so that a part of the digest is missing.
+        notes: what the table adds to the verdict, and what was corrected.
+        is_after_trigger: whether a worker had given up waiting before the digest was printed.
+        line: the number of the first line in the log, from 1.
     """
 
     layout: Layout
@@ -175,10 +181,10 @@ class Digest:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it only tells of a job that was ended on purpose.
+        """Whether the digest only tells of a job that was ended on purpose.
 
-        Layout 0.0.52 says so. Before, such a digest is whole and says nothing at all, of a job in
-        which no worker had given up waiting.
+        Layout 0.0.52 says so. In older layouts the digest of such a job is complete and empty, and
+        no worker had given up waiting before it.
         """
         if self.first_error is not None:
             return self.first_error[0] in ("NO_ERROR", "CANCELLED")
@@ -188,7 +194,7 @@ class Digest:
 
     @property
     def cls(self) -> FailureClass:
-        """The class of the failure."""
+        """The failure class of the job."""
         if self.is_cancelled:
             return FailureClass.CANCELLED
         if self.cause is None:
@@ -198,7 +204,7 @@ class Digest:
         return self.cause.cls
 
     def to_json(self) -> Json:
-        """Return its entry in the JSON document of `xlatune megascale`."""
+        """Return the entry of the JSON document of `xlatune megascale`."""
         error = self.first_error
         launches = [
             {"launch_id": ident, "programs": list(map(msgspec.to_builtins, programs))}
@@ -223,7 +229,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """A worker gave up waiting; it names no culprit."""
+    """The line of a worker that gave up waiting; it names no culprit. None: it lacks the field."""
 
     line: int
     graphs: int | None
@@ -235,7 +241,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenLine:
-    """A line that tells something without a digest, and how often."""
+    """A known line in a log: its first number from 1, its text, and how often it was seen."""
 
     known: KnownLine
     line: int
@@ -245,7 +251,7 @@ class SeenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegascaleReport:
-    """What a log tells of Megascale."""
+    """All that a log tells about Megascale."""
 
     digests: tuple[Digest, ...] = ()
     trigger: Trigger | None = None
@@ -253,14 +259,14 @@ class MegascaleReport:
 
 
 def cause_of_word(word: str) -> Cause | None:
-    """Return the cause that libtpu calls so, in any of its versions."""
+    """Return the cause that any version of libtpu calls by this word; None if none does."""
     low = word.strip().lower()
     known = {name.lower(): cause for cause in causes() for name in (cause.enum, *cause.words)}
     return known.get(low)
 
 
 def class_of_message(text: str) -> FailureClass:
-    """Return the class of an unrecoverable error by its own message."""
+    """Return the failure class of an unrecoverable error by its message."""
     low = text.lower()
     if "socket closed" in low or "unavailable:" in low:
         return FailureClass.NETWORK_LINK
@@ -270,12 +276,12 @@ def class_of_message(text: str) -> FailureClass:
 
 
 def cause_of_prose(body: str) -> Cause | None:
-    """Return the cause that the first line of a digest tells."""
+    """Return the cause that the first line of a digest tells; None if it tells none."""
     return next((cause for cause in causes() if cause.prose.match(body)), None)
 
 
 def judged(digest: Digest) -> Digest:
-    """Add what the digest's own table says beside libtpu's verdict; correct what it refutes."""
+    """Return a digest with notes from its table, and with the cause corrected by the table."""
     notes: list[str] = []
     cause = digest.cause
     launches = [(ident, programs) for ident, programs in digest.launches if ident is not None]
@@ -305,14 +311,14 @@ def judged(digest: Digest) -> Digest:
             )
     if cause is not None and cause.enum == "UNKNOWN_CAUSE":
         notes += _groups(digest)
-    # the hosts of a verdict that its own table refutes were examples of nothing
+    # a verdict that the table refutes has no culprits
     is_refuted = cause is not digest.cause
     culprits = () if is_refuted else digest.culprits
     return dataclasses.replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
 
 
 def _has_mismatch(digest: Digest) -> bool:
-    """Whether a module has two fingerprints, or the table cannot tell."""
+    """Whether a module has two fingerprints; also true if the table is cut and cannot tell."""
     prints: dict[str | None, set[str | None]] = {}
     for _, programs in digest.launches:
         for program in programs:
@@ -321,7 +327,7 @@ def _has_mismatch(digest: Digest) -> bool:
 
 
 def _behind(digest: Digest) -> list[str]:
-    """Name the hosts with the lowest launch id, where there are several ids."""
+    """Return a note that names the hosts with the lowest launch id; [] if all have one id."""
     idents = sorted({state.launch_id for state in digest.states if state.launch_id is not None})
     if len(idents) < 2:  # noqa: PLR2004
         return []
@@ -334,6 +340,7 @@ def _behind(digest: Digest) -> list[str]:
 
 
 def _groups(digest: Digest) -> list[str]:
+    """Return a note that says where the busy cores stand; [] if all stand at one place."""
     busy = [state for state in digest.states if not state.is_idle]
     if len(busy) < 2:  # noqa: PLR2004
         return []

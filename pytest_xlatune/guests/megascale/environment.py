@@ -1,7 +1,8 @@
-"""Whether a host is set up for multi-slice jobs: settings that public documents name. Read-only.
+"""Check whether a host is set up for multi-slice jobs, by settings that public documents name.
 
-Of this host, or of a text that the script below printed on another one. Each item has its source;
-what no public document names is not here.
+The settings are those of this host, or of another host on which somebody ran the script that
+`script` returns. Nothing is changed. Each item names its source; a setting that no public document
+names is not checked.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ _GOOGLE = (
 )
 _BENCHMARKS = "github.com/AI-Hypercomputer/accelerator-microbenchmarks, Trillium collectives"
 _VERSION = 'import importlib.metadata as m; print(m.version("jax"))'
-LEAST_RMEM = 314_572_800
-LEAST_MTU = 4082
-MOST_RTO_US = 5000
+LEAST_RMEM = 314_572_800  # bytes of the largest receive buffer
+LEAST_MTU = 4082  # bytes
+MOST_RTO_US = 5000  # microseconds of the least retransmission timeout
 
+# setting -> the file of the kernel that holds it
 FILES = {
     "tcp_slow_start_after_idle": "/proc/sys/net/ipv4/tcp_slow_start_after_idle",
     "default_qdisc": "/proc/sys/net/core/default_qdisc",
@@ -36,13 +38,13 @@ FILES = {
 
 
 class Item(NamedTuple):
-    """One setting: its value ("" where it cannot be seen), whether it is as advised, the source."""
+    """A setting of a host: its value, whether that is as advised, and who advises it."""
 
     name: str
-    value: str
-    is_good: bool | None  # None: not seen, or a matter of choice
-    advice: str
-    source: str
+    value: str  # "" if it is unset or cannot be read
+    is_good: bool | None  # None if the value cannot be read, or the setting is optional
+    advice: str  # the advised value
+    source: str  # the public document with the advice
 
 
 def script(python: str = "python3") -> str:
@@ -58,7 +60,7 @@ def script(python: str = "python3") -> str:
 
 
 def of_this_host() -> str:
-    """Return what the script prints here, with this interpreter."""
+    """Run the script on this host with this interpreter, and return what it prints."""
     done = subprocess.run(
         ["/bin/sh", "-c", script(sys.executable)], capture_output=True, text=True, check=False
     )
@@ -66,7 +68,7 @@ def of_this_host() -> str:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Read what the script printed; other lines are ignored."""
+    """Return setting -> value from what the script printed; other lines are ignored."""
     known = {*FILES, "jax", "XLA_FLAGS", "LIBTPU_INIT_ARGS"}
     pairs = (line.partition("=") for line in text.splitlines())
     return {
@@ -75,7 +77,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def check(settings: Mapping[str, str]) -> Iterator[Item]:
-    """Yield an item for each setting."""
+    """Yield an item for each setting; a setting that is missing has the value ""."""
     arguments = f"{settings.get('XLA_FLAGS', '')} {settings.get('LIBTPU_INIT_ARGS', '')}"
     values = {**settings, "vmodule": " ".join(re.findall(r"--vmodule=\S+", arguments))}
     mtus = {name: _MTU for name in settings if name.startswith("mtu.") and name != "mtu.lo"}
@@ -85,7 +87,7 @@ def check(settings: Mapping[str, str]) -> Iterator[Item]:
 
 
 def _number(good: Callable[[int], bool]) -> Callable[[str], bool | None]:
-    """Return a check of the last number of a value; None where there is none."""
+    """Return a check of the last number in a value; its answer is None if there is no number."""
 
     def check_number(value: str) -> bool | None:
         number = whole(value.rpartition(" ")[2])
@@ -99,7 +101,7 @@ def _is_new_jax(version: str) -> bool | None:
     return (int(numbers[1]), int(numbers[2])) >= (0, 6) if numbers else None
 
 
-# name -> whether a value is as advised (None: not seen, or a matter of choice), advice, source
+# name -> a check as for `Item.is_good`, the advice, the source
 _SETTINGS: dict[str, tuple[Callable[[str], bool | None], str, str]] = {
     "jax": (
         _is_new_jax,

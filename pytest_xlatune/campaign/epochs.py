@@ -115,7 +115,7 @@ def others_ran_on(
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
-    """Return whether the kernel's files name other GPUs than before; JAX is not asked."""
+    """Return whether a node reports other GPUs than before, by what its kernel says."""
     before = {
         environment.name: environment.node
         for environment in state.environments.get(trial.cell_digest, ())
@@ -151,7 +151,7 @@ def _environment_events(
         return ()
     digest = trial.cell_digest
     before = {environment.name: environment for environment in state.environments.get(digest, ())}
-    # a node that did not answer in time keeps its last answer, with which its next is compared
+    # a node that did not answer in time keeps its last answer, to compare its next answer with
     silent = before.keys() & set(outcome.nodes) - {environment.name for environment in environments}
     nodes = (
         *(environment.after(before.get(environment.name)) for environment in environments),

@@ -22,8 +22,8 @@ _CHARS = 200  # so much of a last line is shown
 class RankReader:
     """Reads the logs of one job, one after the other or while they grow.
 
-    `pattern` says how a trainer other than MaxText prints its steps; None is MaxText. Where a method
-    takes a rank, None stands for a log of several ranks, whose lines name their rank.
+    `pattern` says how a trainer other than MaxText prints its steps; None is MaxText. Where a
+    method takes a rank, None stands for a log of several ranks, whose lines name their rank.
     """
 
     def __init__(self, pattern: StepPattern | None = None) -> None:

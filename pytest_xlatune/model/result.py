@@ -1,8 +1,9 @@
-"""What a trial told and what was decided: settings, result, comparison, verdict, conclusion.
+"""The result of a trial and what a study concludes: settings, comparison, verdict, conclusion.
 
-Pure values. A score exists only for a job; nothing here lets two step series be compared. What a
-workload did wrong is in an `Outcome` and its findings, not in an exception. What a log alone tells
-is in `failure` and `metric`, which a command that reads logs loads without the rest.
+These are values without behaviour of their own. Only a job has a score, and nothing here compares
+the steps of two series. What a workload did wrong is in an `Outcome` and its findings, and raises
+no exception. What a log alone tells is in `failure` and `metric`, so that a command that only reads
+logs does not load this module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
-__all__ = [  # what a log tells too, from where it stands
+__all__ = [  # with names of `failure` and `metric`, which many callers import from here
     "MIN_TRIALS",
     "Action",
     "Blamed",
@@ -66,9 +67,9 @@ class Submission(Record, frozen=True, kw_only=True):
 
     Attributes:
         trial_id: id of the trial.
-        attempt: from 1.
+        attempt: the number of the attempt, from 1.
         executor: the name of the executor that took it.
-        job_id: the executor's own name of the job.
+        job_id: the id that the executor gave to the job.
         folder: the attempt's folder, relative to the work directory.
     """
 
@@ -89,7 +90,7 @@ class Effect(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the best."""
+        """The place of this effect in the order above; 0 is the best."""
         return list(Effect).index(self)
 
 
@@ -101,11 +102,11 @@ class Witness(StrEnum):
     NCCL = "the lines of NCCL_DEBUG"
     READER = "the flags that the library lists"
     LOG = "the log"  # a list of the environment: what the program was started with
-    NONE = ""
+    NONE = ""  # nothing shows it
 
 
 class SettingKind(StrEnum):
-    """Which sort of setting it is."""
+    """What a setting is: a flag of XLA, an environment variable, or a key of the trainer."""
 
     FLAG = "flag"
     VARIABLE = "variable"
@@ -117,14 +118,14 @@ class TrialSetting(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: name of an XLA flag without dashes, of a variable, or of a key of the trainer.
-        kind: which of these.
-        asked: the value that was asked for; hidden where the name speaks of a secret.
+        kind: which of these it is.
+        asked: the value that was asked for; hidden if the name looks like that of a secret.
         effect: what the strongest witness says.
-        witness: that one.
-        seen: the value that it shows; "" where it shows none.
-        is_deployed: it is the cell's own, and not the profile's.
-        is_exempt: the sweep declares that nothing can show it.
-        why: what it shows where that is no value, or not a value alone.
+        witness: the strongest witness.
+        seen: the value that the witness shows; "" if it shows none.
+        is_deployed: whether the setting belongs to the cell, and not to the profile.
+        is_exempt: whether the sweep declares that nothing can show the setting.
+        why: what the witness shows, if a value alone does not say it; else None.
     """
 
     name: str
@@ -139,17 +140,17 @@ class TrialSetting(Record, frozen=True, kw_only=True):
 
     @property
     def said(self) -> Message | None:
-        """What the witness shows; None where it shows nothing."""
+        """What the witness shows; None if it shows nothing."""
         return self.why or (verbatim(self.seen) if self.seen else None)
 
     @property
     def label(self) -> str:
-        """The name as people write it."""
+        """The name as people write it: a flag has its dashes."""
         return f"--{self.name}" if self.kind is SettingKind.FLAG else self.name
 
     @property
     def is_proved(self) -> bool:
-        """Whether a winner may rest on it."""
+        """Whether a profile with this setting may win."""
         is_silent = self.effect in (Effect.ASKED, Effect.NOT_SEEN)
         return self.effect is Effect.IN_EFFECT or (self.is_exempt and is_silent)
 
@@ -160,8 +161,9 @@ class TrialStatus(StrEnum):
     PLANNED = "planned"
     RUNNING = "running"
     MEASURED = "measured"
-    DROPPED = "dropped"  # this profile cannot run here: OOM, unknown flag, NaN, flags not effective
-    UNMEASURED = "unmeasured"  # it could not be measured: nodes, time, cancelled
+    # its profile cannot run here: out of memory, unknown flag, NaN, flags not in effect
+    DROPPED = "dropped"
+    UNMEASURED = "unmeasured"  # something else kept it from being measured: nodes, time, a person
 
     @property
     def is_final(self) -> bool:
@@ -170,25 +172,25 @@ class TrialStatus(StrEnum):
 
 
 class BlamedAt(StrEnum):
-    """What a program of a rotation was at when the job died."""
+    """What a program of a rotation was doing when the job died."""
 
     COMPILING = "compiling"  # it was being compiled
     TURN = "turn"  # it had its turn
 
 
 class Blamed(Record, frozen=True, kw_only=True):
-    """The program that an attempt of a rotation died of; the next one goes without it.
+    """The program that ended an attempt of a rotation; the next attempt runs without it.
 
     Attributes:
-        program: its id.
-        at: what it was at.
-        cls: the failure class of that attempt.
-        attempt: its number.
-        is_suspect: it may have died of something else, such as a hang or a person's `kill`: the
-            next attempt has the program still, and only another such end right after, at the same
-            program, is its fault.
-        before: of a suspect that died in the first steps of its turn the profile that had the turn
-            before, whose error may show as late; "" is none.
+        program: the id of the program.
+        at: what the program was doing.
+        cls: the failure class of the attempt.
+        attempt: the number of the attempt.
+        is_suspect: whether something else may have ended the attempt, such as a hang or a person's
+            `kill`. The next attempt then still runs the program, and blames it only if it ends in
+            the same way at the same program.
+        before: the profile whose turn came before, if a suspect died in the first steps of its
+            turn: an error of that profile may show as late as this. "" if there is none.
     """
 
     program: str
@@ -203,10 +205,10 @@ class RotationResult(Record, frozen=True, kw_only=True):
     """The result of a rotation.
 
     Attributes:
-        score: each program against the baseline, and the turns; None where there is none.
-        reason: why there is none; None where there is one.
-        read: what the journal of the first process said; None where it wrote none.
-        blamed: the programs that earlier attempts died of, which the last one went without.
+        score: each program against the baseline, and the turns; None if nothing was measured.
+        reason: why there is no score; None if there is one.
+        read: what the journal of the first process said; None if it wrote none.
+        blamed: the programs that ended earlier attempts, and without which the last attempt ran.
     """
 
     score: RotationScore | None = None
@@ -216,10 +218,10 @@ class RotationResult(Record, frozen=True, kw_only=True):
 
     @property
     def is_found(self) -> bool:
-        """Whether the worker found the step's program, so that programs can take turns.
+        """Whether the worker found the program of a step, so that programs can take turns.
 
-        One that is not called once a step is not the one, and of a log whose lines are no turns
-        nothing can be told.
+        A program that is not called once in each step is not the right one. If no turns can be
+        read from the log, nothing is known, and the answer is no.
         """
         is_apart = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
         has_step = self.read is not None and bool(self.read.found) and not self.read.trouble
@@ -227,20 +229,22 @@ class RotationResult(Record, frozen=True, kw_only=True):
 
 
 class TrialResult(Record, frozen=True, kw_only=True):
-    """A trial and all that is known of it: what studies read as history.
+    """A trial and all that is known about it; studies get these as their history.
 
     Attributes:
         trial: the trial.
         status: where it stands.
-        score: the score of the attempt that was measured.
-        reason: why there is no score, or why it was dropped; None otherwise.
+        score: the score of the attempt that was measured; None if none was.
+        reason: why there is no score, or why the trial was dropped; None otherwise.
         findings: the findings of all attempts.
         job_ids: the job ids of all attempts, in order.
-        outcome: how the last attempt ended.
-        epoch: counts the changes after which scores are not comparable (a node swap).
-        settings: each setting, and whether it was in effect; None where nothing was looked at.
-        memory: what compiling says, where that was all that was asked and nothing ran; else None.
-        rotation: of a trial whose programs took turns; its `score` is None but for a look.
+        outcome: how the last attempt ended; None before.
+        epoch: the number of changes so far, such as a node swap, after which scores cannot be
+            compared with earlier ones.
+        settings: each setting, and whether it was in effect; None if nobody has checked.
+        memory: the memory that the compiler reports, if the trial only compiled; else None.
+        rotation: the result of a trial whose programs took turns; else None. Such a trial has no
+            `score`, except for a look, the first rotation that runs the baseline alone.
         devices: what shows where it ran -> the device, e.g. a module of a dump -> "cuda sm_9.0".
     """
 
@@ -262,24 +266,25 @@ class TrialResult(Record, frozen=True, kw_only=True):
 
     @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
-        """The profile's settings, those of the cell left out."""
+        """The settings of the profile, without those of the cell."""
         return tuple(setting for setting in self.settings or () if not setting.is_deployed)
 
     @property
     def asking(self) -> tuple[Finding, ...]:
-        """The findings that ask for something."""
+        """The findings that ask somebody to do something."""
         none = (Action.NONE, Action.SUCCESS)
         return tuple(finding for finding in self.findings if finding.action not in none)
 
 
 class Shares(Record, frozen=True, kw_only=True):
-    """Where the time of a step went in an evidence run, as far as it left something to read.
+    """Where the time of a step went in an evidence run, as far as its files tell.
 
     Attributes:
-        of_step: part -> its share of a step, 0.2 is 20 %. A collective's, `communication`'s and
-            `copies`' is the time in which nothing else ran; absent where no trace tells it.
-        kinds: of the collectives in the compiled program; None where no dump tells them.
-        kernels: class of kernels -> names of those that run alone longest.
+        of_step: part of a step -> its share of the time, 0.2 is 20 %. For `communication`, `copies`
+            and each kind of collective only the time counts in which nothing else ran. A part that
+            no trace tells is absent.
+        kinds: the kinds of collectives in the compiled program; None if there is no dump.
+        kernels: class of kernels -> the names of those that run alone for the longest time.
     """
 
     of_step: dict[str, Real]
@@ -288,9 +293,9 @@ class Shares(Record, frozen=True, kw_only=True):
 
     @property
     def exposed(self) -> Message | None:
-        """The share of a step of each class of kernels, most first; None without a trace.
+        """The share of a step of each class of kernels, the largest first; None without a trace.
 
-        Communication and copies count with nothing beside them.
+        Of communication and copies only the time counts in which nothing else ran.
         """
         classes = {name: share for name, share in self.of_step.items() if name not in COLLECTIVES}
         reasons = [
@@ -308,9 +313,9 @@ class EvidenceResult(TrialResult, frozen=True, kw_only=True):
     """An evidence trial and all that is known of it; it has no score.
 
     Attributes:
-        is_read: whether what it left has been read.
-        shares: what that says; None where it left nothing that can be read.
-        pgle: file for XLA's scheduler that its trace made; "" where that names no operation.
+        is_read: whether the trace and the dump of the run have been read.
+        shares: where the time of a step went; None if the run left nothing that can be read.
+        pgle: the file for XLA's scheduler (PGLE) that was made from the trace; "" if there is none.
     """
 
     is_read: bool = False
@@ -319,18 +324,18 @@ class EvidenceResult(TrialResult, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """One arm against the reference on job scores; all effects are differences of logarithms.
+    """One arm compared with the reference by the scores of jobs; effects are log ratios.
 
     Attributes:
-        estimate: log ratio to the reference.
-        ci95: two-sided 95 % interval of it.
-        lower: simultaneous one-sided lower bound over the confirmed arms.
-        n: trials of the arm behind it.
-        n_baseline: baseline trials beside them.
+        estimate: the log ratio of the arm to the reference.
+        ci95: the two-sided 95 % interval of `estimate`.
+        lower: its one-sided lower bound, which holds for all confirmed arms at once.
+        n: how many trials of the arm were compared.
+        n_baseline: with how many trials of the baseline.
         df: residual degrees of freedom.
         sigma: residual standard deviation of one job's score.
         mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
-        method: the rule, and what it rests on.
+        method: the rule by which the arm was compared, and what the rule rests on.
     """
 
     estimate: Real
@@ -344,7 +349,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     method: Message
 
 
-MIN_TRIALS = 2  # of an arm, below which nothing is shown of it
+MIN_TRIALS = 2  # an arm with fewer trials cannot get a verdict
 
 
 class VerdictKind(StrEnum):
@@ -359,12 +364,12 @@ class VerdictKind(StrEnum):
 
 
 class LostRuns(Record, frozen=True, kw_only=True):
-    """Confirming runs of an arm that are over and have no score.
+    """The confirming runs of an arm that are over and have no score.
 
     Attributes:
-        lost: how many.
-        runs: out of how many that are over.
-        to: why, each once: a failure class, `hang`, or what the trial says.
+        lost: how many have no score.
+        runs: how many are over, with or without a score.
+        to: the reasons, each once: a failure class, `hang`, or the reason of the trial.
     """
 
     lost: int
@@ -373,7 +378,7 @@ class LostRuns(Record, frozen=True, kw_only=True):
 
     @property
     def told(self) -> Message:
-        """How many, and to what: `2 of 4 runs lost: hang`."""
+        """How many were lost and why, e.g. `2 of 4 runs lost: hang`."""
         if not self.to:
             return say("{lost} of {runs} runs lost", lost=self.lost, runs=self.runs)
         return say("{lost} of {runs} runs lost: {to}", lost=self.lost, runs=self.runs, to=self.to)
@@ -383,33 +388,37 @@ class Verdict(Record, frozen=True, kw_only=True):
     """The conclusion on one arm.
 
     Attributes:
-        arm: id of the arm: the profile's where arms are profiles.
+        arm: the id of the arm; the profile's id where arms are profiles.
         kind: the verdict.
-        delta: relative change of TGS against the reference, +0.034 is +3.4 %; of another metric
-            that of its figure, or of 1 / figure where less is better; None if unknown.
-        ci95: 95 % interval of `delta`, of one that is FASTER with its selection; None at n = 1.
-        n: trials behind it.
-        tgs: Tokens/s/device: the reference's times the change, where there is one, else the
-            geometric mean over those trials; None where another figure is scored.
-        step_s: seconds per step, likewise.
+        delta: the relative change of TGS against the reference, +0.034 is +3.4 %. With another
+            metric it is the change of the figure, or of 1 / figure if less is better. None if
+            unknown.
+        ci95: the 95 % interval of `delta`; for a FASTER arm it is corrected for the selection of
+            the best. None if unknown, as at n = 1.
+        n: how many trials the verdict rests on.
+        tgs: tokens per second and device: the reference's figure times the change, or without a
+            change the geometric mean over the trials. None if another figure is scored.
+        step_s: seconds per step, in the same way as `tgs`; None if unknown.
         mde80: smallest relative change that would be found with 80 % power; None if unknown.
-        method: how it was decided.
-        reasons: why this and not another verdict, in order.
-        can_run: False where the arm itself cannot run (INVALID and dropped).
-        job_ids: the job ids of the trials behind it.
-        figure: the scored figure, where it is not TGS.
-        lost: the confirming runs that have no score; None where every run has one.
-        retries: attempts beyond the first, over all its trials.
-        hangs: attempts that stood still, likewise.
-        effect: the weakest known of a setting in a trial; None: it has none, or none was looked at.
+        method: how the verdict was decided; None if nothing was compared.
+        reasons: why it is this verdict and no other, in order.
+        can_run: False if the arm itself cannot run: it is INVALID and its trials were dropped.
+        job_ids: the job ids of the trials that the verdict rests on.
+        figure: the scored figure, if it is not TGS; else None.
+        lost: the confirming runs that have no score; None if every run has one.
+        retries: the number of attempts beyond the first one of each trial.
+        hangs: the number of attempts that hung.
+        effect: the weakest effect among the settings of the trials; None if the arm has no settings
+            or nobody has checked them.
         unproved: the settings, as people write them, of which no witness says that they were in
             effect, and which the sweep does not declare unseen.
-        is_likely_slower: it was measured once, more than three standard deviations below.
-        word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" is the kind's own word.
-        against: what `delta` is against, where that is not the reference.
-        up_to: the last wave that its figures rest on, where the study has later runs; "" is all.
-        likely: of one that is FASTER, what `delta` is likely to be and its 95 % interval: `delta`
-            is the best of several, so a little too large.
+        is_likely_slower: whether its one measurement lies more than three standard deviations below
+            the reference.
+        word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" if the word of `kind` is used.
+        against: what `delta` is compared with, if that is not the reference; else None.
+        up_to: the last wave that the figures rest on, if the study has later runs; "" if all count.
+        likely: for a FASTER arm the likely change and its 95 % interval, because `delta` is that
+            of the best of several arms, and so a little too large; else None.
     """
 
     arm: str
@@ -438,25 +447,26 @@ class Verdict(Record, frozen=True, kw_only=True):
 
     @property
     def may_be_nothing(self) -> bool:
-        """Whether an interval that is corrected for the choice of the best holds no effect."""
+        """Whether an interval that is corrected for the choice of the best arm includes 0."""
         # +26.4 % [+0.3, +48.3] was recommended beside "likely +0.3 % [-1.9, +2.1]"
         corrected = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
         return any(low is not None and low <= 0 for low in corrected)
 
     @property
     def wins(self) -> bool:
-        """Whether it may be recommended: it is FASTER, and what made it so was in effect.
+        """Whether the arm may be recommended: it is FASTER, and its settings were in effect.
 
-        Nor may its gain be nothing, once it is corrected for the choice of the best of several.
+        Its gain must also be more than nothing after the correction for the choice of the best arm.
         """
         is_faster = self.kind is VerdictKind.FASTER
         return is_faster and not self.unproved and not self.may_be_nothing
 
 
 class StudyRecord(Record, frozen=True, kw_only=True):
-    """What a study found besides its verdicts; each study has its own class, told by `kind`.
+    """What a study found in addition to its verdicts; each study has its own subclass.
 
-    A subclass is a frozen, slotted, keyword-only dataclass, found again by its kind.
+    `kind` names the subclass in a ledger, so it must be unique. A subclass is frozen, and all its
+    fields are keyword-only.
     """
 
     kind: ClassVar[str] = ""
@@ -467,35 +477,35 @@ class StudyRecord(Record, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> tuple[Message, ...]:
-        """What a summary says instead of naming a winner; () has it name one."""
+        """What a summary says instead of naming a winner; () if it names one."""
         return ()
 
     @property
     def objection(self) -> tuple[Message, ...]:
-        """What the test of the conclusion fails on, beside those of arms; () where it passes."""
+        """Why the test of the conclusion fails, apart from its arms; () if it passes."""
         return ()
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Files that later sweeps can take, to be kept in the work directory: name -> text."""
+        """Name -> text of the files that are kept in the work directory for later sweeps."""
         return {}
 
     @property
     def setting(self) -> str | None:
-        """The setting to deploy, `key=value`; "" without one, None where none is looked for."""
+        """The setting to deploy, `key=value`; "" if none was found, None if none is looked for."""
         return None
 
     @property
     def peak_tflops(self) -> float | None:
-        """TFLOP/s that one device can do, as declared; None is unknown."""
+        """The declared peak of one device in TFLOP/s; None if it is unknown."""
         return None
 
     def shown_name(self, arm: str) -> str:
-        """Return how a plot calls an arm: by its id, where the study has no better name."""
+        """Return the name of an arm in a plot: its id, unless the study has a better name."""
         return arm
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as builtins, its kind among them."""
+        """Return the record as builtins, with its kind."""
         return {"kind": self.kind, **super().to_json()}
 
     @classmethod
@@ -503,7 +513,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
         """Return the record of the kind that `data` names.
 
         Raises:
-            LedgerError: no class of that kind is loaded, or the data are not one.
+            LedgerError: no class of that kind is loaded, or the data do not fit the class.
         """
         kind = data.get("kind") if isinstance(data, dict) else None
         record_class = cls._kinds.get(str(kind))
@@ -521,14 +531,14 @@ if TYPE_CHECKING:
 else:
 
     class AnyStudyRecord(metaclass=OfOurs):
-        """A record of any study, read as the kind that it names."""
+        """A record of any study; reading it returns an object of the kind that it names."""
 
         made = StudyRecord
         from_json = StudyRecord.from_json
 
 
 class NoiseRecord(StudyRecord, frozen=True, kw_only=True):
-    """How noisy the jobs of a study were, and what it can see for it.
+    """How noisy the jobs of a study were, and how small a change it can find with that noise.
 
     Attributes:
         sigma: standard deviation of one job's score between jobs; None if unknown.
@@ -549,15 +559,16 @@ class Needed(StrEnum):
 
 
 class RecipePart(Record, frozen=True, kw_only=True):
-    """Settings of a recipe, or of what led before it, and what they gain.
+    """Settings of a recipe, or settings that were left out of it, and their gain.
 
     Attributes:
         settings: names of flags (without dashes), variables and keys; measured together if several.
         need: whether they were shown to be needed.
-        gain: relative change of the figure with them, against the same without; None if unknown.
-        without: the arm without them that stood in the same blocks; "" where none did.
-        n: blocks that held both.
-        is_deployed: whether the recipe has them; else they were left out of it.
+        gain: the relative change of the figure with them, against the same settings without them;
+            None if unknown.
+        without: the arm without them that ran in the same blocks; "" if none did.
+        n: the number of blocks in which both ran.
+        is_deployed: whether the recipe has them; if not, they were left out of it.
     """
 
     settings: tuple[str, ...]
@@ -585,16 +596,16 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 
 class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
-    """What a tuning sweep found besides its verdicts.
+    """What a tuning sweep found in addition to its verdicts.
 
     Attributes:
-        finalists: ids of the profiles sent to confirmation, in rank order; () before.
+        finalists: the ids of the profiles chosen for confirmation, the best first; () before that.
         bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
-        recipe: the recommended arm and its settings; None without a winner.
+        recipe: the recommended arm and its settings; None if there is no winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
             80 % power; `mde80` is that of a finalist, which has passed the screen already.
-        moved: 95 % interval of an A/A control that excludes 0, relative; None where none does.
-            Then no figure of the sweep is to be trusted.
+        moved: the 95 % interval, as a relative change, of an A/A control that does not include 0:
+            then no figure of the sweep can be trusted. None if every control includes 0.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -609,18 +620,19 @@ Found = TypeVar("Found", bound=StudyRecord)
 
 
 class Conclusion(Record, frozen=True, kw_only=True, dict=True):
-    """What a study says of its arms.
+    """What a study says about its arms.
 
-    Not slotted: a session asks for the verdict on each arm, and finds it by the arm's id.
+    The class has no slots, because it caches the verdicts by arm: a session asks for each one.
 
     Attributes:
-        reference: the line of the arm that the others are compared with; None where there is none.
-        verdicts: one per other arm, confirmed ones first, each group by `delta`.
-        record: the study's own findings; None where it has none.
-        alpha: spent of the sweep's 0.05.
+        reference: the line of the arm that the others are compared with; None if there is none.
+        verdicts: one for each other arm, confirmed arms first, and then sorted by `delta`.
+        record: what the study found in addition; None if nothing.
+        alpha: how much of the 0.05 of the sweep was spent on these verdicts.
         complete: whether every planned trial is final.
-        first_step: of the window of all trials' scores, where it is not the protocol's; else None.
-        notes: what a reader should know.
+        first_step: the first step of the window of all scores, if it is not that of the protocol;
+            else None.
+        notes: further facts that a reader should know.
     """
 
     reference: Verdict | None = None
@@ -636,7 +648,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
         """The line of the reference, for the reports of studies that have one.
 
         Raises:
-            LedgerError: the study compares with none.
+            LedgerError: the study has no reference.
         """
         if self.reference is None:
             raise LedgerError("this conclusion has no reference to compare with")
@@ -644,35 +656,32 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def nothing_in_effect(self) -> bool:
-        """Whether arms with settings ran, and of none is it known that they were in effect."""
+        """Whether arms with settings ran, and each has a setting not known to be in effect."""
         known = [verdict for verdict in self.verdicts if verdict.effect is not None]
         return bool(known) and all(verdict.unproved for verdict in known)
 
     @property
     def facts(self) -> StudyRecord:
-        """What was found, as every record tells it; nothing where there is no record."""
+        """The record, or an empty one if there is none."""
         return self.record or StudyRecord()
 
     def found(self, kind: type[Found]) -> Found:
-        """Return the record as the study's own document reads it.
-
-        It says nothing where it is of another kind.
-        """
+        """Return the record if it is of this class, or else an empty record of the class."""
         return self.record if isinstance(self.record, kind) else kind()
 
     @property
     def noise(self) -> NoiseRecord:
-        """What the record says of noise; nothing where it has none."""
+        """The record as one of noise, or an empty one."""
         return self.found(NoiseRecord)
 
     @property
     def tuning(self) -> TuningRecord:
-        """What the record says of a tuning sweep; nothing where it is none's."""
+        """The record of a tuning sweep, or an empty one."""
         return self.found(TuningRecord)
 
     @property
     def winner(self) -> Verdict | None:
-        """The verdict on the recommended arm: the recipe's, else the first that wins, if any."""
+        """The verdict on the recommended arm: that of the recipe, or else the first that wins."""
         recipe = self.tuning.recipe
         recommended = self.verdict(recipe.arm) if recipe is not None else None
         if recommended is not None:
@@ -681,12 +690,12 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def metric(self) -> Metric:
-        """What its arms are scored by; TGS as long as none has a score."""
+        """The metric by which the arms are scored; TGS as long as none has a score."""
         lines = (*((self.reference,) if self.reference else ()), *self.verdicts)
         return next((line.figure.metric for line in lines if line.figure), TGS)
 
     def verdict(self, arm: str) -> Verdict | None:
-        """Return the verdict on an arm, None where the study does not know it."""
+        """Return the verdict on an arm; None if the study has no such arm."""
         if self.reference is not None and arm == self.reference.arm:
             return self.reference
         return self._by_arm.get(arm)

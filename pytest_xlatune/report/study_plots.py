@@ -1,4 +1,4 @@
-"""The plot of pairs of nodes as words; `page.jinja` draws it. Must draw nothing itself."""
+"""The plot of pairs of nodes as data. `page.jinja` draws it; this module must draw nothing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.text import percent, points
 from pytest_xlatune.report.document import plain
 
-_MOST_NODES = 24  # of a matrix
+_MOST_NODES = 24  # the most nodes that a matrix shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
-    """A pair in a matrix: `looks` is empty, even, low, lower or lowest."""
+    """The square of a pair of nodes in a matrix.
+
+    Attributes:
+        looks: the style of the square: empty, even, low, lower or lowest.
+        text: the change in percentage points; "" if there is none.
+        label: the tooltip, which names the pair and its change; "" if there is none.
+    """
 
     looks: str
     text: str
@@ -23,24 +29,24 @@ class Square:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Every node against every other; a row has a square for each name."""
+    """A matrix of all pairs of nodes; each row has a square for each of `names`."""
 
     caption: str
     names: tuple[str, ...]
     rows: tuple[tuple[Square, ...], ...]
 
 
-# change -> how a square looks; the first that holds
+# limits and styles: a square has the style of the first limit that its change does not exceed
 _DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"))
 
 
 def pair_matrix(
     pairs: Sequence[PairFound], *, nodes: Sequence[str], first: Sequence[str]
 ) -> Matrix | None:
-    """Return the change of every pair.
+    """Return the matrix of the changes of all pairs; None if no pair has a score.
 
-    Of more than `_MOST_NODES` of the `nodes` those named `first`, and those in the slowest pairs,
-    are shown.
+    If there are more than `_MOST_NODES` nodes, the matrix shows the nodes of `first` and then those
+    of the slowest pairs.
     """
     change = {frozenset(pair.nodes): pair.change for pair in pairs}
     slowest = [name for pair in sorted(pairs, key=lambda pair: pair.change) for name in pair.nodes]
@@ -62,6 +68,7 @@ def pair_matrix(
 
 
 def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
+    """Return the square of two nodes; it is empty if they are one node or have no change."""
     value = change.get(frozenset((one, other))) if one != other else None
     if value is None:
         return Square(looks="empty", text="", label="")

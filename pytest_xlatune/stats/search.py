@@ -1,10 +1,10 @@
-"""What to try next of a space of settings: steps from the best points, and points that are drawn.
+"""Choose the points of a space of settings to measure next.
 
-A point says which value each setting takes, two settings at most; the others stay as deployed. One
-half of a batch lies one step from the best of the points that were measured. The other half is
-drawn: it finds gains that lie beside no measured point.
+A point says which value each setting takes. At most two settings take one; the others stay as
+deployed. Half of a batch lies one step from the best points that were measured. The other half is
+drawn at random, to find gains that are not next to a measured point.
 
-Nothing here decides, and none of it is a verdict. This module must not know of profiles.
+This module only proposes points and decides nothing. It must not know of profiles.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from itertools import combinations, product
 
 from pytest_xlatune.stats.rounds import shuffled
 
-DEPLOYED = -1  # the place of a setting that a point leaves alone
-Point = tuple[int, ...]  # the place on its ladder of each setting, or DEPLOYED
+DEPLOYED = -1  # stands for the deployed value of a setting
+# for each setting the index of a value on its ladder (the list of its values), or DEPLOYED
+Point = tuple[int, ...]
 
-MOST_POINTS = 20_000  # of a space; more would take seconds to draw from
+MOST_POINTS = 20_000  # a larger space would take seconds to draw from
 
 
 def points_of(sizes: Sequence[int]) -> Iterator[Point]:
-    """Yield all points of ladders of these lengths: those of one setting, then those of two."""
+    """Yield all points of ladders with these lengths: first of one setting, then of two."""
     for many in (1, 2):
         for chosen in combinations(range(len(sizes)), many):
             for places in product(*(range(sizes[setting]) for setting in chosen)):
@@ -30,7 +31,7 @@ def points_of(sizes: Sequence[int]) -> Iterator[Point]:
 
 
 def count_of(sizes: Sequence[int]) -> int:
-    """Return how many points ladders of these lengths have."""
+    """Return how many points ladders with these lengths have."""
     return sum(sizes) + sum(one * other for one, other in combinations(sizes, 2))
 
 
@@ -43,16 +44,15 @@ def ask(
     count: int,
     rng_seed: str,
 ) -> tuple[Point, ...]:
-    """Return the next points to measure, at most `count`: half are steps from the best ones.
+    """Return at most `count` points to measure next; half of them lie next to the best ones.
 
     Args:
-        sizes: values of each setting.
-        ordered: whether values of a setting that lie close are alike, for each setting.
-        measured: the log ratio to the baseline of each point that was measured so far; where none
-            was, all points are drawn.
-        without: further points that are never asked for.
-        count: points of this batch.
-        rng_seed: the seed of the draw, and of the order of equals.
+        sizes: how many values each setting has.
+        ordered: for each setting, whether its values have an order, so that neighbours are alike.
+        measured: point -> its log ratio to the baseline; if it is empty, all points are drawn.
+        without: other points that must not be returned.
+        count: how many points the batch has at most.
+        rng_seed: the seed of the order in which free points are taken.
     """
     tried = {*measured, *without}
     every = shuffled(list(points_of(sizes)), f"search {rng_seed}")
@@ -68,7 +68,11 @@ def ask(
 
 
 def _is_step(one: Point, other: Point, ordered: Sequence[bool]) -> bool:
-    """Whether two points differ in one setting: by a neighbour on its ladder, or in having it."""
+    """Whether two points differ in one setting by one step.
+
+    A step goes to a neighbour on the ladder, or to any value where the values have no order, or it
+    adds or removes the setting.
+    """
     unlike = [at for at, place in enumerate(one) if place != other[at]]
     if len(unlike) != 1:
         return False

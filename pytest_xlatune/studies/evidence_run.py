@@ -1,7 +1,7 @@
-"""Why a profile is as fast as it is: one run of it with the profiler and the compiler's dump.
+"""One run of a profile with the profiler and the compiler's dump, to explain its speed.
 
-Profiling and dumping change the time of a step, so that such a run has no score and no other study
-takes its trial for one of its own. This module must not know how its files are read.
+Profiling and dumping change the time of a step. So such a run has no score, and no other study
+counts its trial as one of its own. This module must not know how the files of the run are read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from pytest_xlatune.studies import Decision, History, Outlook, Traits
 from pytest_xlatune.studies.verdicts import OneCell, deployed
 
 KIND = "evidence"
-PROFILER = "xplane"  # where the protocol names none
-# what may be said in other words without its being another profile
+PROFILER = "xplane"  # the profiler if the protocol names none
+# fields of a profile that do not change its run, so that the name of the study ignores them
 _UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
-_AFTER = 2  # steps behind the window: the profiler writes in the first, the second ends the run
+# steps after the profiler's window: the profiler writes in the first, and the second ends the run
+_AFTER = 2
 
 
 class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
-    """One evidence run of one profile, the baseline included."""
+    """One evidence run of one profile, which may be the baseline."""
 
     traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
@@ -43,12 +44,12 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The study's word, apart for each profile: any number of them may be recorded."""
+        """The name of the study; each profile has its own, so that one ledger can hold many."""
         return f"{KIND}-{digest(self.profile.to_json() | _UNREAD, length=8)}"
 
     @cached_property
     def trial(self) -> Trial:
-        """The trial."""
+        """The one trial of the study."""
         return Trial(
             cell_digest=self.cell.digest,
             profile=self.profile,
@@ -58,9 +59,9 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def decide(self, history: History) -> Decision:
-        """Return the run, if it is not over or what it left is not read yet.
+        """Return the trial as due until the run is over and its files have been read.
 
-        Nothing is measured: evidence explains a verdict and is none.
+        The conclusion has no verdict, because evidence explains a verdict and is none.
         """
         runs = [result for result in history if result.trial.id == self.trial.id]
         due = () if any(map(_is_over, runs)) else (self.trial,)
@@ -75,13 +76,14 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def outlook(self, history: History) -> Outlook:
-        """Return what is still to come."""
+        """Return the run if it is still to come."""
         due = self.decide(history).due
         line = say("{runs} run with profiler and dump, without a score", runs=len(due))
         return Outlook.of(due, lines=(line,))
 
 
 def _is_over(run: TrialResult) -> bool:
+    """Whether a run is final and, if it was measured, its files have been read."""
     if run.status is TrialStatus.MEASURED:
         return isinstance(run, EvidenceResult) and run.is_read
     return run.status.is_final

@@ -1,12 +1,14 @@
-"""Profiles that take turns in one job: which can, what their turns rank, which rotation is due.
+"""Profiles that take turns in one job: which can, how they are ranked, which rotation is due.
 
-A rotation ranks its programs and decides nothing: a program that is fast in turns and not as it is
-deployed, or warms up in its own way after each switch, is ranked too high and wins nothing by it.
-What a rotation says of a program is laid out as a result of its profile's trial in the screen. So
-waves, finalists, blocks and verdicts are those of any sweep, and blocks are ordinary jobs.
+A job in which the programs of several profiles take turns is a rotation. It ranks the programs and
+decides nothing: a program may be fast in turns and slow once it is deployed, or may warm up
+differently after each switch. Such a program is ranked too high, but gets no verdict from it. What
+a rotation says about a program becomes the result of a screening trial of its profile. So waves,
+finalists, blocks and verdicts are the same as in any sweep, and the blocks are ordinary jobs.
 
-Where the look or the first rotation shows that the trainer cannot rotate, all are jobs. One that
-was cancelled, or lost to the site, stops the sweep and is tried again.
+The first rotation is the look: it runs the baseline alone to show whether the trainer can rotate.
+If the look or the rotation after it shows that it cannot, all profiles run as jobs. A rotation that
+was cancelled, or lost through the site, stops the sweep and is tried again.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ class Rotations:
     """The rotations of a sweep so far.
 
     Attributes:
-        looks: the looks that began.
-        numbered: the other rotations that began, in the order of their numbers.
-        results: the history with each program of them as a trial of its own.
+        looks: the looks that have begun; more than one if a look was lost.
+        numbered: the other rotations that have begun, in the order of their numbers.
+        results: the history, in which each program of a rotation is a trial.
     """
 
     looks: tuple[TrialResult, ...]
@@ -52,21 +54,21 @@ class Rotations:
 
     @property
     def look(self) -> TrialResult | None:
-        """The look that is over; None before."""
+        """The look that is over; None if none is over yet."""
         return next((result for result in self.looks if result.status.is_final), None)
 
     @property
     def is_look_in_vain(self) -> bool:
-        """Whether the look tells that the trainer cannot rotate."""
+        """Whether the look shows that the trainer cannot rotate."""
         look = self.look
         is_found = look is not None and look.rotation is not None and look.rotation.is_found
         return look is not None and _tells(look) and not is_found
 
     @property
     def why_not(self) -> Message | None:
-        """Why nothing can rotate, as the look or the first rotation tells; None: it can, so far.
+        """Why nothing can rotate, by the look or the first rotation; None as long as all is well.
 
-        One that could not be measured tells nothing: the next session tries it again.
+        A rotation that could not be measured tells nothing: the next session tries it again.
         """
         look = self.look
         turned = next((result for result in self.numbered if result.status.is_final), None)
@@ -80,14 +82,14 @@ class Rotations:
 
     @property
     def is_lost(self) -> bool:
-        """Whether one could not be measured: the next session tries it again."""
+        """Whether a rotation could not be measured, so that the next session tries it again."""
         return any(
             result.status is TrialStatus.UNMEASURED for result in (*self.looks, *self.numbered)
         )
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """In how many rotations profiles took turns so far, and which were cut short."""
+        """How many rotations have run so far, and which of them a time limit ended."""
         counts = {
             rotation_of(result).number: len(score.turns)
             for result in self.numbered
@@ -123,10 +125,10 @@ class Rotations:
 
 
 def rotation_of(result: TrialResult) -> Rotation:
-    """Return the rotation that a trial is.
+    """Return the rotation of a trial.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the trial is no rotation.
     """
     rotation = result.trial.rotation
     if rotation is None:
@@ -135,23 +137,24 @@ def rotation_of(result: TrialResult) -> Rotation:
 
 
 def _score_of(result: TrialResult) -> RotationScore | None:
-    """Return the score of a rotation that was measured; None of any other."""
+    """Return the score of a rotation; None if it was not measured."""
     if result.status is not TrialStatus.MEASURED or result.rotation is None:
         return None
     return result.rotation.score
 
 
 def _tells(result: TrialResult) -> bool:
+    """Whether a rotation is over in a way that shows whether the trainer can rotate."""
     return result.status.is_final and result.status is not TrialStatus.UNMEASURED
 
 
 def _why_no_turns(result: TrialResult) -> Message | None:
-    """Return what it ended in, or else why its log and journal tell no turn."""
+    """Return why a rotation ended, or else why no turns can be read from its log and journal."""
     return first([result.reason, result.rotation.reason if result.rotation else None])
 
 
 def rotations(plan: TuningPlan, history: History) -> Rotations:
-    """Return the rotations of a sweep in a history, and what each says of its programs."""
+    """Return the rotations in the history of a sweep, and the results of their programs."""
     trials = [
         result
         for result in history
@@ -164,7 +167,7 @@ def rotations(plan: TuningPlan, history: History) -> Rotations:
     numbered = tuple(sorted(turned, key=lambda result: rotation_of(result).number))
     plain = [result for result in history if result.trial.rotation is None]
     results = list(plain)
-    # the look runs the baseline alone: it is a job of that
+    # the look runs only the baseline, so it counts as a job of the baseline
     results += (
         replace(result, trial=replace(result.trial, arm=BASELINE.id, rotation=None))
         for result in looks
@@ -180,7 +183,7 @@ def rotations(plan: TuningPlan, history: History) -> Rotations:
 def _programs(
     plan: TuningPlan, result: TrialResult, before: Sequence[TrialResult], base: Score | None
 ) -> list[TrialResult]:
-    """Return what a rotation says of each of its programs; one that was edited since is another."""
+    """Return a result for each program of a rotation whose profile was not edited since."""
     programs = [e for e in rotation_of(result).spec.programs if not is_baseline(e.id)]
     known = _known(plan, [program.id for program in programs], before)
     ran = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
@@ -194,12 +197,13 @@ def _programs(
 
 
 def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
-    """Return a program of a rotation as if it had been a job.
+    """Return the result of a program in a rotation as if `job` had been an ordinary trial.
 
-    It stands at the level of `base`, the baseline as a job; None: at that of its turns.
+    Its score is its change on top of `base`, the score of the baseline as a job. If that is None,
+    the turns of the baseline in the rotation are used.
     """
     rotation, program = result.rotation or RotationResult(), job.arm
-    # it begins when others of its rotation do, whatever was tried again
+    # the other blames are about other programs of the rotation
     blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
     job_result = TrialResult(
         trial=job,
@@ -215,8 +219,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     change = score.of(program) if score is not None else None
     if score is None or change is None:
         return job_result
-    # an equal text of a program is none that runs alike: the level at which LLVM optimises the
-    # loops is in no line of it, and makes a step 2.2 times slower
+    # a program with the same text as the baseline still has its own score: the level at which LLVM
+    # optimises loops is not in the text, and made a step 2.2 times slower
     program_score = replace(score, programs=(change,), turns=())
     return replace(
         job_result,
@@ -228,7 +232,7 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
 
 
 def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
-    """Return the score of a program: its change on top of the baseline's level as a job."""
+    """Return the score of a program: its change on top of the score of the baseline."""
     if base is None:
         level = math.log(score.tokens or 1.0) + score.level
         base = Score(value=level, step_s=math.exp(-score.level), n_steps=0, window=(0, 0))
@@ -244,7 +248,7 @@ def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) 
 
 
 def _left_out(rotation: RotationResult, program: str) -> Message | None:
-    """Return why a program had no turn: the job died of it, it was refused, or is too large."""
+    """Return why a program had no turn: it ended a job, was refused, or is too large; else None."""
     for blame in rotation.blamed:
         if blame.program == program and not blame.is_suspect:
             meaning = FailureClass(blame.cls).meaning
@@ -258,6 +262,7 @@ def _left_out(rotation: RotationResult, program: str) -> Message | None:
 
 
 def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
+    """Return the compiler options of a profile in a rotation; {} if it cannot take turns."""
     way = plan.way_of(profile)
     return {} if isinstance(way, Message) else way
 
@@ -265,9 +270,9 @@ def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
 def _known(
     plan: TuningPlan, names: Sequence[str], before: Sequence[TrialResult]
 ) -> Mapping[str, Profile]:
-    """Return profiles by name: declared, asked for by a search, derived from what ran before."""
+    """Return name -> profile: declared, proposed by a search, or derived from earlier results."""
     profiles = {profile.id: profile for profile in plan.profiles}
-    # what a search asked for is known by its name, whatever it would ask for today
+    # a name alone gives the profile that a search proposed, even if it would propose others now
     for name in names:
         candidates = (search.find(name) for search in plan.searches)
         if profile := next((candidate for candidate in candidates if candidate is not None), None):
@@ -278,15 +283,15 @@ def _known(
 
 
 def is_turned(plan: TuningPlan, trial: Trial) -> bool:
-    """Whether rotations rank what a trial of the screen would."""
+    """Whether a rotation can take the place of a trial: of a screening one that is no baseline."""
     is_of_screen = trial.is_screened and not trial.is_baseline
     return plan.rotates and is_of_screen and plan.can_turn(trial.profile)
 
 
 def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the trials that are due, those of profiles that take turns in the next rotation.
+    """Return the due trials, with the next rotation in place of those that can take turns.
 
-    The look is the first: it tells whether any profile can take turns.
+    The look comes first, because it shows whether any profile can take turns.
     """
     turned = [trial for trial in due if is_turned(plan, trial)]
     if not turned:
@@ -299,7 +304,7 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
 
 
 def look_of(plan: TuningPlan) -> Trial:
-    """Return the look: the baseline takes turns alone, as long as those of the rotations."""
+    """Return the look: one turn of the baseline alone, as long as a turn of a rotation."""
     spec = RotationSpec(
         programs=(RotatedProgram(id=BASELINE.id),),
         order=(0,),
@@ -311,28 +316,32 @@ def look_of(plan: TuningPlan) -> Trial:
 
 
 def _step_function(plan: TuningPlan) -> str:
+    """Return the name of the step's function; "" leaves it to the worker to find it."""
     return plan.rotation.step_function if plan.rotation else ""
 
 
-_LONGER = 2.0  # a rotation may take so many times what was seen before it
-_COMPILES_S = 300  # that a further program may take to compile, where nothing was seen
+_LONGER = 2.0  # a rotation may take so many times as long as the look suggests
+_COMPILES_S = 300  # seconds for each program to compile, if the look has not measured it
 
 
 def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResult | None) -> int:
-    """Return the time limit of a rotation of so many steps, by what the look took."""
+    """Return the time limit in seconds of a rotation with so many steps, by the look's times."""
     protocol, programs = plan.cell.protocol, len(spec.programs)
     read = look.rotation.read if look is not None and look.rotation else None
     compiled_s = [program.compile_s for program in read.compiled] if read else []
     base = usable(look) if look is not None else None
     if compiled_s and base is not None and base.step_s is not None:
         more_s = _LONGER * (programs * max(compiled_s) + steps * base.step_s)
-    else:  # steps as slow as an ordinary trial's may be
+    else:  # as slow as the deadline of an ordinary trial allows
         more_s = protocol.deadline_s * steps / protocol.steps + programs * _COMPILES_S
     return protocol.deadline_s + math.ceil(more_s)
 
 
 def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
-    """Return the next rotation: of what was ranked least, each round of a search by itself."""
+    """Return the next rotation: of the trials that were ranked least often.
+
+    Each round of a search has rotations of its own.
+    """
     waves = [search.wave for search in plan.searches]
     stages = [None, *waves]
     groups = [
@@ -342,7 +351,7 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
     chosen = next(group for group in groups if group)
     least = min(trial.position for trial in chosen)
     order = {profile.id: at for at, profile in enumerate(plan.profiles)}
-    # in the order of the sweep file: what may abort can stand first
+    # in the order of the sweep file, so that its author can put programs that may abort first
     profiles = sorted(
         (trial.profile for trial in chosen if trial.position == least),
         key=lambda profile: order.get(profile.id, len(order)),
@@ -375,27 +384,27 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
 
 
 def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Iterator[Trial]:
-    """Yield the rotation behind a look that is not over: a plan can name it."""
+    """Yield the rotation that follows a look that is not over, so that a plan can name it."""
     turned = [trial for trial in due if is_turned(plan, trial)]
     if turned and so_far.look is None:
         yield _next(plan, so_far, turned)
 
 
 def to_come(plan: TuningPlan, so_far: Rotations) -> int:
-    """Return how many rotations are likely still to come, the look and those that run included."""
+    """Return how many rotations are likely to come, with the look and those that run now."""
     over = sum(result.status.is_final for result in (*so_far.looks, *so_far.numbered))
     pace = None if so_far.look is None else pace_of([so_far.look])
     return max(plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over, 0)
 
 
 def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobWork:
-    """Return what the trials to come have to do: ordinary jobs, and rotations of all that turn.
+    """Return the work of the trials to come: ordinary jobs, and rotations of all that turn.
 
     Args:
         plan: the plan of the sweep.
         due: the trials that are due.
-        jobs: how many ordinary jobs are to come, due ones included.
-        turned: how many rotations are to come, due ones included.
+        jobs: how many ordinary jobs are to come, with those that are due.
+        turned: how many rotations are to come, with those that are due.
     """
     steps = plan.cell.protocol.steps
     total = JobWork(jobs=jobs, steps=jobs * steps)
@@ -408,14 +417,14 @@ def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobW
 
 
 def rotations_work(plan: TuningPlan, count: int) -> JobWork:
-    """Return what so many rotations of all profiles that turn have to do."""
+    """Return the work of `count` rotations with all profiles that can take turns."""
     programs = plan.turned + COPIES
     steps = plan.turns.steps(programs) + FIRST_STEPS
     return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
 
 
 def outline(plan: TuningPlan) -> tuple[Message, ...]:
-    """Return what a plan says of rotations: who turns, in how many, and who stays a job."""
+    """Return what a plan says of rotations: which profiles take turns, and which stay jobs."""
     if plan.rotation is None:
         return ()
     if plan.why_none_rotates is not None:

@@ -1,8 +1,9 @@
 """Compare two sides of plain logs, job by job.
 
 A side is a directory with one log per job, or one sub-folder per job; a single log is a side of one
-job. The order in which the jobs ran is unknown, so this module compares and never says why. Where
-the logs cannot tell, the result says so: one job on a side is no evidence, however many its steps.
+job. The order in which the jobs ran is unknown, so this module compares and never names a cause. If
+the logs do not suffice, the result says so: one job on a side is no evidence, however many steps it
+has.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from pytest_xlatune.tasks.read_logs import (
     score_with,
 )
 
-# jobs whose losses differ by more ran another training
+# sides whose losses differ by a larger fraction did not run the same training
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
-# a job that was ended before its last step counts by the steps that it has
+# the states of a log that counts: a job that ended early counts with the steps that it has
 _COUNTED = (
     *("ok", "no-score", FailureClass.SOFT_SUCCESS),
     *(FailureClass.UNFINISHED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -59,17 +60,24 @@ _COUNTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideJob:
-    """One job of a side."""
+    """One job of a side that has a score.
+
+    Attributes:
+        path: the log.
+        score: its score in the window of all jobs.
+        xla_flags: XLA_FLAGS as the log prints them; None if it does not.
+        loss: the loss at the last step of the window; None if the log has none.
+    """
 
     path: Path
     score: Score
     xla_flags: str | None
-    loss: float | None = None  # at the last step of the window
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: its jobs with a score, and the files left out, each with the reason."""
+    """One side: its jobs with a score, and the files that do not count, each with the reason."""
 
     path: Path
     jobs: tuple[SideJob, ...]
@@ -77,7 +85,7 @@ class Side:
 
     @property
     def tgs(self) -> float | None:
-        """Geometric mean of the jobs' TGS; None without a job."""
+        """The geometric mean of the TGS of all jobs; None if there is no job."""
         return math.exp(fmean(job.score.value for job in self.jobs)) if self.jobs else None
 
     def to_json(self) -> Json:
@@ -106,10 +114,10 @@ class Compared:
 
     Attributes:
         a, b: the sides; A is the baseline.
-        verdict: on B.
-        ratio: B's TGS over A's; None where a side has no job.
-        margin: the margin of the gate; None without a gate.
-        passes: whether B passes the gate; None where the jobs cannot tell, or without a gate.
+        verdict: the verdict on B.
+        ratio: the TGS of B divided by that of A; None if a side has no job.
+        margin: the margin of the gate, as a fraction; None if there is no gate.
+        passes: whether B passes the gate; None if the jobs do not suffice or there is no gate.
     """
 
     a: Side
@@ -121,7 +129,7 @@ class Compared:
 
     @property
     def gate(self) -> str:
-        """The gate's answer; "" without a gate."""
+        """The answer of the gate as text; "" if there is no gate."""
         if self.margin is None:
             return ""
         answer = {True: "pass", False: "regression", None: "cannot tell"}[self.passes]
@@ -129,7 +137,7 @@ class Compared:
 
     @property
     def exit(self) -> Exit:
-        """The exit status: success without a gate, else the gate's answer."""
+        """The exit status: the answer of the gate, or success if there is no gate."""
         if self.margin is None:
             return Exit.OK
         if self.verdict.kind is VerdictKind.INVALID:
@@ -156,9 +164,10 @@ def compare_sides(
     pattern: StepPattern | None = None,
     tokens: float | None = None,
 ) -> Compared:
-    """Compare the jobs of side B with those of side A; `margin`: of a gate that B must pass.
+    """Compare the jobs of side B with those of side A.
 
-    `pattern` and `tokens` are as `read_one` takes them.
+    If `margin` is given, B must pass a gate with this margin. `pattern` and `tokens` go to
+    `read_one`.
 
     Raises:
         ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs
@@ -203,6 +212,7 @@ def _side(
     *,
     last_step: int,
 ) -> Side:
+    """Return a side: jobs without a score are left out, and losses are those at `last_step`."""
     jobs, out = [], list(left_out)
     for read in reads:
         score = scores[read.path]
@@ -217,6 +227,7 @@ def _side(
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
+    """Return the comparison of two sides, with `notes` among the reasons of the verdict."""
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     differs, passes = _other_loss(a, b), None
@@ -260,7 +271,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
 
 
 def _lacking(a: Side, b: Side) -> str:
-    """Return which jobs a verdict lacks; "" where it lacks none."""
+    """Say how many jobs are missing for a verdict; "" if there are enough."""
     if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
         return ""
     counts = [
@@ -275,7 +286,7 @@ def _lacking(a: Side, b: Side) -> str:
 
 
 def _other_loss(a: Side, b: Side) -> str:
-    """Return how the losses of the sides differ at the last step that all jobs reach."""
+    """Say how the losses of the sides differ at the last common step; "" if they do not."""
     losses = [[job.loss for job in side.jobs if job.loss is not None] for side in (a, b)]
     if not all(losses):
         return ""
@@ -286,7 +297,10 @@ def _other_loss(a: Side, b: Side) -> str:
 def _read_side(
     path: Path, seen: dict[int, list[Path]], pattern: StepPattern | None, tokens: float | None
 ) -> tuple[list[Read], list[tuple[Path, str]]]:
-    """Read the logs of a side, each content once; `seen`, by size, is shared by the sides."""
+    """Return the logs of a side, and the files that do not count, each with the reason.
+
+    `seen` is shared by the sides and keeps the logs by their size, to find copies.
+    """
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     reads: list[Read] = []
@@ -306,7 +320,7 @@ def _read_side(
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
-        # a copy would count as a second job, and two equal scores as a noise of nothing
+        # a copy is no second job, and its equal score would make the noise of jobs look small
         if same in mine:
             left_out.append((job, f"a copy of {same}: the same job counts once"))
             continue
@@ -321,7 +335,7 @@ def _read_side(
 
 
 def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
-    """Say why a side has no job: its files by reason, and the expected layout."""
+    """Say why a side has no job: its files for each reason, and the expected layout."""
     if not left_out:
         return f"{path} is empty: no log of a training job; {_EXPECTED}"
     names: dict[str, list[str]] = {}
@@ -332,7 +346,7 @@ def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
 
 
 def _logs(path: Path) -> Iterator[tuple[Path, str]]:
-    """Give the log of each job, or the reason why a sub-folder is not counted."""
+    """Yield the log of each job with "", or a sub-folder with the reason why it does not count."""
     if path.is_file():
         yield path, ""
         return
@@ -357,6 +371,8 @@ def _jobs(folder: Path) -> list[Path]:
 
 
 def _check_protocols(reads: Sequence[Read]) -> None:
+    """Refuse jobs whose protocols differ in more than the number of steps."""
+
     def rules(read: Read) -> Json:
         return {**read.protocol.to_json(), "steps": 0}
 

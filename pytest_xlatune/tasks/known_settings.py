@@ -1,6 +1,6 @@
-"""Tell all of a setting: the catalog, the releases of jaxlib, and what shows that it acted.
+"""Tell what is known about a setting: its entry, releases of jaxlib, and what shows its effect.
 
-Lines for a terminal, and values for JSON.
+The functions return lines for a terminal and values for JSON.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pytest_xlatune.model.record import Json
 
 
 def known_of(text: str) -> tuple[list[Json], list[str]]:
-    """Return the values and the lines on a flag, a variable or a slug.
+    """Return the JSON values and the lines about a flag, a variable or a slug of the catalog.
 
     Raises:
-        ConfigError: neither the catalog nor a release of jaxlib has it; names the nearest.
+        ConfigError: neither the catalog nor a release of jaxlib has it; the message suggests the
+            nearest name.
     """
     bare = text.strip().lstrip("-").partition("=")[0]
     if bare in history().flags and not load().find(bare):
@@ -35,7 +36,7 @@ def known_of(text: str) -> tuple[list[Json], list[str]]:
 
 
 def seen_in(entry: CatalogEntry) -> str:
-    """Say where it can be seen that a setting acted."""
+    """Say where a user can see that a setting acted."""
     if entry.channel:
         channel = CHANNELS[entry.channel]
         return f"{channel.reader}'s log: its arguments" if channel.says else "run time only"
@@ -56,13 +57,14 @@ def seen_in(entry: CatalogEntry) -> str:
 
 
 def entry_line(entry: CatalogEntry) -> str:
-    """Return an entry in one line: axes, setting, values or status."""
+    """Return an entry as one line: its axes, its name, and its values or else its status."""
     name = f"--{entry.name}" if entry.is_flag or entry.channel else entry.name
     values = " ".join(shown_value(value) for value in entry.values) or str(entry.status)
     return f"{','.join(entry.axes):12} {name} = {values}"
 
 
 def _releases(name: str) -> Iterator[str]:
+    """Yield what the releases of jaxlib say about a flag: its type, since when, its defaults."""
     known = history().flags.get(name)
     if known is None:
         yield history().when(name)
@@ -73,6 +75,7 @@ def _releases(name: str) -> Iterator[str]:
 
 
 def _paragraph(entry: CatalogEntry) -> Iterator[str]:
+    """Yield all lines about an entry; a field that is empty has no line."""
     dashes = "--" if entry.is_flag or entry.channel else ""
     yield f"{entry.slug}: {dashes}{entry.name} ({entry.status})"
     profiles = [f"{profile.id}: {profile.shown_text}" for profile in entry.profiles]
@@ -97,7 +100,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
 
 
 def entry_json(entry: CatalogEntry) -> Json:
-    """Return an entry with what shows it, its profiles, and its releases."""
+    """Return the JSON value of an entry: with what shows its effect, its profiles, its releases."""
     document = entry.to_json() | {
         "seen_in": seen_in(entry),
         "profiles": [profile.to_json() for profile in entry.profiles],
@@ -106,12 +109,16 @@ def entry_json(entry: CatalogEntry) -> Json:
 
 
 def _history_json(name: str) -> Json:
+    """Return the JSON value of the releases that know a flag; `history` is None if none does."""
     known = history().flags.get(name)
     return {"name": name, "history": known.to_json() if known else None}
 
 
 def span(entry: CatalogEntry) -> str:
-    """Say in which releases of its reader a setting is known."""
+    """Say which releases of the program that reads a setting know it; "all" if all do.
+
+    For a variable this is the vendor whose programs read it; "" if all vendors' do.
+    """
     if entry.channel:
         limits = (f"from {entry.since}" if entry.since else "",
                   f"to {entry.until}" if entry.until else "")  # fmt: skip
@@ -129,5 +136,5 @@ def span(entry: CatalogEntry) -> str:
 
 
 def shown_value(value: str | None) -> str:
-    """Return a value as a person reads it; None is one that is not known."""
+    """Return a value for a person to read; None stands for an unknown value."""
     return "unknown" if value is None else value or "''"

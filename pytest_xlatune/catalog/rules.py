@@ -582,7 +582,9 @@ def _unknown(case: Case) -> Iterator[str]:
         if accepted is False or (not jaxlib and name not in probed.flags):
             gone = [entry for entry in load().find(name) if entry.status is Status.GONE]
             hint = f": {gone[0].mechanism}" if gone else ""
-            if name not in probed.flags:
+            if name in names_of("variables"):
+                hint = hint or f"; it is a variable, as in env={{{name!r}: ...}}"
+            elif name not in probed.flags:
                 hint = hint or did_you_mean(name, probed.flags, dashes="--")
             yield f"--{name} is {probed.when(name)}{hint}"
 

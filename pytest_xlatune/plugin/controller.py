@@ -391,7 +391,7 @@ class Controller:
         known = self._known(folder)
         document = known.document
         if (test := self._first_report_of(known.stop_reason)) is not None:
-            document = known.document_of(stopped=f"it stands at {test.nodeid}")
+            document = known.document_of(stopped=f"see the error of {test.nodeid} above")
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
         is_left = Exit.INTERRUPTED in self._ends.statuses and not known.conclusion.complete
         is_short = is_left or not known.has_figure

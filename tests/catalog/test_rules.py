@@ -404,6 +404,7 @@ def test_a_program_of_which_only_the_collectives_are_named(
     ("given", "words"),
     [
         (profile("p", env={"NCCL_MAX_NCHANELS": "8"}), "did you mean NCCL_MAX_NCHANNELS?"),
+        (profile("p", "--NCCL_PROTO=LL"), "it is a variable, as in env={'NCCL_PROTO': ...}"),
         (profile("p", env={"NCCL_IB_QPS_PER_CONECTION": "4"}), "NCCL_IB_QPS_PER_CONNECTION?"),
         (profile("p", overrides={"remat_polcy": "full"}), "did you mean remat_policy?"),
         (

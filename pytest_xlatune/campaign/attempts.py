@@ -151,11 +151,11 @@ def _earlier(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
     """Return the failure classes of the other attempts that were tried again, in order."""
     decisions = state.decided_on(trial.id)
     # an attempt that a program of the rotation ended counts against that program, not the trial
-    gone = {blame.attempt for blame in state.trials[trial.id].blamed}
+    blamed_attempts = {blame.attempt for blame in state.trials[trial.id].blamed}
     return tuple(
         decided.cls
         for decided in decisions
-        if decided.next is Next.RETRY and decided.attempt not in {number, *gone}
+        if decided.next is Next.RETRY and decided.attempt not in {number, *blamed_attempts}
     )
 
 
@@ -404,7 +404,8 @@ class Attempts:
         trial ends without a measurement instead. A job that the scheduler will never start as it
         was requested stops the sweep, because all other jobs request the same.
         """
-        waiting: dict[tuple[str, ...], Submission] = {}  # the first submission for the nodes
+        # names of nodes -> the first submission that waits for them
+        waiting: dict[tuple[str, ...], Submission] = {}
         busy: set[str] = set()  # nodes on which something runs; "" if the job names none
         for submission in state.in_flight():
             trial, outcome = state.trials[submission.trial_id].trial, standing(outcomes, submission)
@@ -415,19 +416,26 @@ class Attempts:
                 waiting.setdefault(nodes, submission)
             else:
                 busy |= {*nodes} or {""}
-        free = {n: first for n, first in waiting.items() if busy.isdisjoint(n or ("",))}
+        first_of_free = {
+            names: first for names, first in waiting.items() if busy.isdisjoint(names or ("",))
+        }
         stuck = {
-            n: (first, queued) for n, first in free.items() if (queued := standing(outcomes, first))
+            names: (first, pending)
+            for names, first in first_of_free.items()
+            if (pending := standing(outcomes, first))
         }
         now_s, since_s, barred_s = (
             self._run.clock.ticks(),
             self._queued_since_s,
             self._barred_since_s,
         )
-        self._queued_since_s = {n: since_s.get(n, now_s) for n in stuck}
-        never = {n for n, (_, queued) in stuck.items() if queued.never_starts}
-        self._barred_since_s = {n: barred_s.get(n, now_s) for n in never}
-        events = (self._wait_for(state, n, first, queued) for n, (first, queued) in stuck.items())
+        self._queued_since_s = {names: since_s.get(names, now_s) for names in stuck}
+        never_start = {names for names, (_, pending) in stuck.items() if pending.never_starts}
+        self._barred_since_s = {names: barred_s.get(names, now_s) for names in never_start}
+        events = (
+            self._wait_for(state, names, first, pending)
+            for names, (first, pending) in stuck.items()
+        )
         return tuple(chain.from_iterable(events))
 
     def _wait_for(
@@ -467,22 +475,22 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], ruling: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Resume the nodes of a waiting trial; return the events of success or failure."""
-        done = self._revive(nodes)
-        if done.faults:
-            sick = done.unfit or nodes
+        resumed = self._revive(nodes)
+        if resumed.faults:
+            sick = resumed.unfit or nodes
             ruling = msgspec.structs.replace(
                 ruling,
                 cls=FailureClass.NODE_DRAIN,
-                faults=done.faults,
+                faults=resumed.faults,
                 nodes=sick,
-                resumed=done.tried,
+                resumed=resumed.tried,
             )
             return self._not_started(state, ruling, outcome)
-        if not done.nodes:
+        if not resumed.nodes:
             return ()
         self._barred_since_s.pop(nodes, None)
         return (
-            EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=done.nodes),
+            EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=resumed.nodes),
         )
 
     def _not_started(
@@ -509,16 +517,16 @@ class Attempts:
         if times >= _REVIVALS:
             why = f"resumed {times} times without a measured trial since"
             return Resumed(unfit=nodes, faults=(why,))
-        done = self._run.executor.resume(nodes)
-        done = dataclasses.replace(done, faults=tuple(map(shown, done.faults)))
+        resumed = self._run.executor.resume(nodes)
+        resumed = dataclasses.replace(resumed, faults=tuple(map(shown, resumed.faults)))
         _LOG.warning(
             "asked for %s to be resumed: resumed %s; %s",
             ",".join(nodes) or "this machine",
-            ",".join(done.nodes) or "none",
-            "; ".join(done.faults) or "all are fit",
+            ",".join(resumed.nodes) or "none",
+            "; ".join(resumed.faults) or "all are fit",
         )
-        self._revivals[nodes] = times + bool(done.nodes)
-        return done
+        self._revivals[nodes] = times + bool(resumed.nodes)
+        return resumed
 
     def _end(self, submission: Submission) -> None:
         """Ask for the end of a job, and again only after a while, because an end takes time."""
@@ -568,7 +576,7 @@ class Attempts:
             ends_with_nodes=self._ends_with_nodes,
             nodes=nodes,
         )
-        assessed = functools.partial(
+        assess_with = functools.partial(
             assess,
             trial,
             cell,
@@ -589,29 +597,29 @@ class Attempts:
                 if other.trial.arm == self._reference
             ),
         )
-        left = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
+        leftovers = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
         # a log line that was cut after `Unknown flag(s) in XLA_FLAGS:` once raised an error here in
         # every session of a sweep
         try:
             witness = DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER
             devices = seen_devices(attempt_folder / witness)
             options = dumped(trial, attempt_folder)
-            assessment = assessed(
-                left.report,
-                metrics=left.metrics,
-                logged=left.logged,
-                journal=left.journal,
+            assessment = assess_with(
+                leftovers.report,
+                metrics=leftovers.metrics,
+                logged=leftovers.logged,
+                journal=leftovers.journal,
                 options=options,
                 devices=devices,
                 ran_on=others_ran_on(
-                    *(state, trial, outcome, attempt_folder), reference=self._reference
+                    state, trial, outcome, attempt_folder, reference=self._reference
                 ),
             )
         except (OSError, LedgerError):
             raise
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
             _LOG.exception("what %s left cannot be assessed", attempt_folder)
-            assessment = assessed(LogReport(findings=(unreadable(attempt_folder, error),)))
+            assessment = assess_with(LogReport(findings=(unreadable(attempt_folder, error),)))
         assessment = with_log(assessment, attempt_folder / log_name(0))
         end = AttemptEnded(
             trial_id=trial.id,
@@ -626,7 +634,9 @@ class Attempts:
         if decision.next is Next.ACCEPT:
             self._revivals.pop(nodes, None)
         else:
-            decision = self._proved(decision, outcome, left.report, trial, is_cut=cut is not None)
+            decision = self._proved(
+                decision, outcome, leftovers.report, trial, is_cut=cut is not None
+            )
             wait_s = decision.backoff_s
             not_before_s = run.clock.now() + wait_s if wait_s else 0.0
             decided = decision.as_event(trial.id, number, not_before_s=not_before_s)
@@ -636,9 +646,17 @@ class Attempts:
         if status is not None:
             # a trial that ran on another device tells nothing about its cell
             is_elsewhere = decision.cls == FailureClass.OTHER_DEVICE
-            seen = (state, cell, trial, outcome, attempt_folder)
-            libraries, is_scored = left.report.libraries, bool(assessment.score)
-            news = () if is_elsewhere else parted(*seen, libraries=libraries, is_scored=is_scored)
+            epoch_events: tuple[Event, ...] = ()
+            if not is_elsewhere:
+                epoch_events = parted(
+                    state,
+                    cell,
+                    trial,
+                    outcome,
+                    attempt_folder,
+                    libraries=leftovers.report.libraries,
+                    is_scored=bool(assessment.score),
+                )
             ran_on = tuple(outcome.nodes) or nodes
             result = msgspec.structs.replace(
                 progress.result,
@@ -650,14 +668,14 @@ class Attempts:
                 outcome=outcome,
                 job_ids=(*progress.result.job_ids[:-1], outcome.job or submission.job_id),
                 epoch=state.epoch_of(cell.digest, ran_on)
-                + sum(isinstance(event, EpochBegan) for event in news),
+                + sum(isinstance(event, EpochBegan) for event in epoch_events),
                 settings=assessment.settings,
                 devices=assessment.devices,
             )
             _LOG.info("%s is %s", trial.id, status)
             events = (
                 *events,
-                *news,
+                *epoch_events,
                 TrialEnded(result=result),
                 *said_of_settings(state, result),
             )
@@ -684,22 +702,22 @@ class Attempts:
             evidence = f"{self._run.executor.name}: {outcome.reason or decision.detail}"
         else:
             return decision
-        behind = (
+        late_ranks = (
             finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
         )
-        shown = several([_last_step(report, trial), *filter(None, behind)])
+        shown = several([_last_step(report, trial), *filter(None, late_ranks)])
         return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
 
     def _prepared(self, ruling: Ruling, facts: Facts) -> tuple[Ruling, tuple[Event, ...]]:
         """Do what a retry needs first, or call the site's hook for it; return what follows."""
         if ruling.next is not Next.RETRY or ruling.before not in (Action.HOOK, Action.RESUME_NODE):
             return ruling, ()
-        done, nodes = Resumed(), facts.nodes
+        resumed, nodes = Resumed(), facts.nodes
         if ruling.before is Action.RESUME_NODE:
-            done = self._revive(nodes)
-            if not done.faults:
-                cause = EpochCause.RESUMED if done.nodes else EpochCause.FIT_AGAIN
-                fit = done.nodes or nodes
+            resumed = self._revive(nodes)
+            if not resumed.faults:
+                cause = EpochCause.RESUMED if resumed.nodes else EpochCause.FIT_AGAIN
+                fit = resumed.nodes or nodes
                 return ruling, (EpochBegan(cause=cause, cls=ruling.cls, nodes=fit),)
         clean_ruling = Ruling.from_json(without_secrets(ruling.to_json()))
         if self._recover is not None and self._recover(clean_ruling, nodes):
@@ -708,14 +726,14 @@ class Attempts:
                 cls=ruling.cls,
                 nodes=nodes,
                 action=ruling.before,
-                faults=done.faults,
+                faults=resumed.faults,
             )
             return ruling, (began,)
         unready = msgspec.structs.replace(
             ruling,
-            faults=done.faults,
-            nodes=done.unfit or ruling.nodes,
-            resumed=done.tried,
+            faults=resumed.faults,
+            nodes=resumed.unfit or ruling.nodes,
+            resumed=resumed.tried,
         )
         return in_case(unready, dataclasses.replace(facts, is_unready=True)), ()
 

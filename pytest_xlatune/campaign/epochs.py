@@ -100,13 +100,13 @@ def others_ran_on(
         and result.outcome is not None
         and nodes == sorted(result.outcome.nodes)
     ]
-    among = (
+    compared = (
         [result for result in cell_results if result.epoch == epoch]
         if cell_results
         else reference_results
     )
     devices_of_arm: dict[str, Mapping[str, str]] = {}
-    for result in sorted(among, key=lambda result: result.trial.arm != reference):
+    for result in sorted(compared, key=lambda result: result.trial.arm != reference):
         devices_of_arm[result.trial.arm] = {
             **result.devices,
             **devices_of_arm.get(result.trial.arm, {}),
@@ -121,9 +121,9 @@ def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
         for environment in state.environments.get(trial.cell_digest, ())
     }
     return any(
-        environment.node.get("GPUs") != was.get("GPUs")
+        environment.node.get("GPUs") != node_before.get("GPUs")
         for environment in read_environments(folder)
-        if environment.node and (was := before.get(environment.name))
+        if environment.node and (node_before := before.get(environment.name))
     )
 
 

@@ -117,9 +117,9 @@ class SweepRun:
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
             resources = replace(resources, nodes=len(cell.nodelist))
-        more_s = trial.deadline_s - trial.protocol.deadline_s
-        if more_s > 0:  # a rotation may take longer than an ordinary trial
-            resources = replace(resources, time_limit_s=resources.time_limit_s + more_s)
+        extra_s = trial.deadline_s - trial.protocol.deadline_s
+        if extra_s > 0:  # a rotation may take longer than an ordinary trial
+            resources = replace(resources, time_limit_s=resources.time_limit_s + extra_s)
         return request_for(
             trial,
             number,

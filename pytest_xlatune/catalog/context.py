@@ -123,10 +123,10 @@ def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
 def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Yield a sentence if NCCL_ALGO leaves NCCL no algorithm for a collective of the program."""
     # only the single word is judged: a list, or a list negated with ^, may leave an algorithm
-    without = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
-    if env.get("NCCL_ALGO", "").lower() == "tree" and without:
+    unsupported = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
+    if env.get("NCCL_ALGO", "").lower() == "tree" and unsupported:
         yield (
-            f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(without)}, which this program "
+            f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(unsupported)}, which this program "
             "has, and fails; RCCL keeps the ring in silence"
         )
 
@@ -167,15 +167,15 @@ def closes_ring(pairs: str) -> bool:
     `pairs` is the text of HLO, e.g. `{{0,1},{1,2},{2,3},{3,0}}`.
     """
     # one pair of them:  {0,1}
-    to = {
+    target_of = {
         int(source): int(target) for source, target in re.findall(r"\{(\d{1,9}),(\d{1,9})\}", pairs)
     }
-    for start, first in to.items():
-        seen, at = {start}, first
-        while at in to and at not in seen:
-            seen.add(at)
-            at = to[at]
-        if at == start:
+    for start, first in target_of.items():
+        seen, place = {start}, first
+        while place in target_of and place not in seen:
+            seen.add(place)
+            place = target_of[place]
+        if place == start:
             return True
     return False
 
@@ -255,10 +255,10 @@ def vendor_of(device: str) -> str:
     Raises:
         ConfigError: the device is none that is known; settings for another one would do nothing.
     """
-    of_channels = {
+    channel_patterns = {
         channel.vendor: channel.devices for channel in CHANNELS.values() if channel.devices
     }
-    for vendor, names in (of_channels | _DEVICES).items():
+    for vendor, names in (channel_patterns | _DEVICES).items():
         if re.fullmatch(names, device, re.IGNORECASE):
             return vendor
     if device:

@@ -31,27 +31,29 @@ SCHEMA = 1
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    lines_of = {
+    help_of = {
         "list": "list the catalog, or with --axis the profiles that a wave would try",
         "show": "show everything known of settings",
         "lint": "show the faults of profiles; exit code 1 if there are any",
     }
-    kinds = add_commands(parser, lines_of, metavar="KIND")
+    parsers = add_commands(parser, help_of, metavar="KIND")
 
-    listed = kinds["list"]
-    listed.add_argument(
+    list_parser = parsers["list"]
+    list_parser.add_argument(
         "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
     )
-    _add_context(listed)
-    add_json(listed)
-    listed.set_defaults(run=_list)
+    _add_context(list_parser)
+    add_json(list_parser)
+    list_parser.set_defaults(run=_list)
 
-    shown = kinds["show"]
-    shown.add_argument("names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug")
-    add_json(shown)
-    shown.set_defaults(run=_show)
+    show_parser = parsers["show"]
+    show_parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug"
+    )
+    add_json(show_parser)
+    show_parser.set_defaults(run=_show)
 
-    _add_lint(kinds["lint"])
+    _add_lint(parsers["lint"])
 
 
 def _list(arguments: argparse.Namespace) -> Output:
@@ -72,7 +74,7 @@ def _list(arguments: argparse.Namespace) -> Output:
     proposed = candidates(arguments.axis, context)
     width = max(len(profile.id) for profile in proposed.profiles)
     texts = [f"{profile.id:{width}}  {profile.shown_text}" for profile in proposed.profiles]
-    texts += [f"left out: {out.profile}: {out.why}" for out in proposed.left_out]
+    texts += [f"left out: {omission.profile}: {omission.why}" for omission in proposed.left_out]
     return Output(
         documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*texts)),),
         json=lambda: {
@@ -80,7 +82,7 @@ def _list(arguments: argparse.Namespace) -> Output:
             "axis": arguments.axis.upper(),
             "jaxlib": context.jaxlib,
             "profiles": [profile.to_json() for profile in proposed.profiles],
-            "left_out": [out.to_json() for out in proposed.left_out],
+            "left_out": [omission.to_json() for omission in proposed.left_out],
         },
     )
 

@@ -125,7 +125,7 @@ class StepShapes:
 
         Each part comes with its text; the run is None for other text.
         """
-        at = done = 0
+        at = yielded_to = 0
         shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
         while (word_at := shapes.find(_STEP_WORD, at)) >= 0:
             begin = max(shapes.rfind(b"\n", at, word_at) + 1, at)
@@ -135,13 +135,13 @@ class StepShapes:
             if layout is None:
                 continue
             at = _end_of_repeats(shapes, shape, at)
-            if begin > done:
-                yield None, block[done:begin]
-            done = at
+            if begin > yielded_to:
+                yield None, block[yielded_to:begin]
+            yielded_to = at
             lines = block[begin:at]
             yield StepRun(layout, len(shape), lines), lines
-        if done < len(block):
-            yield None, block[done:]
+        if yielded_to < len(block):
+            yield None, block[yielded_to:]
 
     def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
         """Return where the parts of a step line stand; None if the line has to be read in full."""
@@ -218,9 +218,11 @@ class StepRun:
         fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
         numbers = self._numbers(*(place for _, place in fields))
         columns = {name: column for (name, _), column in zip(fields, numbers, strict=True)}
-        alike = {"label": label, "start": start, "kind": self.layout.kind}
+        constants = {"label": label, "start": start, "kind": self.layout.kind}
         return [
-            self.steps if name == "step" else columns.get(name) or (alike.get(name),) * self.count
+            self.steps
+            if name == "step"
+            else columns.get(name) or (constants.get(name),) * self.count
             for name in StepRecord._fields
         ]
 

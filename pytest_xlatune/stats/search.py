@@ -23,11 +23,11 @@ MOST_POINTS = 20_000  # a larger space would take seconds to draw from
 
 def points_of(sizes: Sequence[int]) -> Iterator[Point]:
     """Yield all points of ladders with these lengths: first of one setting, then of two."""
-    for many in (1, 2):
-        for chosen in combinations(range(len(sizes)), many):
+    for setting_count in (1, 2):
+        for chosen in combinations(range(len(sizes)), setting_count):
             for places in product(*(range(sizes[setting]) for setting in chosen)):
-                at = dict(zip(chosen, places, strict=True))
-                yield tuple(at.get(setting, DEPLOYED) for setting in range(len(sizes)))
+                place_of = dict(zip(chosen, places, strict=True))
+                yield tuple(place_of.get(setting, DEPLOYED) for setting in range(len(sizes)))
 
 
 def count_of(sizes: Sequence[int]) -> int:
@@ -55,8 +55,8 @@ def ask(
         rng_seed: the seed of the order in which free points are taken.
     """
     tried = {*measured, *without}
-    every = shuffled(list(points_of(sizes)), f"search {rng_seed}")
-    free = [point for point in every if point not in tried]
+    points = shuffled(list(points_of(sizes)), f"search {rng_seed}")
+    free = [point for point in points if point not in tried]
     steps: dict[Point, None] = {}
     for best in sorted(measured, key=lambda point: (-measured[point], point)):
         if len(steps) >= count / 2:
@@ -73,9 +73,9 @@ def _is_step(one: Point, other: Point, ordered: Sequence[bool]) -> bool:
     A step goes to a neighbour on the ladder, or to any value where the values have no order, or it
     adds or removes the setting.
     """
-    unlike = [at for at, place in enumerate(one) if place != other[at]]
-    if len(unlike) != 1:
+    different = [at for at, place in enumerate(one) if place != other[at]]
+    if len(different) != 1:
         return False
-    (at,) = unlike
+    (at,) = different
     is_in_both = DEPLOYED not in (one[at], other[at])
     return not (ordered[at] and is_in_both) or abs(one[at] - other[at]) == 1

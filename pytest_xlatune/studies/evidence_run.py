@@ -65,13 +65,13 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """
         runs = [result for result in history if result.trial.id == self.trial.id]
         due = () if any(map(_is_over, runs)) else (self.trial,)
-        other = () if self.profile.id == BASELINE_ID else (self.profile,)
+        other_profiles = () if self.profile.id == BASELINE_ID else (self.profile,)
         why = say("an evidence run measures nothing")
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
         conclusion = Conclusion(verdicts=(), reference=reference, complete=not due, notes=(why,))
         return Decision(
             due=due,
-            arms=tuple(deployed(self.cell, profile) for profile in (BASELINE, *other)),
+            arms=tuple(deployed(self.cell, profile) for profile in (BASELINE, *other_profiles)),
             concluded=lambda: conclusion,
         )
 

@@ -71,13 +71,17 @@ class Rotations:
         A rotation that could not be measured tells nothing: the next session tries it again.
         """
         look = self.look
-        turned = next((result for result in self.numbered if result.status.is_final), None)
+        first_rotation = next((result for result in self.numbered if result.status.is_final), None)
         if look is not None and self.is_look_in_vain:
             text = "all profiles are jobs, because programs cannot take turns: {said}"
             return say(text, said=_why_no_turns(look))
-        if turned is not None and _tells(turned) and _score_of(turned) is None:
+        if (
+            first_rotation is not None
+            and _tells(first_rotation)
+            and _score_of(first_rotation) is None
+        ):
             text = "all profiles are jobs, because the first rotation measured nothing: {said}"
-            return say(text, said=_why_no_turns(turned))
+            return say(text, said=_why_no_turns(first_rotation))
         return None
 
     @property
@@ -163,21 +167,23 @@ def rotations(plan: TuningPlan, history: History) -> Rotations:
         and result.trial.rotation is not None
     ]
     looks = tuple(result for result in trials if rotation_of(result).is_look)
-    turned = (result for result in trials if not rotation_of(result).is_look)
-    numbered = tuple(sorted(turned, key=lambda result: rotation_of(result).number))
-    plain = [result for result in history if result.trial.rotation is None]
-    results = list(plain)
+    other_rotations = (result for result in trials if not rotation_of(result).is_look)
+    numbered = tuple(sorted(other_rotations, key=lambda result: rotation_of(result).number))
+    ordinary = [result for result in history if result.trial.rotation is None]
+    results = list(ordinary)
     # the look runs only the baseline, so it counts as a job of the baseline
     results += (
         replace(result, trial=replace(result.trial, arm=BASELINE.id, rotation=None))
         for result in looks
     )
-    base = next((score for result in looks if (score := usable(result))), None)
+    baseline_score = next((score for result in looks if (score := usable(result))), None)
     for result in numbered:
         if result.status.is_final:
-            results += _programs(plan, result, results, base)
+            results += _programs(plan, result, results, baseline_score)
     so_far = Rotations(looks=looks, numbered=numbered, results=tuple(results))
-    return so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(plain))
+    return (
+        so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(ordinary))
+    )
 
 
 def _programs(
@@ -186,10 +192,12 @@ def _programs(
     """Return a result for each program of a rotation whose profile was not edited since."""
     programs = [e for e in rotation_of(result).spec.programs if not is_baseline(e.id)]
     known = _known(plan, [program.id for program in programs], before)
-    ran = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
+    ranked_arms = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
     return [
         _as_job(
-            result, plan.orders.trial(profile, profile.wave, position=ran.count(profile.id)), base
+            result,
+            plan.orders.trial(profile, profile.wave, position=ranked_arms.count(profile.id)),
+            base,
         )
         for program in programs
         if (profile := known.get(program.id)) and program.options == _options(plan, profile)
@@ -331,10 +339,10 @@ def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResu
     compiled_s = [program.compile_s for program in read.compiled] if read else []
     base = usable(look) if look is not None else None
     if compiled_s and base is not None and base.step_s is not None:
-        more_s = _LONGER * (programs * max(compiled_s) + steps * base.step_s)
+        extra_s = _LONGER * (programs * max(compiled_s) + steps * base.step_s)
     else:  # as slow as the deadline of an ordinary trial allows
-        more_s = protocol.deadline_s * steps / protocol.steps + programs * _COMPILES_S
-    return protocol.deadline_s + math.ceil(more_s)
+        extra_s = protocol.deadline_s * steps / protocol.steps + programs * _COMPILES_S
+    return protocol.deadline_s + math.ceil(extra_s)
 
 
 def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
@@ -366,10 +374,10 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
             for profile in profiles
         ),
     )
-    drawn = f"{plan.seed} {plan.orders.cell_digest} {number}"
+    rng_seed = f"{plan.seed} {plan.orders.cell_digest} {number}"
     spec = RotationSpec(
         programs=programs,
-        order=draw_turns(len(programs), COPIES, turns.rounds, drawn),
+        order=draw_turns(len(programs), COPIES, turns.rounds, rng_seed),
         turn_steps=turns.turn_steps,
         step_function=_step_function(plan),
     )
@@ -454,19 +462,23 @@ def outline(plan: TuningPlan) -> tuple[Message, ...]:
             steps=turns.steps(plan.turned + COPIES),
         ),
     ]
-    stays = {profile.id: plan.way_of(profile) for profile in plan.profiles}
-    for why in dict.fromkeys(message for message in stays.values() if isinstance(message, Message)):
-        arms = [name for name, way in stays.items() if way == why]
+    ways = {profile.id: plan.way_of(profile) for profile in plan.profiles}
+    for why in dict.fromkeys(message for message in ways.values() if isinstance(message, Message)):
+        arms = [name for name, way in ways.items() if way == why]
         rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
-    with_, without = plan.works
-    both = {"jobs": with_.jobs, "steps": with_.steps, "compilations": with_.compilations}
-    both |= {"others": without.jobs, "other_steps": without.steps}
+    rotating, without = plan.works
+    figures = {
+        "jobs": rotating.jobs,
+        "steps": rotating.steps,
+        "compilations": rotating.compilations,
+    }
+    figures |= {"others": without.jobs, "other_steps": without.steps}
     rows.append(
         coded(
             MessageCode.BOTH_PLANS,
             "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
             "rotation {others:+job} and {other_steps} steps",
-            **both,
+            **figures,
         )
     )
     return tuple(rows)

@@ -213,39 +213,41 @@ def _side(
     last_step: int,
 ) -> Side:
     """Return a side: jobs without a score are left out, and losses are those at `last_step`."""
-    jobs, out = [], list(left_out)
+    jobs, excluded = [], list(left_out)
     for read in reads:
         score = scores[read.path]
         if isinstance(score, NoScore):
-            out.append((read.path, f"no score: {sentence(score.reason)}"))
+            excluded.append((read.path, f"no score: {sentence(score.reason)}"))
             continue
-        of_step = (step.loss for step in read.report.steps if step.step == last_step)
-        loss = max((loss for loss in of_step if loss is not None), default=None)
+        losses = (step.loss for step in read.report.steps if step.step == last_step)
+        loss = max((loss for loss in losses if loss is not None), default=None)
         flags = read.report.xla_flags
         jobs.append(SideJob(path=read.path, score=score, xla_flags=flags, loss=loss))
-    return Side(path=path, jobs=tuple(jobs), left_out=tuple(out))
+    return Side(path=path, jobs=tuple(jobs), left_out=tuple(excluded))
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
     """Return the comparison of two sides, with `notes` among the reasons of the verdict."""
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
-    differs, passes = _other_loss(a, b), None
-    result = two_samples(*([job.score.value for job in s.jobs] for s in (a, b)), alpha=SWEEP_ALPHA)
+    loss_fault, passes = _other_loss(a, b), None
+    comparison = two_samples(
+        *([job.score.value for job in s.jobs] for s in (a, b)), alpha=SWEEP_ALPHA
+    )
     kind, reason = VerdictKind.INCONCLUSIVE, ""
-    ci95, power, method = None, None, None
-    if differs:
-        kind, reason = VerdictKind.INVALID, differs
-    elif isinstance(result, NoComparison):
-        reason = f"no verdict: {_lacking(a, b) or sentence(result.reason)}"
+    ci95, mde80, method = None, None, None
+    if loss_fault:
+        kind, reason = VerdictKind.INVALID, loss_fault
+    elif isinstance(comparison, NoComparison):
+        reason = f"no verdict: {_lacking(a, b) or sentence(comparison.reason)}"
     else:
-        low, high = map(relative, result.ci95)
-        kind, ci95, power = decide(result), (low, high), relative(result.mde80)
+        low, high = map(relative, comparison.ci95)
+        kind, ci95, mde80 = decide(comparison), (low, high), relative(comparison.mde80)
         method = verbatim(
             f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(result.sigma)}"
+            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(comparison.sigma)}"
         )
-        gated = VerdictKind.INCONCLUSIVE if margin is None else gate(result, margin=margin)
+        gated = VerdictKind.INCONCLUSIVE if margin is None else gate(comparison, margin=margin)
         passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
     order = "the order of these jobs is unknown: a drift between the sides is not excluded"
     mixed = [
@@ -263,7 +265,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         delta=None if estimate is None else relative(estimate),
         reasons=(*reasons, *notes, *map(verbatim, (order, *mixed))),
         ci95=ci95,
-        mde80=power,
+        mde80=mde80,
         method=method,
     )
     ratio = None if estimate is None else math.exp(estimate)
@@ -305,7 +307,7 @@ def _read_side(
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     reads: list[Read] = []
     left_out: list[tuple[Path, str]] = []
-    mine: set[Path] = set()
+    side_logs: set[Path] = set()
     for job, reason in _logs(path):
         if reason:
             left_out.append((job, reason))
@@ -315,19 +317,19 @@ def _read_side(
         except UnreadableLogError as error:
             left_out.append((job, error.reason))
             continue
-        alike = seen.setdefault(job.stat().st_size, [])
-        same = next((other for other in alike if filecmp.cmp(job, other, shallow=False)), None)
+        same_size = seen.setdefault(job.stat().st_size, [])
+        same = next((other for other in same_size if filecmp.cmp(job, other, shallow=False)), None)
         if read.status not in _COUNTED:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
         # a copy is no second job, and its equal score would make the noise of jobs look small
-        if same in mine:
+        if same in side_logs:
             left_out.append((job, f"a copy of {same}: the same job counts once"))
             continue
         if same is not None:
             raise ConfigError(f"{job} is the same log as {same}, on the other side")
-        alike.append(job)
-        mine.add(job)
+        same_size.append(job)
+        side_logs.add(job)
         reads.append(read)
     if not reads:
         raise ConfigError(_nothing_in(path, left_out))

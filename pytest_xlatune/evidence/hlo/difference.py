@@ -104,19 +104,19 @@ def change(before: Program, after: Program) -> Change:
 
 def difference(before: Program, after: Program) -> ProgramDifference:
     """Compare two programs."""
-    apart = change(before, after)
+    distance = change(before, after)
     facts: list[Message] = []
-    if apart in (Change.SCHEDULE, Change.PROGRAM):
+    if distance in (Change.SCHEDULE, Change.PROGRAM):
         facts = [*_of_collectives(before, after), *_of_program(before, after)]
-    if apart is Change.SCHEDULE and not facts:
+    if distance is Change.SCHEDULE and not facts:
         facts = [say("instructions in another order, every collective as before")]
-    if apart is Change.PROGRAM:
+    if distance is Change.PROGRAM:
         facts = facts or [say("other program, the same collectives")]
         facts.append(_other_instructions(before, after))
     return ProgramDifference(
         before=before.source,
         after=after.source,
-        change=apart,
+        change=distance,
         facts=tuple(facts),
         proofs=prove(differing(before, after) or (), before, after),
     )
@@ -149,7 +149,7 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
 
 def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
     """Yield each fact in which the old and the new collectives of one kind differ."""
-    runs = [sum(collective.executions for collective in side) for side in (old, new)]
+    executions = [sum(collective.executions for collective in side) for side in (old, new)]
     of_sizes = [Counter(collective.size_bytes for collective in side) for side in (old, new)]
     is_resized = of_sizes[0] != of_sizes[1]
     if is_resized:
@@ -163,18 +163,16 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
             if was == now
             else say("{was} -> {now} a step", was=was, now=now)
         )
-    if is_resized or runs[0] != runs[1]:
-        yield say("{old} -> {new} executions", old=runs[0], new=runs[1])
+    if is_resized or executions[0] != executions[1]:
+        yield say("{old} -> {new} executions", old=executions[0], new=executions[1])
     for trait, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        with_it = [
-            sum(getattr(collective, attribute) for collective in side) for side in (old, new)
-        ]
-        if with_it[0] * len(new) != with_it[1] * len(old):
+        counts = [sum(getattr(collective, attribute) for collective in side) for side in (old, new)]
+        if counts[0] * len(new) != counts[1] * len(old):
             yield say(
                 "{was} of {old} -> {now} of {new} {trait}",
-                was=with_it[0],
+                was=counts[0],
                 old=len(old),
-                now=with_it[1],
+                now=counts[1],
                 new=len(new),
                 trait=trait,
             )
@@ -232,7 +230,7 @@ def _other_instructions(before: Program, after: Program) -> Message:
     collective_opcodes = {*KINDS, "async"}
     changed = Counter(after.opcodes)
     changed.subtract(before.opcodes)
-    most = sorted(
+    by_change = sorted(
         (
             (opcode, count)
             for opcode, count in changed.items()
@@ -241,12 +239,12 @@ def _other_instructions(before: Program, after: Program) -> Message:
         ),
         key=lambda item: (-abs(item[1]), item[0]),
     )
-    if not most:
+    if not by_change:
         return say("nothing else changed in number")
-    shown = [f"{opcode} {count:+d}" for opcode, count in most[:4]]
-    if len(most) == len(shown):
+    shown = [f"{opcode} {count:+d}" for opcode, count in by_change[:4]]
+    if len(by_change) == len(shown):
         return say("other instructions: {shown}", shown=shown)
-    more = len(most) - len(shown)
+    more = len(by_change) - len(shown)
     return say("other instructions: {shown} and {more} more kinds", shown=shown, more=more)
 
 
@@ -365,21 +363,21 @@ _PROOFS = {
 
 def _judged(flag: str, before: Program, after: Program, *, is_alone: bool) -> tuple[Acted, Message]:
     """Return whether a flag of XLA acted, and why; `is_alone` says that no other flag differs."""
-    apart, expected = change(before, after), expectations().get(flag)
+    distance, expected = change(before, after), expectations().get(flag)
     is_below = expected is not None and expected.fact in BELOW
     # a flag that changes only the schedule has acted too
-    if apart in (Change.SCHEDULE, Change.PROGRAM):
+    if distance in (Change.SCHEDULE, Change.PROGRAM):
         acted = Acted.ACTED if is_alone else Acted.ONE_OF
         if expected is None or is_below:
-            return acted, verbatim(apart)
-        seen = (_SEEN[expected.fact](program, expected.kinds) for program in (before, after))
-        is_same = next(seen) == next(seen)
+            return acted, verbatim(distance)
+        values = (_SEEN[expected.fact](program, expected.kinds) for program in (before, after))
+        is_same = next(values) == next(values)
         text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
-        return acted, say(text, change=str(apart), fact=str(expected))
+        return acted, say(text, change=str(distance), fact=str(expected))
     if expected is None:
         text = "the optimised HLO is the same, and no table says where it acts"
         return Acted.UNSEEN, verbatim(text)
     if is_below:
         return Acted.UNSEEN, verbatim(BELOW[expected.fact])
-    text = "the program is identical" if apart is Change.IDENTICAL else apart
+    text = "the program is identical" if distance is Change.IDENTICAL else distance
     return Acted.DID_NOT_ACT, verbatim(text)

@@ -280,12 +280,12 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     if not isinstance(data, list):
         raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")
     families = []
-    for item in data:
-        if not isinstance(item, dict) or item.keys() != {"name", "kind", "pattern"}:
+    for row in data:
+        if not isinstance(row, dict) or row.keys() != {"name", "kind", "pattern"}:
             raise ConfigError(
-                f"{where}: expected name, kind and pattern of a family, found {item!r:.80}"
+                f"{where}: expected name, kind and pattern of a family, found {row!r:.80}"
             )
-        name, kind, pattern = (str(item[key]) for key in ("name", "kind", "pattern"))
+        name, kind, pattern = (str(row[key]) for key in ("name", "kind", "pattern"))
         if kind not in KINDS:
             raise ConfigError.unknown("kind", kind, valid=KINDS, where=where)
         try:
@@ -303,7 +303,10 @@ def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints
     kinds = np.array([KINDS.index(family.kind) for family in (*families, OTHER)], np.int8)
     family = np.array(
         [
-            next((at for at, pattern in enumerate(patterns) if pattern.search(name)), len(families))
+            next(
+                (index for index, pattern in enumerate(patterns) if pattern.search(name)),
+                len(families),
+            )
             for name in names
         ],
         np.int64,

@@ -44,32 +44,32 @@ _LINES = {
 
 def add_cvs(parser: argparse.ArgumentParser) -> None:
     """Declare the actions `show` and `calibrate`, and their arguments."""
-    added = add_commands(parser, _LINES, metavar="ACTION")
-    one = added["show"]
-    one.epilog = (
+    actions = add_commands(parser, _LINES, metavar="ACTION")
+    show_parser = actions["show"]
+    show_parser.epilog = (
         "examples:\n"
         "  xlatune cvs show mi300x_singlenode_llama3_1_70b.json\n"
         "  xlatune cvs show config.json --cvs-cluster cluster.json --json\n"
         "  xlatune cvs show config.json --cvs-set config.nnodes=4\n\n"
         "exit status 0: complete; 2: something is open, or the file is no configuration of CVS"
     )
-    _add_file(one)
-    one.add_argument(
+    _add_file(show_parser)
+    show_parser.add_argument(
         "--leaves", action="store_true", help="list each value of the file with what becomes of it"
     )
-    add_json(one)
-    one.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
-    one.set_defaults(run=_show)
+    add_json(show_parser)
+    show_parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
+    show_parser.set_defaults(run=_show)
 
-    other = added["calibrate"]
-    other.epilog = (
+    calibrate_parser = actions["calibrate"]
+    calibrate_parser.epilog = (
         "example:\n"
         "  xlatune cvs calibrate config.json -o new_threshold.json --nodelist 'node[001-004]'\n\n"
         "A threshold is the mean less three standard deviations of a job, with the number of\n"
         "jobs, the date, and how often a healthy job misses it. Jobs that were measured are reused."
     )
-    _add_file(other)
-    other.add_argument(
+    _add_file(calibrate_parser)
+    calibrate_parser.add_argument(
         "-o",
         "--output",
         type=Path,
@@ -78,15 +78,17 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
         help="a new file for the thresholds; of generation 1 the configuration with the "
         "thresholds in it",
     )
-    other.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)")
-    other.add_argument(
+    calibrate_parser.add_argument(
+        "--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)"
+    )
+    calibrate_parser.add_argument(
         "--yes",
         dest="xlatune_yes",
         action="store_true",
         help="run although it costs more node-hours than --ask-above",
     )
-    add_options(other, leave_out=OF_A_SESSION)
-    other.set_defaults(run=_calibrate)
+    add_options(calibrate_parser, leave_out=OF_A_SESSION)
+    calibrate_parser.set_defaults(run=_calibrate)
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -123,9 +125,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     """Measure the thresholds of each cell of a file, and write them into a new file."""
-    path, new = arguments.file, arguments.output
-    if new.exists():
-        raise ConfigError(f"{new} exists: name another file, or move it away")
+    path, new_path = arguments.file, arguments.output
+    if new_path.exists():
+        raise ConfigError(f"{new_path} exists: name another file, or move it away")
     options = options_of(arguments)
     asked = asked_of(options.said.values)
     given: dict[str, Any] = {
@@ -147,8 +149,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         least_by_cell[cell.name] = least_values(campaign)
         show(f"{cell.name}: {value.words}" for value in least_by_cell[cell.name])
     thresholds_path = path if file.generation == "1" else threshold_file(path, file.threshold_name)
-    old = text_of(thresholds_path) if thresholds_path else "{}"
-    write_files({new: with_least_values(old, file, least_by_cell, written=written)})
+    old_text = text_of(thresholds_path) if thresholds_path else "{}"
+    write_files({new_path: with_least_values(old_text, file, least_by_cell, written=written)})
     return 0
 
 

@@ -260,17 +260,17 @@ class MegascaleReport:
 
 def cause_of_word(word: str) -> Cause | None:
     """Return the cause that any version of libtpu calls by this word; None if none does."""
-    low = word.strip().lower()
+    lowered = word.strip().lower()
     known = {name.lower(): cause for cause in causes() for name in (cause.enum, *cause.words)}
-    return known.get(low)
+    return known.get(lowered)
 
 
 def class_of_message(text: str) -> FailureClass:
     """Return the failure class of an unrecoverable error by its message."""
-    low = text.lower()
-    if "socket closed" in low or "unavailable:" in low:
+    lowered = text.lower()
+    if "socket closed" in lowered or "unavailable:" in lowered:
         return FailureClass.NETWORK_LINK
-    if "halted" in low or "halt" in low.split():
+    if "halted" in lowered or "halt" in lowered.split():
         return FailureClass.TPU_CHIP
     return FailureClass.MXLA_ERROR
 
@@ -304,8 +304,12 @@ def judged(digest: Digest) -> Digest:
     # libtpu takes a whole host at pc 0 for a bad chip, but it may only wait for its input
     if cause is not None and cause.enum == "BAD_TPU_CHIP":
         accused = {worker.host for worker in digest.culprits}
-        waits = [e for e in digest.states if e.pc == 0 and not e.is_idle and accused & set(e.hosts)]
-        if waits:
+        waiting = [
+            state
+            for state in digest.states
+            if state.pc == 0 and not state.is_idle and accused & set(state.hosts)
+        ]
+        if waiting:
             notes.append(
                 "a bad chip, or a host that waits for input: the cores named stand at pc 0"
             )

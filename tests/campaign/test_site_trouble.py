@@ -35,6 +35,8 @@ LINES = {
     "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: x": "hub",
     "google.api_core.exceptions.ServiceUnavailable: 503 failed to connect": "hub",
     "OSError: We couldn't connect to 'https://huggingface.co' to load this file": "hub",
+    "urllib3.exceptions.MaxRetryError: HTTPSConnectionPool(host='api.wandb.ai', port=443): Max "
+    "retries exceeded with url: /graphql": "hub",
     "huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access": "job-setup",
     "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices": "driver",
     "RuntimeError: Unable to initialize backend 'rocm': No visible GPU devices.": "no-gpu",

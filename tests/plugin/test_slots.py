@@ -12,6 +12,7 @@ import pytest
 CONFTEST = """\
 import dataclasses
 import msgspec
+import pytest
 import time
 from pathlib import Path
 
@@ -42,8 +43,15 @@ class OnNodes(LocalExecutor):
 
 
 runs.executor_named = lambda name, **_: OnNodes()
-OnSlurm.node_faults = lambda *_, **__: ()
-OnSlurm.busy_note = lambda *_: ""
+asked_of_slurm = pytest.MonkeyPatch()
+asked_of_slurm.setattr(OnSlurm, "node_faults", lambda *_, **__: ())
+asked_of_slurm.setattr(OnSlurm, "busy_note", lambda *_: "")
+
+
+def pytest_unconfigure():
+    asked_of_slurm.undo()
+
+
 preflight._from_the_nodes = lambda site, *_: ([], [f"looked at {','.join(site.cell.nodelist)}"])
 """
 PROFILES = """\

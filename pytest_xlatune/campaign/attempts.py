@@ -110,7 +110,7 @@ _REFUSALS = 2
 _REVIVALS = 2  # how often the same nodes are resumed without a measured trial in between
 # how long the ranks of a job that hangs may take to write down what they wait for: a node sees the
 # file that asks them some time after it was written
-_TELL_S = 90.0
+_REPORT_S = 90.0
 # a program may take so many times longer to its first step than the trials before it took, or than
 # the patience where an earlier trial of its arm stood still while it compiled
 _LONGER = 2.0
@@ -199,10 +199,10 @@ class Attempts:
         self._follower = Follower(run.folder, patience=run.resources.patience)
         self._began_s = run.clock.now()
         self._asked_to_end_s: dict[str, float] = {}
-        self._asked_to_tell_s: dict[str, float] = {}
+        self._asked_to_report_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before this time
         self._full_since_s: float | None = None
-        self._told_full: set[str] = set()  # whose jobs fill the queue, as noted in this session
+        self._noted_full: set[str] = set()  # whose jobs fill the queue, as noted in this session
         # the keys of the next four are the names of the nodes that a trial asks for
         self._revivals: dict[tuple[str, ...], int] = {}
         self._looked_at_nodes_s: dict[tuple[str, ...], float] = {}
@@ -247,7 +247,7 @@ class Attempts:
             raise
         except QueueFull as error:
             if self._is_full(state):
-                return self._waits(state, error)
+                return self._note_full_queue(state, error)
             return self._refused(state, trial, attempt, request, error)
         except OSError as error:
             raise LedgerError(
@@ -280,12 +280,12 @@ class Attempts:
         patience_s = _FULL_PATIENCE_S if state.measured_on else 2 * _FULL_S
         return now_s - self._full_since_s < patience_s
 
-    def _waits(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
+    def _note_full_queue(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
         """Note that a limit on jobs is reached: once a session for our jobs, once for others."""
         whose = "one of ours has" if state.in_flight() else "others of yours have"
-        if whose in self._told_full:
+        if whose in self._noted_full:
             return ()
-        self._told_full.add(whose)
+        self._noted_full.add(whose)
         why = say(
             "a limit on submitted jobs is reached; the next trial waits until {whose} ended: "
             "{error}",
@@ -369,7 +369,7 @@ class Attempts:
         is_running = outcome.state is State.RUNNING
         # `wait_in_queue` can end a trial while its job still waits for a node
         is_cut = is_running and attempt.cut_short is not None
-        if progress.ended is not None or (is_cut and self._has_told(submission)):
+        if progress.ended is not None or (is_cut and self._has_reported(submission)):
             self._end(submission)
             return ()
         if is_cut:
@@ -535,14 +535,14 @@ class Attempts:
             self._cancel(submission)
             self._asked_to_end_s[submission.folder] = now_s
 
-    def _has_told(self, submission: Submission) -> bool:
+    def _has_reported(self, submission: Submission) -> bool:
         """Whether the ranks of a job that hangs have written down what they do, or time is up.
 
         Only its processes know what the job waits for, so they are asked before they are ended.
         """
         now_s, folder = self._run.clock.ticks(), submission.folder
-        asked_s = self._asked_to_tell_s.setdefault(folder, now_s)
-        return ask_what_hangs(self._run.folder / folder) or now_s - asked_s >= _TELL_S
+        asked_s = self._asked_to_report_s.setdefault(folder, now_s)
+        return ask_what_hangs(self._run.folder / folder) or now_s - asked_s >= _REPORT_S
 
     def _cancel(self, submission: Submission) -> None:
         executor = self._run.executor_of(submission.executor)
@@ -565,7 +565,7 @@ class Attempts:
         cell = run.cell_of(trial, state)
         nodes = state.nodes_of(cell)
         self._asked_to_end_s.pop(submission.folder, None)
-        self._asked_to_tell_s.pop(submission.folder, None)
+        self._asked_to_report_s.pop(submission.folder, None)
         self._full_until_s = float("-inf")  # the limit on jobs may have room again
         cut = progress.attempts[number].cut_short
         attempt_folder = run.folder / submission.folder

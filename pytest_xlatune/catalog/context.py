@@ -52,7 +52,7 @@ _NEEDS_PERMUTE = (
 _POINT_TO_POINT = frozenset(
     {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
 )
-_UNTOLD = "collective-broadcast"  # the one kind that `result.Shares` never lists
+_UNLISTED = "collective-broadcast"  # the one kind that `result.Shares` never lists
 
 
 class Shape(Record, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Shape(Record, frozen=True, kw_only=True):
 
         `kinds` are those of `result.Shares`, which never list a broadcast: the shape assumes one.
         """
-        groups: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys((*kinds, _UNTOLD), ())
+        groups: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys((*kinds, _UNLISTED), ())
         return cls(groups=groups, loops=None, loop_permutes=None)
 
 

@@ -21,7 +21,7 @@ from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.model.metric import StepRecord
 
 _LOWER = bytes(range(256)).lower()
-# the letters of a shape; a to e are left out, because hexadecimal numbers have them
+# the letters of a shape: without a to e, which hexadecimal numbers have; f marks a fatal line
 _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
 _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
@@ -43,10 +43,11 @@ _STEP_WORD = b"completed "
 class LineFilter:
     """Finds the lines of a block that may hold one of some words, case ignored.
 
-    The shape of a line are its letters f to z and _ in lower case. Digits, hexadecimal addresses,
-    counters and times vanish, and one `bytes.translate` makes the shapes of a whole block. A shape
-    that does not contain the letters of any word is dull. The filter remembers dull shapes, so that
-    it judges each shape once. It may let other lines through, but it drops no line with a word.
+    The shape of a line is its letters f to z and _ in lower case. Counters, times and hexadecimal
+    addresses vanish (but for an f in them), and one `bytes.translate` makes the shapes of a whole
+    block. A shape that does not contain the letters of any word is dull. The filter remembers dull
+    shapes, so that it judges each shape once. It may let other lines through, but it drops no line
+    with a word.
 
     A line with a new shape is also kept if its logger calls it fatal. The F in front of such a line
     is a letter of its shape, so a line of another severity never has the same shape.

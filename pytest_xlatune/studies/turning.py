@@ -62,7 +62,7 @@ class Rotations:
         """Whether the look shows that the trainer cannot rotate."""
         look = self.look
         is_found = look is not None and look.rotation is not None and look.rotation.is_found
-        return look is not None and _tells(look) and not is_found
+        return look is not None and _is_conclusive(look) and not is_found
 
     @property
     def why_not(self) -> Message | None:
@@ -77,7 +77,7 @@ class Rotations:
             return say(text, said=_why_no_turns(look))
         if (
             first_rotation is not None
-            and _tells(first_rotation)
+            and _is_conclusive(first_rotation)
             and _score_of(first_rotation) is None
         ):
             text = "all profiles are jobs, because the first rotation measured nothing: {said}"
@@ -147,7 +147,7 @@ def _score_of(result: TrialResult) -> RotationScore | None:
     return result.rotation.score
 
 
-def _tells(result: TrialResult) -> bool:
+def _is_conclusive(result: TrialResult) -> bool:
     """Whether a rotation is over in a way that shows whether the trainer can rotate."""
     return result.status.is_final and result.status is not TrialStatus.UNMEASURED
 

@@ -340,7 +340,7 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
     be attributed to one of them, and each that may have caused it is "one of these".
     """
     names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    # environment variables do not count: they cannot change a compiled program
+    # if several flags of XLA differ, the program does not show which of them acted
     together = [name for name in names if name.startswith("xla_")]
     proofs = []
     for flag in names:

@@ -176,7 +176,7 @@ class Trace:
     # with the reason and never averaged with others
     truncated: str | None
     warnings: tuple[str, ...] = ()
-    foreign: str | None = None  # names a device or profiler that is not supported; None if it is
+    foreign: str | None = None  # the device or profiler, if it is not supported; else None
 
 
 def narrow(column: Ints) -> Ints:

@@ -137,6 +137,7 @@ class Course:
         self.start = Start()  # the last one of the program
         self.ranks, self._rank = ranks, rank
         self.tasks_at = 0  # the line that may name further tasks that were not heard of
+        self.ignored_at: dict[Origin, int] = {}  # the lines at which ignored exceptions begin
         # by class and detail, in order of first appearance
         self.findings: dict[tuple[str, str], Finding] = {}
         self.fatal: Finding | None = None  # the program cannot go on, as long as it did not go on

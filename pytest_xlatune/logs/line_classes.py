@@ -346,8 +346,31 @@ def _memstats(line: LogLine, course: Course) -> bool:
     return True
 
 
+# Exception ignored in: <function Writer.__del__ at 0x7f>     Exception ignored in atexit callback:
+_IGNORED = re.compile(r"Exception ignored (?:in|on|when|while)\b")
+# AttributeError: 'Writer' object has no attribute 'file'
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::|$)")
+_TRACEBACK = "Traceback (most recent call last):"
+_MOST_TRACEBACK_LINES = 60
+
+
+def _ignored(line: LogLine, course: Course) -> bool:
+    """An exception that Python ignores, e.g. of a destructor, with its traceback: no failure."""
+    if _IGNORED.match(line.text):
+        course.ignored_at[line.origin] = line.number
+        return True
+    first = course.ignored_at.get(line.origin, -_MOST_TRACEBACK_LINES)
+    if line.number - first >= _MOST_TRACEBACK_LINES:
+        return False
+    is_last = _RAISED.match(line.text) is not None
+    if is_last:
+        del course.ignored_at[line.origin]
+    return is_last or line.text.startswith(_TRACEBACK)
+
+
 # in their order, behind those that read steps
 FACTS: tuple[LineClass, ...] = (
+    LineClass(("exception", "error", "interrupt", "traceback"), _ignored),
     LineClass(tuple(word for word, _, _ in _ENDS), _end),
     LineClass(("ccl version", "rocm version"), _library),
     LineClass((*_DEVICE_LISTS, "jax backend: ", "default_backend"), _device),

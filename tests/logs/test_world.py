@@ -18,6 +18,7 @@ HEAD = ["I0112 07:08:09.000100 77 train.py:310] Config param steps: 20"]
 STEPS = [*HEAD, *(step(each) for each in range(3))]
 WHOLE = [*HEAD, *(step(each) for each in range(20))]
 TRACE = ["Traceback (most recent call last):", '  File "t.py", line 7, in main', "    loop(config)"]
+LACKS = "AttributeError: 'F' object has no attribute 'file'"
 DATA = Path(__file__).parents[1] / "data" / "world.txt"
 LAUNCHED, RUNNING = "before a line of the program", "in the middle of a run"
 
@@ -213,8 +214,12 @@ NOTES = (
         ([*OF_AXLEARN, *NOTES], "no-score", ["--step-pattern", "axlearn"]),
         ([each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", []),
         ([*HEAD, *(f"0: {step(each)}" for each in range(20))], "ok", []),
+        ([*WHOLE, "Exception ignored in: <function F.__del__ at 0x7f>", *TRACE, LACKS], "ok", []),
     ],
-    ids=["unstuck", "another result", "a hint", "at the end", "a watchdog", "frames", "rank 0"],
+    ids=[
+        *("unstuck", "another result", "a hint", "at the end", "a watchdog", "frames", "rank 0"),
+        "an exception that Python ignores",
+    ],
 )
 def test_a_run_that_ends_well_is_healthy(
     lines: list[str],

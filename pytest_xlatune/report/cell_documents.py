@@ -56,9 +56,7 @@ def cell_document(subject: MeasuredCell) -> Document:
     reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
     worst = (VerdictKind.SLOWER, VerdictKind.INVALID)
     accused = [verdict.arm for verdict in conclusion.verdicts if verdict.kind in worst]
-    reference_lines = (
-        [f"reference: {plain(reference.arm)}, {speed(reference)}"] if reference else []
-    )
+    against = [f"reference: {plain(reference.arm)}, {speed(reference)}"] if reference else []
     first = [name for arm in accused for name in arm.split("+")]
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
@@ -72,7 +70,7 @@ def cell_document(subject: MeasuredCell) -> Document:
                     *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
                     *(plain(sentence(message)) for message in rest),
                     *subject.known,
-                    *reference_lines,
+                    *against,
                     _HOW_SURE.get(record.kind, "") + _RATES,
                 ),
             ),

@@ -68,7 +68,6 @@ def pair_matrix(
 
 
 def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
-    """Return the square of two nodes; it is empty if they are one node or have no change."""
     value = change.get(frozenset((one, other))) if one != other else None
     if value is None:
         return Square(looks="empty", text="", label="")

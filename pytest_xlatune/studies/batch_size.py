@@ -58,9 +58,9 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    at_level_of,
     changed,
     compared,
+    levelled,
     measured,
     score_flags,
     screened,
@@ -474,7 +474,10 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         sizes = (lane.next_compiled for lane in self.lanes if self.study.asks_compiler)
         for trial in (self._trial(sizes, COMPILED), self.next_probe):
             if trial is not None:
-                self.run([trial], later=self._later)
+                most = len(self.study.cells) if self.study.asked.names_arms else 5
+                wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
+                allowed = self.study.budget - len(self.jobs) - 1
+                self.run([trial], later=max(min(wanted, allowed), 0))
         self.leaders = self._leaders()
         left = self.study.budget - sum(not run.trial.block for run in self.jobs)
         for width in range(2, len(self.leaders) + 1):
@@ -491,12 +494,6 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             results = self.run(trials, later=blocks * len(self.compared))
             gone = {result.trial.arm for result in results if is_unfit(result)}
             places = [at for at in places if self.study.ids[at] not in gone]
-
-    @property
-    def _later(self) -> int:
-        most = len(self.study.cells) if self.study.asked.names_arms else 5
-        wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
-        return max(min(wanted, self.study.budget - len(self.jobs) - 1), 0)
 
     def _smaller(self, at: int, among: Iterable[int]) -> list[int]:
         """Return the places of smaller sizes than that of a place, with the same second value."""
@@ -677,7 +674,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             objection=(answer,) if is_missing and answer else (),
             files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
-        shown = [at_level_of(v, best) if v.against == _BEST else v for v in verdicts.values()]
+        shown = [levelled(v, best) if v.against == _BEST else v for v in verdicts.values()]
         # the best, then what ran, the fastest first
         shown.sort(key=lambda verdict: (verdict.arm != arm, not verdict.n, -(verdict.delta or 0.0)))
         notes = self._notes() if self.is_over else ()

@@ -63,14 +63,7 @@ from pytest_xlatune.studies.cell_arms import (
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
-from pytest_xlatune.studies.verdicts import (
-    NO_SCORE,
-    at_level_of,
-    changed,
-    screened,
-    so_far,
-    values_of,
-)
+from pytest_xlatune.studies.verdicts import NO_SCORE, changed, levelled, screened, so_far, values_of
 
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
@@ -570,7 +563,7 @@ class _Halving(_CommitWalk):
         shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
         for at in sorted({*measured, self.last} - {0}):
             level = self.parent if word == FIRST and at == self.suspect else 0
-            shown[at] = at_level_of(self._verdict(at, reference), shown[level])
+            shown[at] = levelled(self._verdict(at, reference), shown[level])
         is_slower = word in (FIRST, RANGE)
         first, last = (ids[at] for at in self.range) if is_slower else ("", "")
         first = last if word == FIRST else first
@@ -750,7 +743,7 @@ class _CommitTable(_CommitWalk):
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
             level = verdicts[self.before[at]] if at in self.before else None
-            verdicts.append(at_level_of(self._verdict(at), level))
+            verdicts.append(levelled(self._verdict(at), level))
         text, commits = "{commits:+commit}: {answer}", self.study.commits
         answer = say(text, commits=commits, answer=in_a_sentence(verdicts))
         one = self.pooled[0] if self.pooled[1] else self.sigma

@@ -53,9 +53,9 @@ from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
     as_winner,
-    at_level_of,
     compared,
     job_ids_of,
+    levelled,
     measured,
     reference,
     score_flags,
@@ -312,7 +312,7 @@ def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     for name in decision.arms.profiles:
         line = verdict(decision, name)
         if line is not None:
-            yield at_level_of(line, level)
+            yield levelled(line, level)
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:

@@ -70,9 +70,9 @@ from pytest_xlatune.studies.trials import (
 )
 from pytest_xlatune.studies.verdicts import (
     OneCell,
-    at_level_of,
     deployed,
     job_ids_of,
+    levelled,
     measured,
     reference,
     score_flags,
@@ -330,7 +330,7 @@ def conclusion(gated: Gated) -> Conclusion:
     """Return the verdicts in declared order; none passes before all trials are over."""
     level, fit = reference(gated.past), gated.look.fit
     verdicts = tuple(
-        at_level_of(_verdict(gated, profile.id), level) for profile in gated.study.profiles
+        levelled(_verdict(gated, profile.id), level) for profile in gated.study.profiles
     )
     seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
     return Conclusion(

@@ -253,12 +253,10 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         chosen = self.low[: max(1, len(place) // SHARE)]
         waves = [self._wave(chosen, at, blocks_before + at + 1) for at in range(REPEATS)]
         self.run([trial for wave in waves for trial in wave.values()])
-        values = [{name: self.value(trial) for name, trial in wave.items()} for wave in waves]
+        runs = [{name: self.value(trial) for name, trial in wave.items()} for wave in waves]
         for name in chosen:
             differences = self.differences.setdefault(name, [])
-            differences += paired(
-                [scores.get(name) for scores in values], [scores.get("") for scores in values]
-            )
+            differences += paired([run.get(name) for run in runs], [run.get("") for run in runs])
             self.nodes[name] = self._shown(differences, self.low, family=len(chosen))
         return bool(self.accused)
 

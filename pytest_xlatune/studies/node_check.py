@@ -46,14 +46,7 @@ from pytest_xlatune.studies.cell_arms import (
     worst_first,
 )
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
-from pytest_xlatune.studies.verdicts import (
-    at_level,
-    at_level_of,
-    changed,
-    measured,
-    screened,
-    so_far,
-)
+from pytest_xlatune.studies.verdicts import at_level, changed, levelled, measured, screened, so_far
 from pytest_xlatune.studies.vetoes import NOT_FINITE
 
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
@@ -185,7 +178,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 
     def conclusion(self) -> Conclusion:
         study, reference = self.study, self._median_line()
-        verdicts = worst_first(at_level_of(self._verdict(name), reference) for name in self.by_arm)
+        verdicts = worst_first(levelled(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
         good = {verdict.arm for verdict in verdicts if verdict.kind in LEVEL and self.is_over}
         healthy = tuple(name for name in names if name.lower() in good)

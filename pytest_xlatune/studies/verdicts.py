@@ -137,7 +137,7 @@ def changed(base: Verdict, change: float, ends: tuple[float, float] | None = Non
     return replace(base, delta=relative(change), ci95=(relative(ends[0]), relative(ends[1])))
 
 
-def at_level_of(base: Verdict, level: Verdict | None) -> Verdict:
+def levelled(base: Verdict, level: Verdict | None) -> Verdict:
     """Return a verdict whose figures are those of another line times its change.
 
     The runs of two lines are of other times: their plain means differ by more than the change. What

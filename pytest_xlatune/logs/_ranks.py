@@ -33,7 +33,7 @@ _TIMED_OUT = re.compile(
     r"\[(?:PG (?P<group>[^\]]{0,200}?) ?)?Rank (?P<rank>\d{1,9})\] Watchdog caught collective "
     r"operation timeout: WorkNCCL\(SeqNum=(?P<number>\d{1,15})"
 )
-WATCHDOG_WORDS = ("ast enqueued ", "worknccl(seqnum=")
+WATCHDOG_MARKS = ("ast enqueued ", "worknccl(seqnum=")
 # the group of all ranks:  ID 0 PG GUID 0(default_pg)    0 (default_pg)    ID 0
 _OF_ALL = frozenset({"", "0", "0(default_pg)"})
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course
-from pytest_xlatune.logs._ranks import WATCHDOG_WORDS
+from pytest_xlatune.logs._ranks import WATCHDOG_MARKS
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
 from pytest_xlatune.logs.grammar import Origin
@@ -416,5 +416,5 @@ def _watchdog(line: LogLine, course: Course) -> bool:
 # of a reader that is to tell which rank is behind
 FACTS_OF_RANKS: tuple[LineClass, ...] = (
     LineClass(("/replica:", "task names:", "sending heartbeats):"), _unheard),
-    LineClass(WATCHDOG_WORDS, _watchdog),
+    LineClass(WATCHDOG_MARKS, _watchdog),
 )

@@ -50,6 +50,8 @@ LAYERS: dict[str, tuple[int, set[str]]] = {
     "guests/wandb": (9, {"wandb"}),
 }
 SIDEWAYS = {("evidence", "stats"), ("entry_points", "model"), ("report", "studies")}
+PURE = {"model", "stats", "catalog", "logs", "launchers", "report", "studies"}
+OUTSIDE_WORLD = {"os", "subprocess", "time", "socket", "tempfile", "shutil", "random", "threading"}
 
 
 def said(path: Path) -> str:
@@ -69,6 +71,12 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{said(path)}:{node.lineno}: relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def calls(path: Path) -> Iterator[tuple[int, str]]:
+    for node in nodes_of(path):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, node.func.id
 
 
 def upward(path: Path) -> Iterator[str]:
@@ -180,6 +188,26 @@ def test_the_core_names_no_guest() -> None:
     assert found == []
 
 
+def test_nothing_forbidden_is_called() -> None:
+    wrong = []
+    for path in MODULES:
+        here = package_of(path)
+        wrong += [
+            f"{said(path)}:{node.lineno}: pytest rewrites the asserts of a plugin"
+            for node in nodes_of(path)
+            if isinstance(node, ast.Assert)
+        ]
+        if here in PURE:
+            tops = {name.partition(".")[0] for _, name in imports(path)}
+            wrong += [f"{said(path)} imports {name}" for name in tops & OUTSIDE_WORLD]
+        forbidden = {"open", "input", "exec", "eval"} if here in PURE else {"exec", "eval"}
+        forbidden |= set() if here in {"cli", "workers"} else {"print"}
+        wrong += [
+            f"{said(path)}:{line} calls {name}" for line, name in calls(path) if name in forbidden
+        ]
+    assert wrong == []
+
+
 def test_the_payload_runs_alone() -> None:
     """A node needs its file and that of `secure_files`, which it loads by its path."""
     alone: tuple[tuple[str, set[str]], ...] = (
@@ -222,6 +250,11 @@ def _opens(called: ast.expr) -> bool:
     of = called.value
     name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
     return name not in {"secure_files", "folder", "where", "opened"}
+
+
+def test_the_page_of_the_architecture_names_every_package() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
 
 
 # (file, module) of each import inside a function; `workers` have rules of their own

@@ -105,7 +105,7 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
             sizes(lost=dict.fromkeys(("pdbs-4/1", "pdbs-8/2", "pdbs-4/3", "pdbs-8/4"),
                                      FailureClass.CANCELLED)), same=("4", "8")),
         row("a budget without blocks says that single runs decided", {"start": 8, "budget": 5},
-            sizes(best=12), same=("12", "18"),
+            sizes(best=12), value="12", same=("12", "18"),
             why={"pdbs-12": "the best of single runs; the budget left no block to decide"}),
         row("a leader far behind is not said to be near where no block was run",
             {"start": 8, "budget": 5}, sizes(ceiling=27, best=21),

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
-	@echo "make test    lint, types and the project's own tests, the whole promise in small; 8 to 13 minutes"
+	@echo "make test    lint, types and the project's own tests, the whole promise in small; 6 to 13 minutes"
 	@echo "make test-all   and all others, 45 minutes more; make test-slurm, test-sweeps, test-programs is one part"
 	@echo "make fuzz    10^6 damaged inputs for every reader, an hour; FUZZ='--seconds 120' is a sample"
 	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 6 to 10 minutes); make maxtext installs it"

@@ -38,6 +38,7 @@ class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "cells"
+    arms_are_cells: ClassVar[bool] = True
     peak_tflops: Real | None = None
     summary: tuple[Message, ...] = ()
     objection: tuple[Message, ...] = ()

@@ -470,6 +470,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = ""
+    arms_are_cells: ClassVar[bool] = False  # nodes, sizes or commits, and not profiles of one cell
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:

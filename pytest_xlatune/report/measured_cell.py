@@ -19,7 +19,6 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError, XlatuneError
 from pytest_xlatune.model.message import Message
-from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
@@ -212,7 +211,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     def uses(self) -> dict[str, DeviceUse]:
         """Arm -> what it takes of a device, of a study whose arms are cells."""
         facts = self.conclusion.facts
-        if not isinstance(facts, CellsRecord):
+        if not facts.arms_are_cells:
             return {}
         scores: dict[str, list[Score]] = {}
         for result in self.history:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,6 @@ from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
-from pytest_xlatune.studies.batch_size import BatchStudy
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, of_kind
 from pytest_xlatune.studies.trials import pace_of
@@ -201,14 +201,18 @@ class ResolvedSweep:
                 )
 
     def _refuse_one_size(self, study: Study) -> None:
-        """Refuse a batch size that no trial would be told: all sizes would be one program."""
-        ahead = study.outlook(()).ahead
-        if not isinstance(study, BatchStudy) or not ahead:
+        """Refuse values, e.g. batch sizes, that no trial would be told: they are one program."""
+        ahead, (first, *others) = study.outlook(()).ahead, study.cells
+        # cells on other nodes, or of another commit or model, may well start the same command
+        about = attrgetter("nodelist", "code", "model_tag")
+        alike = [cell for cell in others if about(cell) == about(first)]
+        if not ahead or not alike:
             return
 
         # a command without the placeholder was measured 11 times, and a size recommended
-        if self._started(ahead[0], study.cells[0]) == self._started(ahead[0], study.cells[1]):
-            key = study.asked.key
+        if self._started(ahead[0], first) == self._started(ahead[0], alike[0]):
+            changed = alike[0].overrides.items() - first.overrides.items()
+            key = min((name for name, _ in changed), default="per_device_batch_size")
             raise ConfigError(
                 f"sweep {self.sweep.name!r} compares values of {key}, and each of them would start "
                 f"the same command: the launcher does not pass {key} on; a CommandLauncher takes "

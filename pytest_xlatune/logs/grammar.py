@@ -280,8 +280,8 @@ def step_layout(line: bytes) -> StepLayout | None:
         return None
     (match,) = matches
     fields = _fields(match, rest)
-    # digits make a finite number of these, whichever they are
-    if not all(_PLAIN_NUMBER.fullmatch(rest[place]) for place in fields.values()):
+    # digits make a finite number of these, whichever they are; a line without one may be no step
+    if not fields or not all(_PLAIN_NUMBER.fullmatch(rest[place]) for place in fields.values()):
         return None
     step = slice(*match.span("oldest" if match["step"] is None else "step"))
     return StepLayout(

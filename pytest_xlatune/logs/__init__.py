@@ -132,7 +132,8 @@ class LogReader:
         self._filter = LineFilter((*table().words, *(word for c in classes for word in c.words)))
         self._course = Course(ranks, rank=rank)
         self._learner = PrefixLearner()
-        self._step_shapes = StepShapes() if pattern is None else None
+        other_words = [word for steps in self._other_steps for word in steps.words]
+        self._step_shapes = StepShapes(other_words) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
         self._lines = 0
@@ -270,7 +271,7 @@ class LogReader:
         """Read a block of whole lines; return how many lines that makes in all."""
         number, shapes = self._lines, self._step_shapes
         for run, part in [(None, block)] if shapes is None else shapes.runs(block):
-            if run is not None and self._course.run(run):
+            if run is not None and self._step_shapes is not None and self._course.run(run):
                 number += run.count
                 continue
             total, worth_reading = self._filter.lines(part)
@@ -330,6 +331,7 @@ class LogReader:
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
         self._course.has_front = False
+        self._step_shapes = None  # of a line without its prefix; each line is read in full now
         for text in self._learner.hidden:
             origin, rest = self._learner.split(text)
             setting = grammar.parse_environment(rest) if rest != text else None

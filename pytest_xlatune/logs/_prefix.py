@@ -9,7 +9,7 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs.grammar import Origin
 
 _NUMBERS = re.compile(r"[0-9]+")
-_LEAST_LINES, _MOST_LINES = 3, 4096
+_LEAST_LINES = 3
 _MOST_SHAPES, _MOST_HIDDEN = 8, 256
 
 
@@ -24,13 +24,11 @@ class PrefixLearner:
         self.hidden: list[str] = []  # lines in which it may have hidden a setting before
         self._prefix: re.Pattern[str] | None = None
         self._shapes: Counter[str] = Counter()
-        self._lines = 0
 
     def learns(self, text: str) -> bool:
         """Take a line without its known prefixes; return whether it is the one that tells."""
-        if self._prefix is not None or self._lines >= _MOST_LINES:
+        if self._prefix is not None:
             return False
-        self._lines += 1
         shape = _NUMBERS.sub("0", grammar.front_of(text))
         if not shape:
             if len(self.hidden) < _MOST_HIDDEN and grammar.hides_setting(text):

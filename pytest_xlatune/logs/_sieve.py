@@ -115,10 +115,12 @@ class StepShapes:
     """Finds step lines that have the shape of an earlier one: the same text with other digits.
 
     The grammar treats all digits alike. So the shape alone says where the rank, the step and the
-    figures stand in a line, whatever is in front of them.
+    figures stand in a line. A line with one of `other_words`, in lower case, may be another
+    format's: it has to be read in full.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, other_words: Collection[str] = ()) -> None:
+        self._other_words = [word.encode() for word in other_words]
         self._layouts: dict[bytes, StepLayout | None] = {}
 
     def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
@@ -151,7 +153,8 @@ class StepShapes:
         if shape not in self._layouts:
             if len(self._layouts) >= _MOST_LAYOUTS:
                 self._layouts.clear()
-            self._layouts[shape] = grammar.step_layout(line)
+            is_other = any(word in line.lower() for word in self._other_words)
+            self._layouts[shape] = None if is_other else grammar.step_layout(line)
         return self._layouts[shape]
 
 

@@ -276,7 +276,7 @@ def step_layout(line: bytes) -> StepLayout | None:
     matches = [*_STEP.finditer(rest)]
     if len(matches) != 1 or matches[0].end() != len(rest) or rest[: matches[0].start()].strip():
         return None
-    if _OTHER_LINE.search(rest):
+    if _OTHER_LINE.search(rest) or PART.match(line) or front_of(rest) or hides_setting(rest):
         return None
     (match,) = matches
     fields = _fields(match, rest)

@@ -21,9 +21,16 @@ def text_of(lines: Iterable[str]) -> bytes:
     return "".join(f"{each}\n" for each in lines).encode()
 
 
-def read(log: bytes, cuts: Iterable[int]) -> tuple[LogReport, Finding | None]:
-    """Return the report, and the line after which the program cannot go on."""
+def read(
+    log: bytes, cuts: Iterable[int], *, is_in_full: bool = False
+) -> tuple[LogReport, Finding | None]:
+    """Return the report, and the line after which the program cannot go on.
+
+    `is_in_full`: no line of a step is read by the shape of another.
+    """
     reader = LogReader()
+    if is_in_full:
+        reader._step_shapes = None
     at = 0
     for cut in [*sorted(cuts), len(log)]:
         reader.feed(log[at:cut])
@@ -33,8 +40,9 @@ def read(log: bytes, cuts: Iterable[int]) -> tuple[LogReport, Finding | None]:
 
 
 def read_every_way(log: bytes) -> LogReport:
-    """Read whole, byte by byte and in two chunks; all must agree."""
+    """Read whole, in full, byte by byte and in two chunks; all must agree."""
     whole = read(log, [])
+    assert repr(read(log, [], is_in_full=True)) == repr(whole)
     assert repr(read(log, range(1, len(log)))) == repr(whole)  # repr: NaN equals NaN
     for cut in range(0, len(log), max(len(log) // 12, 1)):
         assert repr(read(log, [cut])) == repr(whole)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_xlatune.logs import LogReader, Phase, _course
+from pytest_xlatune.logs import Phase, _course
 from pytest_xlatune.model.result import Action, StepRecord
 from tests.helpers.examples import tried
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
@@ -176,13 +176,32 @@ def test_a_shape_that_was_read_before_reads_as_it_does_alone(
                 for each in line]  # fmt: skip
         lines.append("".join(said))
     log = text_of([*lines, *(line for line, _ in drawn)])
-    in_full = LogReader()
-    in_full._step_shapes = None
-    known = LogReader()
-    for reader in (in_full, known):
-        reader.feed(log)
-        reader.close()
-    assert repr(known.report()) == repr(in_full.report())
+    assert repr(read(log, [])) == repr(read(log, [], is_in_full=True))
+
+
+CRI = "2026-01-12T07:08:09.123456789Z stdout P "
+DAMAGED = {
+    "a part of a step line is learnt as what stands in front of it": [
+        *["0: I0112 07:08:09.6 1 e:6] completed step:5: I0112 07:08:09.6 1 e:6] completed step: 0,"]
+        * 3,
+        "0: I0112 07:08:09.1 1 y:6] completed step: 1,seconds: 2",
+    ],
+    "a text in front of steps comes late": [
+        *(step(at) for at in range(5000)),
+        *(f"job7> {step(at)}" for at in range(5000, 5003)),
+    ],
+    "CRI cuts each line": [f"{CRI}{step(at, loss='7.1')}" for at in range(3)],
+    "another line of MaxText stands behind a step": [
+        f"completed profiler activation/deactivation step: {at}, loss: 7.4 Config param steps: 15"
+        for at in range(5)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", DAMAGED.values(), ids=DAMAGED)
+def test_a_shape_tells_no_more_than_the_whole_line(lines: list[str]) -> None:
+    log = text_of(lines)
+    assert repr(read(log, [])) == repr(read(log, [], is_in_full=True))
 
 
 SEGMENTS = st.lists(
@@ -225,8 +244,5 @@ def _compare_runs_with_lines(segments: list[tuple[int, int, int, str, str]], by:
     whole, _ = read(log, [])
     one_by_one, _ = read(log, [at + 1 for at, byte in enumerate(log) if byte == ord("\n")])
     assert repr(one_by_one) == repr(whole)
-    in_full = LogReader()
-    in_full._step_shapes = None  # no line is read by the shape of another
-    in_full.feed(log)
-    in_full.close()
-    assert repr(in_full.report()) == repr(whole)
+    in_full, _ = read(log, [], is_in_full=True)
+    assert repr(in_full) == repr(whole)

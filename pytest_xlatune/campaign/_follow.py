@@ -22,7 +22,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
+from pytest_xlatune.campaign.assess import Leftovers
 from pytest_xlatune.campaign.rotating import read_journals
+from pytest_xlatune.evidence.hlo.dump import (
+    dumped_options,
+    keep_options,
+    seen_devices,
+    seen_options,
+)
 from pytest_xlatune.executors.folder import (
     journal_bytes,
     journals,
@@ -33,17 +40,19 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.program import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
-from pytest_xlatune.logs import LogReader, LogReport, Phase
+from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import say
 from pytest_xlatune.model.metric import Logged, Metric
+from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
-from pytest_xlatune.model.rotation import RotationRead, read_rotation
+from pytest_xlatune.model.rotation import read_rotation
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
@@ -51,23 +60,6 @@ _CHUNK_BYTES = 1 << 20
 # a step may be longer than the patience after a fatal line; and after so many it was none
 _STEPS = 3
 _REASON_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogProgress:
-    """What an ended attempt left.
-
-    Attributes:
-        report: what its logs say.
-        metrics: the steps of its metrics file.
-        logged: the figures of another metric than TGS in the log of rank 0.
-        journal: what the journal of a rotation says; None where there is none.
-    """
-
-    report: LogReport
-    metrics: tuple[StepRecord, ...] = ()
-    logged: Logged = field(default_factory=Logged)
-    journal: RotationRead | None = None
 
 
 _Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
@@ -213,8 +205,8 @@ class Follower:
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False
-    ) -> LogProgress:
-        """Read the rest of an ended attempt, and forget it.
+    ) -> Leftovers:
+        """Read the rest of what an ended attempt left, and forget the attempt.
 
         `stood_still` is whether it was ended because it made no step any more.
         """
@@ -225,30 +217,40 @@ class Follower:
         for rank, tail in watch.tails.items():
             tail.close(logs.get(rank, folder / log_name(rank)))
         report = watch.reader.report()
-        none: tuple[StepRecord, ...] = ()
-        metrics, bad = _guarded(lambda: _metrics(folder), folder / METRICS_FILE, none)
-        faults = [replace(bad, action=Action.NONE)] if bad else []
-        logged = Logged()
-        if (log := logs.get(0)) is not None:
-            logged, bad = _guarded(lambda: _figures(log, protocol.scored_by), log, logged)
-            faults += [bad] if bad else []
-        journal, bad = _guarded(lambda: read_journals(journals(folder)), folder, None)
-        faults += [replace(bad, action=Action.NONE)] if bad else []
-        return LogProgress(
-            report=dataclasses.replace(
-                report,
-                findings=(
-                    *report.findings,
-                    *_others(watch),
-                    *faults,
-                    *node_findings(folder),
-                    *_behind(folder, watch, is_sure=stood_still),
-                ),
+        faults: list[Finding | None] = []
+
+        def guarded(read: Callable[[], _T], path: Path, otherwise: _T, *, asks: bool) -> _T:
+            value, fault = _guarded(read, path, otherwise)
+            faults.append(fault if fault is None or asks else replace(fault, action=Action.NONE))
+            return value
+
+        no_steps, log = tuple[StepRecord, ...](), logs.get(0)
+        left = Leftovers(
+            report=report,
+            metrics=guarded(lambda: _metrics(folder), folder / METRICS_FILE, no_steps, asks=False),
+            logged=guarded(
+                lambda: Logged() if log is None else _figures(log, protocol.scored_by),
+                log or folder,
+                Logged(),
+                asks=True,
             ),
-            metrics=metrics,
-            logged=logged,
-            journal=journal,
+            journal=guarded(lambda: read_journals(journals(folder)), folder, None, asks=False),
+            options=guarded(lambda: dumped(folder, protocol), folder, None, asks=True),
+            devices=guarded(
+                lambda: seen_devices(folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)),
+                folder,
+                {},
+                asks=True,
+            ),
         )
+        findings = (
+            *report.findings,
+            *_others(watch),
+            *filter(None, faults),
+            *node_findings(folder),
+            *_behind(folder, watch, is_sure=stood_still),
+        )
+        return dataclasses.replace(left, report=dataclasses.replace(report, findings=findings))
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
         watch, pattern = self._watches.get(submission.folder), protocol.step_pattern
@@ -282,6 +284,16 @@ def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Fin
     except Exception as error:  # noqa: BLE001 - one log must not end a night
         _LOG.exception("%s cannot be read", path)
         return otherwise, unreadable(path, error)
+
+
+def dumped(folder: Path, protocol: Protocol) -> Options | None:
+    """Return the options that the XLA of an attempt dumped; None where it dumped none."""
+    if protocol.dump:
+        values = dumped_options(folder / DUMP_FOLDER)
+        return None if values is None else Options(values=values)
+    options = seen_options(folder / OPTIONS_FOLDER)
+    keep_options(folder / OPTIONS_FOLDER)
+    return options
 
 
 def _metrics(folder: Path) -> tuple[StepRecord, ...]:

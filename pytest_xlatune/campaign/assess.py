@@ -8,7 +8,6 @@ assessed again to the same result.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.playbook import Facts, Reference, Ruling, decide, in_case
+from pytest_xlatune.campaign.playbook import (
+    Facts,
+    Reference,
+    Ruling,
+    by_rule,
+    decide,
+    in_case,
+)
 from pytest_xlatune.campaign.rotating import (
     blame,
     ends_early,
@@ -26,7 +32,7 @@ from pytest_xlatune.campaign.rotating import (
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
-from pytest_xlatune.ledger import Decided, Event, Noted
+from pytest_xlatune.ledger import AttemptCutShort, Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
@@ -34,11 +40,11 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import known_secrets
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, say, sentence, verbatim
+from pytest_xlatune.model.message import Message, say, sentence, several, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted, is_secret
-from pytest_xlatune.model.resources import Next, RetryPolicy
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
     Blamed,
@@ -76,6 +82,59 @@ STATUS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What an ended attempt left in its folder, as far as it could be read.
+
+    Attributes:
+        report: what its logs say.
+        metrics: the unrounded steps of MaxText's metrics file, preferred to those of the log.
+        logged: the figures of the protocol's metric that stand beside the steps.
+        journal: what the worker of a rotation wrote; None where there is none.
+        options: those that XLA dumped; None where it dumped none.
+        devices: those of the modules of the dump, by witness.
+    """
+
+    report: LogReport
+    metrics: tuple[StepRecord, ...] = ()
+    logged: Logged | None = None
+    journal: RotationRead | None = None
+    options: Options | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """All that is known of an attempt that is over: what was asked, how it ended, what it left.
+
+    Attributes:
+        trial, cell: of the attempt.
+        outcome: how it ended, by the scheduler and the payload.
+        left: what it left.
+        number: the number of the attempt.
+        cut: why we ended it; None where we did not.
+        blamed: what the earlier attempts of a rotation died of.
+        is_asked: whether XLA was asked to tell its options.
+        exempt: patterns of settings that nothing can show.
+        ran_on: the devices of the trials that it is compared with, by arm.
+        log: where a person is sent who has to look; None where there is no log.
+        facts: what the playbook asks besides.
+    """
+
+    trial: Trial
+    cell: Cell
+    outcome: Outcome
+    left: Leftovers
+    number: int = 1
+    cut: AttemptCutShort | None = None
+    blamed: Sequence[Blamed] = ()
+    is_asked: bool = False
+    exempt: Sequence[str] = ()
+    ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    log: Path | None = None
+    facts: Facts = field(default_factory=Facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
     """All that an ended attempt tells.
 
@@ -108,81 +167,46 @@ class Assessment:
         return self.decision.why or (self.rotation.reason if self.rotation is not None else None)
 
 
-def assess(
-    trial: Trial,
-    cell: Cell,
-    outcome: Outcome,
-    report: LogReport,
-    *,
-    metrics: Sequence[StepRecord] = (),
-    logged: Logged | None = None,
-    journal: RotationRead | None = None,
-    stalled_s: float | None = None,
-    fatal: Finding | None = None,
-    options: Options | None = None,
-    devices: Mapping[str, str] | None = None,
-    ran_on: Mapping[str, Mapping[str, str]] | None = None,
-    is_asked: bool = False,
-    exempt: Sequence[str] = (),
-    earlier: Sequence[str] = (),
-    number: int = 1,
-    blamed: Sequence[Blamed] = (),
-    policy: RetryPolicy | None = None,
-    reference: str = "",
-    reference_runs: bool = True,
-    facts: Facts | None = None,
-) -> Assessment:
-    """Assess one ended attempt.
-
-    `metrics` are the unrounded steps of MaxText's metrics file, preferred to those of the log;
-    `logged` the figures of the protocol's metric that stand beside the steps.
-    Where we ended the attempt ourselves, it was after `stalled_s` seconds without a step or for the
-    line `fatal`. `options` are those that XLA dumped, None where it did not, `is_asked` whether it
-    was asked to; `devices` are those of its modules, by witness, and `ran_on` those of the trials
-    that it is compared with, by arm; `exempt` are patterns of settings that nothing can show.
-    `earlier` are the failure classes of its earlier attempts. `reference` is the arm that others
-    are compared with, "" where the study compares with none, and `reference_runs` whether a trial
-    of it was measured. Of a rotation `journal` is what its worker wrote, `number` that of the
-    attempt, `blamed` what the earlier ones died of. `facts` are what its session knows of it.
-    """
-    facts = facts or Facts()
-    is_ours = fatal is not None or stalled_s is not None
-    outcome = as_told(outcome, report, is_ours=is_ours)
-    stands = _reference(trial, reference, runs=reference_runs)
-    rules = functools.partial(decide, outcome, earlier=earlier, policy=policy, reference=stands)
-    findings = diagnose(
-        report,
-        outcome,
-        trial.protocol,
-        stalled_s=stalled_s,
-        is_ended_by_us=fatal is not None,
+def assess(attempt: EndedAttempt) -> Assessment:
+    """Assess one ended attempt."""
+    trial, cell, left, facts = attempt.trial, attempt.cell, attempt.left, attempt.facts
+    report, cut = left.report, attempt.cut
+    fatal = cut.fatal if cut is not None else None
+    outcome = as_told(attempt.outcome, report, is_ours=cut is not None)
+    settings = _settings(attempt)
+    findings = (
+        *diagnose(
+            report,
+            outcome,
+            trial.protocol,
+            stalled_s=cut.still_s if cut is not None and fatal is None else None,
+            is_ended_by_us=fatal is not None,
+        ),
+        *_setting_findings(settings),
     )
-    settings = _settings(trial, cell, report, options, is_asked=is_asked, exempt=exempt)
-    findings = (*findings, *_setting_findings(settings))
-    steps = steps_of(report, metrics)
-    if trial.rotation is not None and outcome.state is State.COMPLETED:
-        early = ends_early(journal, steps, trial.rotation)
-        known = {finding.cls for finding in findings}
-        findings = (*findings, *([early] if early and early.cls not in known else []))
+    steps, rotation = steps_of(report, left.metrics), trial.rotation
+    if rotation is not None and outcome.state is State.COMPLETED:
+        early = ends_early(left.journal, steps, rotation)
+        if early is not None and all(finding.cls != early.cls for finding in findings):
+            findings = (*findings, early)
     cause = _same_line(fatal, findings) or primary(findings)
-    decision, rotation, of_end = rules(cause), trial.rotation, facts
-    turned, died_of = None, None
+    decision, of_end, turned = by_rule(outcome, cause, facts), facts, None
     if rotation is not None:
         turned = measured(
-            *(journal, steps),
+            *(left.journal, steps),
             rotation=rotation,
             protocol=trial.protocol,
             tokens_per_device_step=cell.tokens_per_device_step,
-            blamed=[culprit for culprit in blamed if not culprit.is_suspect],
+            blamed=[culprit for culprit in attempt.blamed if not culprit.is_suspect],
         )
         died_of = blame(
-            *(decision, cause, journal, steps),
+            *(decision, cause, left.journal, steps),
             rotation=rotation,
-            number=number,
+            number=attempt.number,
             outcome=outcome,
-            earlier=blamed,
+            earlier=attempt.blamed,
         )
-        findings = (*findings, *findings_of(journal))
+        findings = (*findings, *findings_of(left.journal))
         of_end = dataclasses.replace(
             facts,
             blamed=died_of,
@@ -190,41 +214,52 @@ def assess(
             is_first_rotation=rotation.number <= 1,
         )
     decision = in_case(decision, of_end)
-    devices = _devices(report, journal, devices or {})
+    devices = _devices(left)
     scored = None
     if decision.next is Next.ACCEPT:
-        elsewhere = _elsewhere(devices, ran_on or {}) if trial.protocol.is_scored else None
-        missing = _lost_turns(trial, turned, earlier) or elsewhere
+        elsewhere = _elsewhere(devices, attempt.ran_on) if trial.protocol.is_scored else None
+        missing = _lost_turns(trial, turned, facts.earlier) or elsewhere
         if turned is not None and elsewhere is not None and missing is elsewhere:
             turned = replace(turned, score=None, reason=missing.why)
         is_of_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step: an evidence run is never scored
         if missing is None and trial.protocol.is_scored and is_of_one_program:
-            tokens, protocol = cell.tokens_per_device_step, trial.protocol
-            scoring = score(steps, protocol=protocol, tokens_per_device_step=tokens, logged=logged)
+            scoring = score(
+                steps,
+                protocol=trial.protocol,
+                tokens_per_device_step=cell.tokens_per_device_step,
+                logged=left.logged,
+            )
             if isinstance(scoring, Score):
                 scored = replace(scoring, memory_gb=report.memory_gb)
             else:
                 missing = _unscored(scoring.reason)
         if missing is not None:
             cause, findings = missing, (*findings, missing)
-            decision = rules(cause, facts=facts)
+            decision = decide(outcome, cause, facts)
     if decision.cannot is not None and not trial.is_baseline:
         decision = replace(decision, arm=trial.arm)
-    ordered = sorted(findings, key=lambda finding: finding != cause)
+    if decision.next is not Next.ACCEPT:
+        decision = replace(decision, found=_found(decision, attempt.log))
     return Assessment(
-        findings=tuple(ordered),
+        findings=tuple(sorted(findings, key=lambda finding: finding != cause)),
         decision=decision,
         score=scored,
         settings=tuple(map(_without_value, settings)),
         rotation=turned,
-        blamed=died_of,
+        blamed=of_end.blamed,
         devices=devices,
     )
 
 
-def _reference(trial: Trial, reference: str, *, runs: bool) -> Reference:
-    """Return where the reference stands, as a trial sees it."""
+def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
+    """Return where the reference stands, as a trial sees it.
+
+    Args:
+        trial: any one of the study.
+        reference: the arm that others are compared with; "" where there is none.
+        runs: whether a trial of it was measured.
+    """
     if not reference or not trial.protocol.is_scored:
         return Reference.RUNS
     if trial.arm == reference:
@@ -252,13 +287,12 @@ def _lost_turns(
     return _unscored(result.reason)
 
 
-def _devices(
-    report: LogReport, journal: RotationRead | None, dumped: Mapping[str, str]
-) -> dict[str, str]:
+def _devices(left: Leftovers) -> dict[str, str]:
     """Return all that an attempt shows of where it ran, by witness."""
-    device_of = {**dumped, **{f"log:{line}": device for line, device in report.devices.items()}}
-    if journal is not None and journal.device:
-        device_of["journal"] = journal.device
+    log_lines = {f"log:{line}": device for line, device in left.report.devices.items()}
+    device_of = {**left.devices, **log_lines}
+    if left.journal is not None and left.journal.device:
+        device_of["journal"] = left.journal.device
     return device_of
 
 
@@ -278,36 +312,77 @@ def _elsewhere(
     return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
 
 
-def with_log(assessment: Assessment, log: Path) -> Assessment:
-    """Name the log where it is to be looked at: nothing in it is known, or the sweep stops.
+def proved(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
+    """Return a decision with its evidence.
 
-    Of a flag that XLA does not know, name the flag that was probably meant.
+    Where no line of the log explains the end, the evidence is who ended the job, and how far the
+    trial came.
     """
-    decision = assessment.decision
+    outcome, report = attempt.outcome, attempt.left.report
+    if outcome.state in _OF_SLURM and attempt.cut is None:
+        evidence = outcome.reason
+    elif decision.cls in _WITHOUT_A_LINE:
+        evidence = f"{executor}: {outcome.reason or decision.detail}"
+    else:
+        return decision
+    late_ranks = (
+        finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
+    )
+    shown = several([_last_step(report, attempt.trial), *filter(None, late_ranks)])
+    return replace(decision, evidence=evidence, shown=shown)
+
+
+# states in which the scheduler, a node or a person ended the job, and not the program itself
+_OF_SLURM = frozenset(
+    {
+        *(State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST),
+        *(State.PREEMPTED, State.REQUEUED, State.OUT_OF_MEMORY),
+    }
+)
+# a program that is killed or hangs prints nothing about it, so no line of the log is quoted: a
+# report once showed the first lines of the log as the evidence
+_WITHOUT_A_LINE = frozenset(
+    {
+        *(FailureClass.KILLED, FailureClass.SIGNAL_KILL, FailureClass.UNKNOWN_DEATH),
+        *(FailureClass.OUTCOME_UNREADABLE, FailureClass.HANG_INIT),
+        *(FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING),
+    }
+)
+
+
+def _found(decision: Ruling, log: Path | None) -> Message | None:
+    """Return what was found, with the log where it is to be looked at.
+
+    That is where nothing in it is known, or the sweep stops. Of a flag that XLA does not know, name
+    the flag that was probably meant.
+    """
+    found, why = decision.found, verbatim(decision.detail) if decision.detail else None
+    if log is None:
+        return found
     if decision.cls == FailureClass.UNKNOWN_FLAG:
         names = (flag.removeprefix("--").partition("=")[0] for flag in decision.detail.split())
         meant = [f"--{near}" for name in names if (near := nearest(name, history().flags))]
         if meant:
-            decision = replace(
-                decision,
-                found=say("{flags}; did you mean {meant}?", flags=decision.detail, meant=meant),
-            )
-            assessment = dataclasses.replace(assessment, decision=decision)
+            found = say("{flags}; did you mean {meant}?", flags=decision.detail, meant=meant)
     if decision.cls == FailureClass.EXIT_CODE:
         lines = [line.strip() for line in decision.evidence.splitlines() if line.strip()]
-        is_silent = not lines or lines == [FailureClass.EXIT_CODE.meaning]
-        why: Message | None = verbatim(decision.detail)
-        if not is_silent:
+        if lines and lines != [FailureClass.EXIT_CODE.meaning]:
             why = say("{said}: {line}", said=decision.detail, line=lines[-1])
     elif decision.cls == FailureClass.NO_STEPS or decision.cannot is not None:
-        if decision.cls == FailureClass.NOT_STARTED:  # it has none
-            return assessment
-        why = decision.found or (verbatim(decision.detail) if decision.detail else decision.proof)
+        why = found or why or decision.proof
     else:
-        return assessment
-    return dataclasses.replace(
-        assessment,
-        decision=replace(decision, found=say("{why}; its log: {log}", why=why, log=str(log))),
+        return found
+    if decision.cls == FailureClass.NOT_STARTED:  # it has no log
+        return found
+    return say("{why}; its log: {log}", why=why, log=str(log))
+
+
+def _last_step(report: LogReport, trial: Trial) -> Message:
+    """Return how far an attempt came, for the evidence of its end."""
+    if report.last_step is None:
+        return say("no step, {phase}", phase=report.phase)
+    return say(
+        "the last step is {step} of {steps}", step=report.last_step, steps=trial.protocol.last_step
     )
 
 
@@ -338,16 +413,10 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
 _OF_NCCL = ("NCCL_", "RCCL_")  # names of variables; what else a library says it read is a flag
 
 
-def _settings(
-    trial: Trial,
-    cell: Cell,
-    report: LogReport,
-    options: Options | None,
-    *,
-    is_asked: bool,
-    exempt: Sequence[str],
-) -> tuple[TrialSetting, ...]:
+def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
     """Say of each setting whether log and dump show that it was in effect."""
+    trial, cell, left = attempt.trial, attempt.cell, attempt.left
+    report, is_asked = left.report, attempt.is_asked
     ran = report.phase is Phase.TRAINING
     flags = report.xla_flags or ""
     # where a user dumps, XLA tells it in another place
@@ -358,7 +427,7 @@ def _settings(
         Shown(
             flags=report.xla_flags,
             env=report.env,
-            options=options,
+            options=left.options,
             config=report.config,
             nccl={name: value for name, value in report.nccl.items() if name[:5] in _OF_NCCL},
             read={name: value for name, value in report.nccl.items() if name[:5] not in _OF_NCCL},
@@ -373,7 +442,7 @@ def _settings(
         overrides={
             key: value.replace("{model_tag}", cell.model_tag) for key, value in keys.items()
         },
-        exempt=exempt,
+        exempt=attempt.exempt,
         defaults=history().defaults,
     )
 
@@ -397,25 +466,29 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
 
 # a wrapper that ignored XLA_FLAGS ended green: each job ran, and each profile was dropped
 _LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
+_NO_FLAG_SEEN = (
+    "no flag of {profiles} was seen in effect: XLA was asked to write its options down, and wrote "
+    "none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Flags of libtpu show in "
+    "its own log, on a TPU alone. Such profiles win nothing. If nothing here can show a flag, the "
+    'sweep says so, and goes on: SiteSettings(unseen=("xla_*",))'
+)
+_NO_OTHER = "of {profiles}, and no other profile's were"
+_NOTHING_SHOWS = (
+    "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot win. "
+    "{hint} If nothing can show it, the sweep may declare it: "
+    'SiteSettings(unseen=("{name}",))'
+)
 # what to look at where nothing shows a setting, by its kind
 _LOOK_AT = {
     SettingKind.FLAG: (
-        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
-        "win. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to "
-        "write its options down. Flags of libtpu show in its own log, on a TPU alone. If "
-        'nothing can show it, the sweep may declare it: SiteSettings(unseen=("{name}",))'
+        "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write its "
+        "options down. Flags of libtpu show in its own log, on a TPU alone."
     ),
     SettingKind.VARIABLE: (
-        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
-        "win. Of variables only those of NCCL and RCCL are shown, by their own lines, where the "
-        "trainer loads it. If nothing can show it, the sweep may declare it: "
-        'SiteSettings(unseen=("{name}",))'
+        "Of variables only those of NCCL and RCCL are shown, by their own lines, where the trainer "
+        "loads it."
     ),
-    SettingKind.OVERRIDE: (
-        "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot "
-        "win. The trainer prints no configuration line about it. If nothing can show it, the "
-        'sweep may declare it: SiteSettings(unseen=("{name}",))'
-    ),
+    SettingKind.OVERRIDE: "The trainer prints no configuration line about it.",
 }
 
 
@@ -424,74 +497,54 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
 
     A stop where those of the first two profiles did not reach the program: something between us and
     it drops or replaces them, and all further trials would measure the cell as it is. The same
-    where XLA was asked to write its options down and wrote none in either. A note on the first
-    trial with a setting of some kind that nothing shows, before the night is spent.
+    where XLA was asked to write its options down and wrote none in either; what the sweep declares
+    unseen, and a profile of variables and keys alone, stops nothing. A note on the first trial with
+    a setting of some kind that nothing shows, before the night is spent.
     """
     others = (progress.ended for progress in state.trials.values())
     ran = [ended for ended in others if ended is not None and ended.own_settings]
     # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
-    silent = _silent(ran, result) if result.score is not None else ()
-    if unread := _unread(ran, result):
-        return (*silent, unread)
-    lost_here = contradictions(result.own_settings)
-    if not lost_here:
-        return silent
+    notes = _silent(ran, result) if result.score is not None else ()
     ran.append(result)
-    lost = {ended.trial.arm for ended in ran if contradictions(ended.own_settings)}
-    works = any(
-        setting.effect is Effect.IN_EFFECT and not contradictions(ended.own_settings)
+    for cls, lost, found, proof in (
+        (FailureClass.FLAGS_UNVERIFIED, _unread(ran), _NO_FLAG_SEEN, unproved),
+        (FailureClass.FLAGS_NOT_EFFECTIVE, _contradicted(ran), _NO_OTHER, contradictions),
+    ):
+        arms = {ended.trial.arm for ended in lost}
+        if lost and lost[-1] is result and len(arms) >= _LOST_PROFILES:
+            decided = Decided(
+                trial_id=result.trial.id,
+                attempt=0,
+                next=Next.STOP,
+                cls=cls,
+                found=say(found, profiles=sorted(arms)),
+                shown=proof(result.own_settings)[0],
+            )
+            _LOG.warning("%s", sentence(decided.why))
+            return (*notes, decided)
+    return notes
+
+
+def _unread(ran: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials of which no flag is seen; none where a flag of any one is told."""
+    told = (Effect.IN_EFFECT, Effect.CONTRADICTED)
+    for ended in ran:
+        for setting in ended.settings or ():
+            if setting.kind is SettingKind.FLAG and setting.effect in told:
+                return []
+    return [ended for ended in ran if _is_unread(ended)]
+
+
+def _contradicted(ran: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials with a contradicted setting; none where another has one in effect."""
+    lost = [ended for ended in ran if contradictions(ended.own_settings)]
+    is_reached = any(
+        setting.effect is Effect.IN_EFFECT
         for ended in ran
+        if not contradictions(ended.own_settings)
         for setting in ended.own_settings
     )
-    if works or len(lost) < _LOST_PROFILES:
-        return silent
-    decided = Decided(
-        trial_id=result.trial.id,
-        attempt=0,
-        next=Next.STOP,
-        cls=FailureClass.FLAGS_NOT_EFFECTIVE,
-        found=say("of {profiles}, and no other profile's were", profiles=sorted(lost)),
-        shown=lost_here[0],
-    )
-    _LOG.warning("%s", sentence(decided.why))
-    return (*silent, decided)
-
-
-def _unread(ran: Sequence[TrialResult], result: TrialResult) -> Decided | None:
-    """Return the stop where no flag of two profiles is seen, and XLA told none of any; else None.
-
-    What the sweep declares unseen, and a profile of variables and keys alone, stops nothing.
-    """
-    if not _is_unread(result):
-        return None
-    ran = [*ran, result]
-    lost = sorted({ended.trial.arm for ended in ran if _is_unread(ended)})
-    flags = [
-        setting
-        for ended in ran
-        for setting in ended.settings or ()
-        if setting.kind is SettingKind.FLAG
-    ]
-    is_read = any(setting.effect in (Effect.IN_EFFECT, Effect.CONTRADICTED) for setting in flags)
-    if is_read or len(lost) < _LOST_PROFILES:
-        return None
-    decided = Decided(
-        trial_id=result.trial.id,
-        attempt=0,
-        next=Next.STOP,
-        cls=FailureClass.FLAGS_UNVERIFIED,
-        found=say(
-            "no flag of {profiles} was seen in effect: XLA was asked to write its options down, "
-            "and wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? "
-            "Flags of libtpu show in its own log, on a TPU alone. Such profiles win nothing. If "
-            "nothing here can show a flag, the sweep says so, and goes on: "
-            'SiteSettings(unseen=("xla_*",))',
-            profiles=lost,
-        ),
-        shown=unproved(result.own_settings)[0],
-    )
-    _LOG.warning("%s", sentence(decided.why))
-    return decided
+    return [] if is_reached else lost
 
 
 def _is_unread(result: TrialResult) -> bool:
@@ -510,22 +563,24 @@ def _is_unread(result: TrialResult) -> bool:
 def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
     """Return a note for each kind of setting that nothing shows for the first time."""
     known = {setting.kind for ended in ran for setting in ended.own_settings if _is_silent(setting)}
-    by_kind: dict[SettingKind, list[TrialSetting]] = {}
-    for setting in result.own_settings:
-        if _is_silent(setting) and setting.kind not in known:
-            by_kind.setdefault(setting.kind, []).append(setting)
-    return tuple(
-        Noted(
-            why=say(
-                _LOOK_AT[kind],
+    notes = []
+    for kind in dict.fromkeys(setting.kind for setting in result.own_settings):
+        settings = [
+            setting
+            for setting in result.own_settings
+            if setting.kind is kind and _is_silent(setting)
+        ]
+        if settings and kind not in known:
+            why = say(
+                _NOTHING_SHOWS,
                 settings=[setting.label for setting in settings],
                 arm=result.trial.arm,
                 effect=settings[0].effect,
+                hint=say(_LOOK_AT[kind]),
                 name=settings[0].name,
             )
-        )
-        for kind, settings in by_kind.items()
-    )
+            notes.append(Noted(why=why))
+    return tuple(notes)
 
 
 def _is_silent(setting: TrialSetting) -> bool:

@@ -8,33 +8,29 @@ the campaign.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import chain
-from pathlib import Path
 
 import msgspec
 
 from pytest_xlatune.campaign._follow import Follower, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
+    Assessment,
+    EndedAttempt,
+    Leftovers,
     assess,
+    proved,
+    reference_for,
     said_of_settings,
-    with_log,
 )
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Facts, Ruling, decide, in_case
 from pytest_xlatune.campaign.sweep_run import SweepRun
-from pytest_xlatune.evidence.hlo.dump import (
-    dumped_options,
-    keep_options,
-    seen_devices,
-    seen_options,
-)
 from pytest_xlatune.executors import (
     AllocationOver,
     QueueFull,
@@ -68,7 +64,6 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
-from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.errors import (
     CheckoutError,
     ConfigError,
@@ -77,8 +72,7 @@ from pytest_xlatune.model.errors import (
     shown,
 )
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, say, sentence, several
-from pytest_xlatune.model.profile import OPTIONS_FOLDER
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next, Patience
 from pytest_xlatune.model.result import (
@@ -333,12 +327,9 @@ class Attempts:
         cls, reason = FailureClass.CHECKOUT_FAIL, str(error)
         finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
         outcome = Outcome(state=State.FAILED, reason=reason)
-        earlier = _earlier(state, trial, number)
-        decision = decide(outcome, finding, earlier=earlier, policy=self._rules)
-        wait_s = decision.backoff_s
-        not_before_s = self._run.clock.now() + wait_s if wait_s else 0.0
-        decided = decision.as_event(trial.id, number, not_before_s=not_before_s)
-        _LOG.warning("%s, attempt %d: %s", trial.id, number, sentence(decided.why))
+        facts = Facts(earlier=_earlier(state, trial, number), policy=self._rules)
+        decision = decide(outcome, finding, facts)
+        decided = self._decided(decision, trial.id, number)
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
         if decision.next is Next.RETRY:
             return (decided, end)
@@ -559,154 +550,124 @@ class Attempts:
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Assess a submission that is over; return its end, and that of its trial if it is over."""
-        run, number = self._run, submission.attempt
-        progress = state.trials[submission.trial_id]
-        trial = progress.trial
-        cell = run.cell_of(trial, state)
-        nodes = state.nodes_of(cell)
+        progress, folder = state.trials[submission.trial_id], self._run.folder / submission.folder
         self._asked_to_end_s.pop(submission.folder, None)
         self._asked_to_report_s.pop(submission.folder, None)
         self._full_until_s = float("-inf")  # the limit on jobs may have room again
-        cut = progress.attempts[number].cut_short
-        attempt_folder = run.folder / submission.folder
-        spec = read_spec(attempt_folder)
-        outcome = with_followed_job(outcome, attempt_folder)
-        facts = Facts(
-            is_over=outcome.end_s is not None and outcome.end_s < self._began_s,
-            ends_with_nodes=self._ends_with_nodes,
-            nodes=nodes,
-        )
-        assess_with = functools.partial(
-            assess,
-            trial,
-            cell,
-            outcome,
-            stalled_s=cut.still_s if cut and not cut.fatal else None,
-            fatal=cut.fatal if cut else None,
-            is_asked=spec is not None and spec.tells_options,
-            exempt=run.site.unseen,
-            earlier=_earlier(state, trial, number),
-            number=number,
-            blamed=progress.blamed,
-            policy=self._rules,
-            facts=facts,
-            reference=self._reference,
-            reference_runs=any(
-                other.result.status is TrialStatus.MEASURED
-                for other in state.trials.values()
-                if other.trial.arm == self._reference
-            ),
-        )
-        leftovers = self._follower.finish(submission, trial.protocol, stood_still=cut is not None)
+        attempt = self._ended_attempt(state, submission, with_followed_job(outcome, folder))
         # a log line that was cut after `Unknown flag(s) in XLA_FLAGS:` once raised an error here in
         # every session of a sweep
         try:
-            witness = DUMP_FOLDER if trial.protocol.dump else OPTIONS_FOLDER
-            devices = seen_devices(attempt_folder / witness)
-            options = dumped(trial, attempt_folder)
-            assessment = assess_with(
-                leftovers.report,
-                metrics=leftovers.metrics,
-                logged=leftovers.logged,
-                journal=leftovers.journal,
-                options=options,
-                devices=devices,
-                ran_on=others_ran_on(
-                    state, trial, outcome, attempt_folder, reference=self._reference
-                ),
-            )
+            assessment = assess(attempt)
         except (OSError, LedgerError):
             raise
         except Exception as error:  # noqa: BLE001 - what one attempt left must not end a night
-            _LOG.exception("what %s left cannot be assessed", attempt_folder)
-            assessment = assess_with(LogReport(findings=(unreadable(attempt_folder, error),)))
-        assessment = with_log(assessment, attempt_folder / log_name(0))
+            _LOG.exception("what %s left cannot be assessed", folder)
+            nothing = Leftovers(report=LogReport(findings=(unreadable(folder, error),)))
+            attempt = dataclasses.replace(attempt, left=nothing)
+            assessment = assess(attempt)
         end = AttemptEnded(
-            trial_id=trial.id,
-            attempt=number,
-            outcome=outcome,
+            trial_id=submission.trial_id,
+            attempt=submission.attempt,
+            outcome=attempt.outcome,
             findings=assessment.findings,
             blamed=assessment.blamed,
         )
         if progress.ended is not None:  # the ledger was cut short and lacks only this event
             return (end,)
-        decision, events = self._prepared(assessment.decision, facts)
+        decision, events = self._prepared(assessment.decision, attempt.facts)
         if decision.next is Next.ACCEPT:
-            self._revivals.pop(nodes, None)
+            self._revivals.pop(attempt.facts.nodes, None)
         else:
-            decision = self._proved(
-                decision, outcome, leftovers.report, trial, is_cut=cut is not None
-            )
-            wait_s = decision.backoff_s
-            not_before_s = run.clock.now() + wait_s if wait_s else 0.0
-            decided = decision.as_event(trial.id, number, not_before_s=not_before_s)
-            _LOG.info("%s, attempt %d: %s", trial.id, number, sentence(decided.why))
-            events = (*events, decided)
-        status = STATUS.get(decision.next)
-        if status is not None:
-            # a trial that ran on another device tells nothing about its cell
-            is_elsewhere = decision.cls == FailureClass.OTHER_DEVICE
-            epoch_events: tuple[Event, ...] = ()
-            if not is_elsewhere:
-                epoch_events = parted(
-                    state,
-                    cell,
-                    trial,
-                    outcome,
-                    attempt_folder,
-                    libraries=leftovers.report.libraries,
-                    is_scored=bool(assessment.score),
-                )
-            ran_on = tuple(outcome.nodes) or nodes
-            result = msgspec.structs.replace(
-                progress.result,
-                status=status,
-                score=assessment.score,
-                reason=assessment.why_none,
-                rotation=assessment.rotation,
-                findings=(*progress.result.findings, *assessment.findings),
-                outcome=outcome,
-                job_ids=(*progress.result.job_ids[:-1], outcome.job or submission.job_id),
-                epoch=state.epoch_of(cell.digest, ran_on)
-                + sum(isinstance(event, EpochBegan) for event in epoch_events),
-                settings=assessment.settings,
-                devices=assessment.devices,
-            )
-            _LOG.info("%s is %s", trial.id, status)
-            events = (
-                *events,
-                *epoch_events,
-                TrialEnded(result=result),
-                *said_of_settings(state, result),
-            )
+            decision = proved(decision, attempt, self._run.executor.name)
+            events = (*events, self._decided(decision, submission.trial_id, submission.attempt))
+        if (status := STATUS.get(decision.next)) is not None:
+            events += self._trial_ended(state, submission, attempt, assessment, status)
         # the end comes last: an attempt without one in the ledger is assessed again
         return (*events, end)
 
-    def _proved(
-        self,
-        decision: Ruling,
-        outcome: Outcome,
-        report: LogReport,
-        trial: Trial,
-        *,
-        is_cut: bool,
-    ) -> Ruling:
-        """Return a decision with its evidence.
-
-        Where no line of the log explains the end, the evidence is who ended the job, and how far
-        the trial came.
-        """
-        if outcome.state in _OF_SLURM and not is_cut:
-            evidence = outcome.reason
-        elif decision.cls in _WITHOUT_A_LINE:
-            evidence = f"{self._run.executor.name}: {outcome.reason or decision.detail}"
-        else:
-            return decision
-        late_ranks = (
-            finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
+    def _ended_attempt(
+        self, state: LedgerState, submission: Submission, outcome: Outcome
+    ) -> EndedAttempt:
+        """Return all that is known of an attempt that is over."""
+        run, progress = self._run, state.trials[submission.trial_id]
+        trial, folder = progress.trial, run.folder / submission.folder
+        cell, cut = run.cell_of(trial, state), progress.attempts[submission.attempt].cut_short
+        spec = read_spec(folder)
+        reference_runs = any(
+            other.result.status is TrialStatus.MEASURED
+            for other in state.trials.values()
+            if other.trial.arm == self._reference
         )
-        shown = several([_last_step(report, trial), *filter(None, late_ranks)])
-        return msgspec.structs.replace(decision, evidence=evidence, shown=shown)
+        return EndedAttempt(
+            trial=trial,
+            cell=cell,
+            outcome=outcome,
+            left=self._follower.finish(submission, trial.protocol, stood_still=cut is not None),
+            number=submission.attempt,
+            cut=cut,
+            blamed=progress.blamed,
+            is_asked=spec is not None and spec.tells_options,
+            exempt=run.site.unseen,
+            ran_on=others_ran_on(state, trial, outcome, folder, reference=self._reference),
+            log=folder / log_name(0),
+            facts=Facts(
+                earlier=_earlier(state, trial, submission.attempt),
+                policy=self._rules,
+                reference=reference_for(trial, self._reference, runs=reference_runs),
+                is_over=outcome.end_s is not None and outcome.end_s < self._began_s,
+                ends_with_nodes=self._ends_with_nodes,
+                nodes=state.nodes_of(cell),
+            ),
+        )
+
+    def _decided(self, decision: Ruling, trial_id: str, number: int) -> Decided:
+        """Return the event of a decision, whose wait begins now."""
+        wait_s = decision.backoff_s
+        not_before_s = self._run.clock.now() + wait_s if wait_s else 0.0
+        decided = decision.as_event(trial_id, number, not_before_s=not_before_s)
+        _LOG.info("%s, attempt %d: %s", trial_id, number, sentence(decided.why))
+        return decided
+
+    def _trial_ended(
+        self,
+        state: LedgerState,
+        submission: Submission,
+        attempt: EndedAttempt,
+        assessment: Assessment,
+        status: TrialStatus,
+    ) -> tuple[Event, ...]:
+        """Return the events of a trial that is over: its result, and what follows for others."""
+        trial, cell, outcome = attempt.trial, attempt.cell, attempt.outcome
+        before = state.trials[trial.id].result
+        epochs: tuple[Event, ...] = ()
+        # a trial that ran on another device tells nothing about its cell
+        if assessment.decision.cls != FailureClass.OTHER_DEVICE:
+            epochs = parted(
+                state,
+                cell,
+                trial,
+                outcome,
+                self._run.folder / submission.folder,
+                libraries=attempt.left.report.libraries,
+                is_scored=bool(assessment.score),
+            )
+        result = msgspec.structs.replace(
+            before,
+            status=status,
+            score=assessment.score,
+            reason=assessment.why_none,
+            rotation=assessment.rotation,
+            findings=(*before.findings, *assessment.findings),
+            outcome=outcome,
+            job_ids=(*before.job_ids[:-1], outcome.job or submission.job_id),
+            epoch=state.epoch_of(cell.digest, tuple(outcome.nodes) or attempt.facts.nodes)
+            + sum(isinstance(event, EpochBegan) for event in epochs),
+            settings=assessment.settings,
+            devices=assessment.devices,
+        )
+        _LOG.info("%s is %s", trial.id, status)
+        return (*epochs, TrialEnded(result=result), *said_of_settings(state, result))
 
     def _prepared(self, ruling: Ruling, facts: Facts) -> tuple[Ruling, tuple[Event, ...]]:
         """Do what a retry needs first, or call the site's hook for it; return what follows."""
@@ -736,54 +697,6 @@ class Attempts:
             resumed=resumed.tried,
         )
         return in_case(unready, dataclasses.replace(facts, is_unready=True)), ()
-
-
-def dumped(trial: Trial, folder: Path) -> Options | None:
-    """Return the options that the XLA of an attempt dumped; None where it dumped none."""
-    if trial.protocol.dump:
-        values = dumped_options(folder / DUMP_FOLDER)
-        return None if values is None else Options(values=values)
-    options = seen_options(folder / OPTIONS_FOLDER)
-    keep_options(folder / OPTIONS_FOLDER)
-    return options
-
-
-# states in which the scheduler, a node or a person ended the job, and not the program itself
-_OF_SLURM = frozenset(
-    {
-        State.NODE_FAIL,
-        State.TIMEOUT,
-        State.CANCELLED,
-        State.LOST,
-        State.PREEMPTED,
-        State.REQUEUED,
-        State.OUT_OF_MEMORY,
-    }
-)
-
-
-# a program that is killed or hangs prints nothing about it, so no line of the log is quoted: a
-# report once showed the first lines of the log as the evidence
-_WITHOUT_A_LINE = frozenset(
-    {
-        FailureClass.KILLED,
-        FailureClass.SIGNAL_KILL,
-        FailureClass.UNKNOWN_DEATH,
-        FailureClass.OUTCOME_UNREADABLE,
-        FailureClass.HANG_INIT,
-        FailureClass.HANG_SILENT_OOM,
-        FailureClass.HANG_MID_TRAINING,
-    }
-)
-
-
-def _last_step(report: LogReport, trial: Trial) -> Message:
-    """Return how far an attempt came, for the evidence of its end."""
-    if report.last_step is None:
-        return say("no step, {phase}", phase=report.phase)
-    return say(
-        "the last step is {step} of {steps}", step=report.last_step, steps=trial.protocol.last_step
-    )
 
 
 def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:

@@ -12,7 +12,7 @@ decides; it starts, cancels and sends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -143,9 +143,12 @@ class Ruling(Decided, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What `CASES` ask of an attempt beside its class.
+    """What the table asks of an attempt beside its outcome and its finding.
 
     Attributes:
+        earlier: the classes of the earlier attempts of its trial that were tried again, in order.
+        policy: the rules of the site.
+        reference: where the arm stands that it is compared with.
         blamed: the program of a rotation that it died of; None where it died of none.
         has_enough_turns: whether a rotation that was ended early counts with the turns it had.
         is_first_rotation: whether it is the look, or the first rotation, on which the others rest.
@@ -156,6 +159,9 @@ class Facts:
         nodes: those of the trial.
     """
 
+    earlier: Sequence[str] = ()
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    reference: Reference = Reference.RUNS
     blamed: Blamed | None = None
     has_enough_turns: bool = False
     is_first_rotation: bool = False
@@ -164,6 +170,9 @@ class Facts:
     is_for_nodes: bool = False
     ends_with_nodes: bool = False
     nodes: tuple[str, ...] = ()
+
+
+_NO_FACTS = Facts()
 
 
 class EndCase(NamedTuple):
@@ -258,23 +267,17 @@ def _retries(policy: RetryPolicy, cls: str) -> int:
     return rule.retries if rule is not None else 0
 
 
-def decide(
-    outcome: Outcome,
-    cause: Finding | None,
-    *,
-    earlier: Sequence[str] = (),
-    policy: RetryPolicy | None = None,
-    reference: Reference = Reference.RUNS,
-    facts: Facts | None = None,
-) -> Ruling:
-    """Decide what follows from an attempt, given the root cause in its log, if any.
+def decide(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
+    """Decide what follows from an attempt, given the root cause in its log, if any."""
+    return in_case(by_rule(outcome, cause, facts), facts)
 
-    `earlier` are the classes of the earlier attempts of this trial, in order; `policy` is the
-    site's; `facts` are what `CASES` ask besides. An unknown failure that comes again is the
-    profile's only where the reference runs; else the trial could not be measured. A reference that
-    can never be measured stops the sweep.
+
+def by_rule(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
+    """Return what the class of an end asks for, after so many tries; `CASES` may change it.
+
+    An unknown failure that comes again is the profile's only where the reference runs; else the
+    trial could not be measured. A reference that can never be measured stops the sweep.
     """
-    policy = policy or RetryPolicy()
     if cause is not None and cause.action is Action.SUCCESS:
         return Ruling(
             next=Next.ACCEPT,
@@ -287,6 +290,7 @@ def decide(
         if outcome.state is State.COMPLETED:
             return Ruling(next=Next.ACCEPT)
         cause = _from_state(outcome, cause)
+    earlier, policy, reference = facts.earlier, facts.policy, facts.reference
     rule, cls = rule_for(policy, cause), cause.cls
     if reference is Reference.FIRST and cls not in policy.rules:
         rule = FIRST_RULES.get(cls, rule)
@@ -300,7 +304,7 @@ def decide(
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     cannot = None if again else _cannot(cls, then, reference)
-    ruling = Ruling(
+    return Ruling(
         next=Next.RETRY if again else then if cannot is None else Next.STOP,
         cannot=cannot,
         cls=cause.cls,
@@ -314,7 +318,6 @@ def decide(
         is_of_node=cause.cls in blamed_on(Blame.NODE)
         or cause.action in (Action.RESUME_NODE, Action.HOOK),
     )
-    return in_case(ruling, facts or Facts())
 
 
 def in_case(ruling: Ruling, facts: Facts) -> Ruling:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.assess import STATUS, Assessment, assess
+from pytest_xlatune.campaign.assess import STATUS, Assessment
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -18,6 +18,7 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.assessed import assess
 
 STEPS = 15
 CELL = Cell(

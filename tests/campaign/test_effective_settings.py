@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_xlatune.campaign.assess import Assessment, assess
-from pytest_xlatune.campaign.attempts import dumped
+from pytest_xlatune.campaign._follow import dumped
+from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -25,6 +25,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.assessed import assess
 from tests.helpers.tell_options import TELL_OPTIONS
 
 PROTOCOL = Protocol(steps=12)
@@ -87,7 +88,7 @@ def ran(
         cell,
         read_outcomes(attempt)[0],
         report,
-        options=dumped(trial, attempt),
+        options=dumped(attempt, trial.protocol),
         is_asked=spec is not None and spec.tells_options,
     )
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.evidence.hlo.dump import keep_options, seen_devices
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -27,6 +26,7 @@ from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers import scripted
+from tests.helpers.assessed import assess
 
 GPU, CPU = "sm_9.0a_gpu", "cpu"
 SMALL = "module_0000.jit_convert_element_type.{}_after_optimizations.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
@@ -93,7 +94,7 @@ def finding(cls: str, action: Action = Action.RETRY, text: str = "the line") -> 
 def test_playbook(
     outcome: Outcome, cause: Finding | None, earlier: tuple[str, ...], expected: Next
 ) -> None:
-    decision = decide(outcome, cause, earlier=earlier)
+    decision = decide(outcome, cause, Facts(earlier=earlier))
     assert decision.next is expected
     assert recovery.Ruling.from_json(decision.to_json()) == decision
     if expected is not Next.ACCEPT:
@@ -150,7 +151,7 @@ LOST_NODE = Outcome(state=State.NODE_FAIL)
 def test_what_an_attempt_itself_changes(
     outcome: Outcome, cause: Finding | None, earlier: tuple[str, ...], facts: Facts, expected: Next
 ) -> None:
-    assert decide(outcome, cause, earlier=earlier, facts=facts).next is expected
+    assert decide(outcome, cause, replace(facts, earlier=earlier)).next is expected
 
 
 def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
@@ -161,20 +162,22 @@ def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
     over = decide(
         FAILED,
         finding("slurm-controller-down", Action.WAIT),
-        earlier=("slurm-controller-down",) * 3,
+        Facts(earlier=("slurm-controller-down",) * 3),
     )
     assert (over.next, over.backoff_s) == (Next.STOP, 0.0)
-    assert decide(FAILED, finding("nic-fault"), earlier=("nic-fault",)).before is Action.NONE
+    assert decide(FAILED, finding("nic-fault"), Facts(earlier=("nic-fault",))).before is Action.NONE
     outage = finding("github-5xx", Action.WAIT)
-    waits_s = [decide(FAILED, outage, earlier=("github-5xx",) * n).backoff_s for n in range(3)]
+    waits_s = [
+        decide(FAILED, outage, Facts(earlier=("github-5xx",) * n)).backoff_s for n in range(3)
+    ]
     assert waits_s == [300, 3600, 3600]
 
 
 def test_a_site_rule_comes_first_but_never_softens_a_drop() -> None:
     policy = RetryPolicy(rules={"nic-fault": RetryRule(retries=0, then=Next.STOP)})
-    assert decide(FAILED, finding("nic-fault"), policy=policy).next is Next.STOP
+    assert decide(FAILED, finding("nic-fault"), Facts(policy=policy)).next is Next.STOP
     soft = RetryPolicy(rules={"oom-gpu": RetryRule(retries=9)})
-    assert decide(FAILED, finding("oom-gpu", Action.DROP), policy=soft).next is Next.DROP
+    assert decide(FAILED, finding("oom-gpu", Action.DROP), Facts(policy=soft)).next is Next.DROP
     # nor does the playbook's own rule of a class, where the line itself asks for an end
     assert decide(FAILED, finding("killed", Action.STOP)).next is Next.STOP
 
@@ -189,7 +192,7 @@ def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
 
 def test_no_decision_can_see_a_measured_value() -> None:
     seen = set(inspect.signature(decide).parameters)
-    assert seen == {"outcome", "cause", "earlier", "policy", "reference", "facts"}
+    assert seen == {"outcome", "cause", "facts"}
     fields = {*Outcome.__struct_fields__, *recovery.Facts.__dataclass_fields__}
     assert not fields & {"score", "tgs", "steps"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.playbook import CLASS_RULES, Reference, decide, rule_for
+from pytest_xlatune.campaign.playbook import CLASS_RULES, Facts, Reference, decide, rule_for
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.triage import primary
@@ -113,10 +113,11 @@ def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
     cause = Finding(cls=cls, action=Action.RETRY, line=1, text="ValueError: a shape")
     ended = Outcome(state=State.FAILED, exit_code=1)
     assert decide(ended, cause).next is Next.RETRY
-    assert decide(ended, cause, earlier=(cls,)).next is Next.DROP
-    assert decide(ended, cause, earlier=(cls,), reference=Reference.UNKNOWN).next is Next.GIVE_UP
+    assert decide(ended, cause, Facts(earlier=(cls,))).next is Next.DROP
+    alone = decide(ended, cause, Facts(earlier=(cls,), reference=Reference.UNKNOWN))
+    assert alone.next is Next.GIVE_UP
     # a third attempt that failed in another way is no second time
-    mixed = decide(ended, cause, earlier=("killed", "lost", "killed"))
+    mixed = decide(ended, cause, Facts(earlier=("killed", "lost", "killed")))
     assert mixed.next is Next.GIVE_UP
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune import profile
-from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.executors.folder import read_environments
 from pytest_xlatune.model.environment import differing
@@ -20,6 +19,7 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.tasks.read_logs import read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
+from tests.helpers.assessed import assess
 from tests.helpers.checkout import MODEL, Site, make_cell, make_trial
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -17,6 +16,7 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.assessed import assess
 
 RATE = Metric(name="field:my/rate", title="my/rate", field="my/rate")
 # the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8

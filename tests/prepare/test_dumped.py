@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.evidence.hlo.dump import dumped_options
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -19,6 +18,7 @@ from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.assessed import assess
 
 PROTOCOL = Protocol(steps=12)
 ASKED = profile("asked", "--xla_gpu_autotune_level=0 --xla_disable_hlo_passes=fusion")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pytest_xlatune.campaign.assess import assess
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE, profile
@@ -14,6 +13,7 @@ from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialRes
 from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.registry import study_of
+from tests.helpers.assessed import assess
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 ONE = profile("overlap-2", "--xla_a=2")

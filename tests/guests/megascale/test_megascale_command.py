@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.campaign.playbook import Facts, decide
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.digest import Cause, causes
 from pytest_xlatune.logs import LogReader, LogReport, read_log
@@ -244,4 +244,4 @@ def test_the_playbook_knows_every_cause(cause: Cause) -> None:
         assert "train/3:host-3" in found.detail
         ended = Outcome(state=State.FAILED, exit_code=1)
         assert decide(ended, found).next is first
-        assert decide(ended, found, earlier=(cls,)).next is second
+        assert decide(ended, found, Facts(earlier=(cls,))).next is second

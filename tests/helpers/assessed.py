@@ -1,0 +1,48 @@
+"""Assess an attempt from a few of its facts, with what the others mostly are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_xlatune.campaign import assess as campaign_assess
+from pytest_xlatune.campaign.assess import Assessment, EndedAttempt, Leftovers, reference_for
+from pytest_xlatune.campaign.playbook import Facts
+from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.logs import LogReport
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.result import Finding, Outcome
+from pytest_xlatune.model.trial import Trial
+
+
+def assess(
+    trial: Trial,
+    cell: Cell,
+    outcome: Outcome,
+    report: LogReport,
+    *,
+    earlier: Sequence[str] = (),
+    reference: str = "",
+    reference_runs: bool = True,
+    fatal: Finding | None = None,
+    is_asked: bool = False,
+    ran_on: Mapping[str, Mapping[str, str]] | None = None,
+    **left: Any,
+) -> Assessment:
+    cut = None
+    if fatal is not None:
+        cut = AttemptCutShort(trial_id=trial.id, attempt=1, still_s=60, fatal=fatal)
+    return campaign_assess.assess(
+        EndedAttempt(
+            trial=trial,
+            cell=cell,
+            outcome=outcome,
+            left=Leftovers(report=report, **left),
+            cut=cut,
+            is_asked=is_asked,
+            ran_on=ran_on or {},
+            facts=Facts(
+                earlier=earlier, reference=reference_for(trial, reference, runs=reference_runs)
+            ),
+        )
+    )

@@ -8,11 +8,11 @@ again before the ceiling, by U(.02, .15) max(0, (b - k M) / (M / 2)) ** 1.5 in l
 k = U(.4, .95); in half of them odd sizes lose U(0, .02). The estimate of the ceiling is
 M exp(N(0, .45)). Where the study asks a compiler itself, memory is a line through the sizes whose
 ceiling is M / U(.95, 1): a job takes up to 5 % that no compiler sees. Jobs differ as
-`cellworlds.py` says. Everything follows from the random seeds.
+`cellworlds.py` says. Everything follows from the random seeds. Rates are in percent.
 
-`--pairs` has studies of a size and one of three remat policies. The largest ceiling is log-uniform
-in 4 .. 40, and each later policy divides it by U(1.3, 3); the other curves are as above, with c by
-the second ceiling. A compiler sees the share U(.95, 1) of what a job takes.
+The part `pairs` has studies of a size and one of three remat policies. The largest ceiling is
+log-uniform in 4 .. 40, and each later policy divides it by U(1.3, 3); the other curves are as
+above, with c by the second ceiling. A compiler sees the share U(.95, 1) of what a job takes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from pytest_xlatune.studies import Asked
 from pytest_xlatune.studies.batch_size import BatchRecord, BatchSize, BatchStudy
 
 COLUMNS = pages.cells(
-    "noise of one job | ceiling before | jobs, mean | of them out of memory, mean | most | "
-    "TGS lost against the best size, mean | studies that lose more than 1 % | more than 3 % "
+    "noise of one job | ceiling before | studies | jobs, mean | of them out of memory, mean | most "
+    "| TGS lost against the best size, mean | studies that lose more than 1 % | more than 3 % "
     "| the best size is recommended or in the set | sizes in the set"
 )
 PAIR_COLUMNS = pages.cells(
-    "noise of one job | pairs that fit, mean | compilations, mean | jobs, mean | of them out "
-    "of memory, mean | TGS lost against the best pair, mean | studies that lose more than 1 "
+    "noise of one job | studies | pairs that fit, mean | compilations, mean | jobs, mean | of them "
+    "out of memory, mean | TGS lost against the best pair, mean | studies that lose more than 1 "
     "% | more than 3 % | the best pair is recommended or in the set"
 )
 
@@ -178,7 +178,6 @@ def run_to_end(
     found["jobs"] = len(jobs)
     found["fitting"] = len(fitting)
     found["over budget"] = int(len(jobs) > world.budget)
-    found["most oom"] = found["oom"]
     if not record.value:
         found["none"] = 1
         return found, record
@@ -259,61 +258,50 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
     return run_to_end(world, study, truth, random)[0]
 
 
-def rates(world: World, studies: int) -> Counter[str]:
-    """Return the sums over so many studies."""
-    total: Counter[str] = Counter()
-    most = 0
-    for number in range(studies):
-        one = run_pairs(world, number) if isinstance(world, Pairs) else run_one(world, number)
-        most = max(most, one.pop("most oom"))
-        total += one
-    total["most oom"] = most
-    return total
-
-
-def row(world: World, studies: int) -> str:
-    """Return a line of the table."""
-    total = rates(world, studies)
-    cells = (
-        world.words,
-        world.estimate,
+def row(_: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row of sizes."""
+    total, studies = pages.total(results), len(results)
+    return [
         *_means(total, ("jobs", "oom"), studies),
-        str(total["most oom"]),
+        str(max(counts["oom"] for counts in results)),
         f"{total['loss millionths'] / studies / 1e4:.2f}",
         *pages.percents(total, ("above 1", "above 3", "held"), studies),
         *_means(total, ("set",), studies),
-    )
-    return pages.line(cells)
+    ]
 
 
-def pair_row(world: World, studies: int) -> str:
-    """Return a line of the table of pairs."""
-    total = rates(world, studies)
-    cells = (
-        world.words,
+def pair_row(_: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row of pairs."""
+    total, studies = pages.total(results), len(results)
+    return [
         *_means(total, ("fitting", "compiled", "jobs", "oom"), studies),
         f"{total['loss millionths'] / studies / 1e4:.2f}",
         *pages.percents(total, ("above 1", "above 3", "held"), studies),
-    )
-    return pages.line(cells)
+    ]
 
 
 def _means(total: Counter[str], names: Sequence[str], studies: int) -> list[str]:
     return [f"{total[name] / studies:.1f}" for name in names]
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--studies", type=int, default=1000)
-    parser.add_argument("--pairs", action="store_true", help="of a size and a second key")
-    options = parser.parse_args()
-    columns, made, worlds, part = COLUMNS, row, WORLDS, "batch sizes"
-    if options.pairs:
-        columns, made, worlds, part = PAIR_COLUMNS, pair_row, PAIRS, "pairs"
-    lines = [f"{options.studies} studies a row; rates in percent.", "", *pages.head(columns)]
-    lines += [made(world, options.studies) for world in worlds]
-    pages.publish("\n".join(lines), options.write, part)
-
+TABLES = (
+    pages.Table(
+        part="batch sizes",
+        columns=COLUMNS,
+        worlds=WORLDS,
+        label=lambda world: (world.words, world.estimate),
+        simulate=run_one,
+        row=row,
+    ),
+    pages.Table(
+        part="pairs",
+        columns=PAIR_COLUMNS,
+        worlds=PAIRS,
+        label=lambda world: (world.words,),
+        simulate=run_pairs,
+        row=pair_row,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, *TABLES))

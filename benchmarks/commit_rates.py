@@ -3,14 +3,15 @@
     python benchmarks/commit_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (decide) over worlds of known truth: jobs differ as `cellworlds.py`
-says. Random numbers repeat.
+says. Random numbers repeat; rates are in percent.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pages
@@ -21,43 +22,61 @@ from pytest_xlatune.model.result import TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
 
-WORLDS = (Noise(), Noise(bad_jobs=0.03), Noise(sigma=0.010, bad_jobs=0.03))
+
+class World(NamedTuple):
+    """The commits of a study, and the truth: the share that one of them loses."""
+
+    commits: int
+    loss: float
+    noise: Noise
+
+
+NOISES = (Noise(), Noise(bad_jobs=0.03), Noise(sigma=0.010, bad_jobs=0.03))
 QUIET = Noise(sigma=0.001)
 SEARCH_COLUMNS = pages.cells(
-    "truth | right | wrong commit | NO CHANGE | RANGE | ranges that hold it | jobs, mean"
+    "commits | job noise | truth | searches | right | wrong commit | NO CHANGE | RANGE | ranges "
+    "that hold it | jobs, mean"
 )
 TABLE_COLUMNS = pages.cells(
-    "10 models, 2 commits: job noise | truth | found | tables that accuse falsely | tables "
-    "that call one FASTER | jobs, mean"
+    "10 models, 2 commits: job noise | truth | tables | found | tables that accuse falsely | "
+    "tables that call one FASTER | jobs, mean"
 )
 LEAST = 0.01  # a search takes up no smaller change
-TRUTHS = (
-    *((loss, world) for loss in (0.02, 0.03, 0.05, 0.10, 0.0) for world in WORLDS),
-    *((loss, QUIET) for loss in (0.02, 0.005, 0.002, 0.0)),
+SEARCHES = tuple(
+    World(commits, loss, noise)
+    for commits in (64, 16)
+    for loss, noise in (
+        *((loss, noise) for loss in (0.02, 0.03, 0.05, 0.10, 0.0) for noise in NOISES),
+        *((loss, QUIET) for loss in (0.02, 0.005, 0.002, 0.0)),
+    )
 )
+BY_MODEL = tuple(World(2, loss, noise) for loss in (0.05, 0.03, 0.0) for noise in NOISES)
 LOADS = tuple(Load(model=f"model-{at}") for at in range(10))
 
 
-def of_commits(count: int, *, loads: tuple[Load, ...] = (), budget: int = 500) -> CommitStudy:
+@cache
+def study_of(count: int, *, is_search: bool) -> CommitStudy:
     """Return the study of so many commits: a search, or a table of loads."""
+    loads = () if is_search else LOADS
     cells = tuple(replace(CELL, code=f"{at + 1:012x}{0:028x}") for at in range(count))
     return CommitStudy(
         cells=tuple(load.cell(cell) for load in loads for cell in cells) or cells,
         labels=tuple(f"{at + 1:012x} commit" for at in range(count)),
         asked=Commits(loads=loads),
-        is_search=not loads,
-        budget=budget,
+        is_search=is_search,
+        budget=500,
     )
 
 
-def search(world: Noise, seed: int, study: CommitStudy, loss: float) -> Counter[str]:
+def search(world: World, seed: int) -> Counter[str]:
     """Run one search and count what came of it."""
+    study, loss, noise = study_of(world.commits, is_search=True), world.loss, world.noise
     random = np.random.default_rng([seed, 20261124])
     first = int(random.integers(1, len(study.cells)))
 
     def run(trial: Trial) -> TrialResult:
         is_slow = loss > 0 and study.places[trial.cell_digest] >= first
-        return world.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
+        return noise.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
 
     history, _ = drive(study, run)
     record = study.decide(history).conclusion.record
@@ -76,13 +95,14 @@ def search(world: Noise, seed: int, study: CommitStudy, loss: float) -> Counter[
     )
 
 
-def table(world: Noise, seed: int, study: CommitStudy, loss: float) -> Counter[str]:
+def table(world: World, seed: int) -> Counter[str]:
     """Run one table of loads on two commits, the first of which one commit slows."""
+    study, loss, noise = study_of(world.commits, is_search=False), world.loss, world.noise
     random = np.random.default_rng([seed, 20261125])
 
     def run(trial: Trial) -> TrialResult:
         is_slow = study.places[trial.cell_digest] == 1
-        return world.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
+        return noise.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
 
     history, _ = drive(study, run)
     kinds = {each.arm: each.kind for each in study.decide(history).conclusion.verdicts}
@@ -98,51 +118,49 @@ def table(world: Noise, seed: int, study: CommitStudy, loss: float) -> Counter[s
     )
 
 
-def searches(count: int, runs: int) -> list[str]:
-    study = of_commits(count)
-    lines = pages.head((f"{count} commits: job noise", *SEARCH_COLUMNS))
-    for loss, world in TRUTHS:
-        total = pages.summed(partial(search, world, study=study, loss=loss), runs)
-        right, *others = pages.percents(total, ("right", "wrong", "no change", "range"), runs)
-        held = total["range holds it"], total["range"]
-        cells = (
-            world.words,
-            f"-{100 * loss:g} %" if loss else "no change",
-            right if loss >= LEAST else "-",
-            *others,
-            f"{held[0]} of {held[1]}" if loss and held[1] else "-",
-            f"{total['jobs'] / runs:.0f}",
-        )
-        lines.append(pages.line(cells))
-    return lines
+def words(world: World) -> tuple[str, str]:
+    """Return the noise and the truth, as the tables say them."""
+    return world.noise.words, f"-{100 * world.loss:g} %" if world.loss else "no change"
 
 
-def tables(runs: int) -> list[str]:
-    study = of_commits(2, loads=LOADS)
-    lines = pages.head(TABLE_COLUMNS)
-    for loss in (0.05, 0.03, 0.0):
-        for world in WORLDS:
-            total = pages.summed(partial(table, world, study=study, loss=loss), runs)
-            found, *others = pages.percents(total, ("found", "false", "faster"), runs)
-            cells = (
-                world.words,
-                f"1 x -{100 * loss:.0f} %" if loss else "no change",
-                found if loss else "-",
-                *others,
-                f"{total['jobs'] / runs:.0f}",
-            )
-            lines.append(pages.line(cells))
-    return lines
+def search_row(world: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row of searches."""
+    total, runs = pages.total(results), len(results)
+    right, *others = pages.percents(total, ("right", "wrong", "no change", "range"), runs)
+    held = total["range holds it"], total["range"]
+    return [
+        right if world.loss >= LEAST else "-",
+        *others,
+        f"{held[0]} of {held[1]}" if world.loss and held[1] else "-",
+        f"{total['jobs'] / runs:.0f}",
+    ]
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    runs = (options := parser.parse_args()).runs
-    lines = [f"{runs} studies a row; rates in percent.", "", *tables(runs), ""]
-    lines += [*searches(64, runs), "", *searches(16, runs)]
-    pages.publish("\n".join(lines), options.write, "commits")
+def table_row(world: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row of tables."""
+    total, runs = pages.total(results), len(results)
+    found, *others = pages.percents(total, ("found", "false", "faster"), runs)
+    return [found if world.loss else "-", *others, f"{total['jobs'] / runs:.0f}"]
 
+
+TABLES = (
+    pages.Table(
+        part="commits by model",
+        columns=TABLE_COLUMNS,
+        worlds=BY_MODEL,
+        label=words,
+        simulate=table,
+        row=table_row,
+    ),
+    pages.Table(
+        part="commits",
+        columns=SEARCH_COLUMNS,
+        worlds=SEARCHES,
+        label=lambda world: (str(world.commits), *words(world)),
+        simulate=search,
+        row=search_row,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, *TABLES))

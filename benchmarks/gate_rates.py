@@ -3,15 +3,16 @@
     python benchmarks/gate_rates.py --write docs/reference/error_rates.md
 
 Drives the production study with the simulated cluster: linear drift of 1 %, 3 % of steps slow, step
-noise 0.5 %. One candidate, margin 1 %. Random numbers repeat.
+noise 0.5 %. One candidate, margin 1 %; pass / regression / cannot tell, in percent. Random numbers
+repeat.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 
 import pages
-from simcluster import Cluster, World
+import simcluster
 
 from pytest_xlatune.studies.gate import Gate, GateStudy
 
@@ -20,48 +21,60 @@ LAYOUTS = ((4, 1), (4, 2), (8, 1))  # blocks, baselines in each
 NOISES = (0.003, 0.006, 0.010)
 TRUTHS = (-0.02, -0.01, 0.0)
 PASSES = ("FASTER", "EQUIVALENT")
+KINDS = ("pass", "SLOWER", "INCONCLUSIVE")
 COLUMNS = pages.cells(
-    "blocks | baselines each | trials | job noise | true loss 2 % | true loss 1 % | equal"
+    "blocks | baselines each | job noise | gates | trials | true loss 2 % | true loss 1 % | equal"
 )
 
+World = tuple[tuple[int, int], float]  # a layout and the noise of a job
 
-def rates(noise: float, layout: tuple[int, int], truth: float, gates: int) -> str:
-    """Return how so many gates end."""
-    blocks, baselines = layout
+
+def label(world: World) -> tuple[str, ...]:
+    """Return the first cells of a row."""
+    (blocks, baselines), noise = world
+    return str(blocks), str(baselines), f"{100 * noise:.1f} %"
+
+
+def simulate(world: World, seed: int) -> list[str]:
+    """Return how a gate ends, for each true loss."""
+    (blocks, baselines), noise = world
     gate = Gate(margin=MARGIN, blocks=blocks, block_baselines=baselines)
-    world = World(
-        name="gate",
-        effects=(truth,),
-        sigma_job=noise,
-        profiles=1,
-        budget=blocks * (1 + baselines),
-    )
-    found: Counter[str] = Counter()
-    for seed in range(gates):
-        study = GateStudy(cell=world.cell(), profiles=world.declared(), gate=gate, seed=seed)
-        history = Cluster(world, seed).run(study.decide([]).due)
+    kinds = []
+    for truth in TRUTHS:
+        cluster_world = simcluster.World(
+            name="gate",
+            effects=(truth,),
+            sigma_job=noise,
+            profiles=1,
+            budget=blocks * (1 + baselines),
+        )
+        study = GateStudy(
+            cell=cluster_world.cell(), profiles=cluster_world.declared(), gate=gate, seed=seed
+        )
+        history = simcluster.Cluster(cluster_world, seed).run(study.decide([]).due)
         kind = study.decide(history).conclusion.verdicts[0].kind
-        found["pass" if kind in PASSES else str(kind)] += 1
-    return " / ".join(pages.percents(found, ("pass", "SLOWER", "INCONCLUSIVE"), gates))
+        kinds.append("pass" if kind in PASSES else str(kind))
+    return kinds
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--gates", type=int, default=1000)
-    options = parser.parse_args()
-    lines = [
-        f"{options.gates} gates a cell; pass / regression / cannot tell, in percent.",
-        "",
-        *pages.head(COLUMNS),
+def row(world: World, results: list[list[str]]) -> list[str]:
+    """Return how the gates end, in percent."""
+    (blocks, baselines), _ = world
+    shares = [
+        " / ".join(f"{100 * kinds.count(kind) / len(kinds):.1f}" for kind in KINDS)
+        for kinds in zip(*results, strict=True)
     ]
-    for layout in LAYOUTS:
-        for noise in NOISES:
-            trials = layout[0] * (1 + layout[1])
-            shares = [rates(noise, layout, truth, options.gates) for truth in TRUTHS]
-            cells = (*map(str, layout), str(trials), f"{100 * noise:.1f} %", *shares)
-            lines.append(pages.line(cells))
-    pages.publish("\n".join(lines), options.write, "gates")
+    return [str(blocks * (1 + baselines)), *shares]
 
+
+TABLE = pages.Table(
+    part="gates",
+    columns=COLUMNS,
+    worlds=tuple(itertools.product(LAYOUTS, NOISES)),
+    label=label,
+    simulate=simulate,
+    row=row,
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, TABLE))

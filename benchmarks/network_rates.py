@@ -4,16 +4,17 @@
 
 Drives the production study (decide) over worlds of known truth: jobs differ as `cellworlds.py`
 says, nodes differ for good by `spread`; a pair is as fast as its slower node. A bad node slows all
-its pairs, a bad link one pair, a bad uplink all pairs of two racks. Random numbers repeat.
+its pairs, a bad link one pair, a bad uplink all pairs of two racks. Random numbers
+repeat. Rates are in percent.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pages
@@ -27,7 +28,6 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.cell_arms import ACCUSED
 from pytest_xlatune.studies.network_check import Network, NetworkStudy
 
-MANY = 16  # nodes, above which a row may have fewer checks
 NODE, LINK, UPLINK = "node", "link", "uplink"
 
 
@@ -61,23 +61,25 @@ NOISES = (
 )
 TRUTHS = (("", 0.0), (NODE, 0.05), (NODE, 0.03), (LINK, 0.05), (LINK, 0.10))
 COLUMNS = pages.cells(
-    "nodes | job noise | truth | right | an innocent node or link is accused | cannot tell | "
-    "said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of right "
-    "accusations that hold the truth | checks"
+    "nodes | job noise | truth | checks | right | an innocent node or link is accused | "
+    "cannot tell | said healthy, but is not | jobs, mean | waves: mean, most | 95 % intervals of "
+    "right accusations that hold the truth"
 )
 
 
-def study_of(world: World, *, budget: int = 10_000) -> NetworkStudy:
+@cache
+def study_of(world: World) -> NetworkStudy:
     """Return the study of a world's nodes."""
     names = [f"node{at:03d}" for at in range(world.nodes)]
-    each = world.nodes // world.racks if world.racks else 0
-    racks = {f"rack{r}": ",".join(names[r * each : (r + 1) * each]) for r in range(world.racks)}
+    size = world.nodes // world.racks if world.racks else 0
+    racks = {f"rack{r}": ",".join(names[r * size : (r + 1) * size]) for r in range(world.racks)}
     cell = replace(CELL, parallelism=Parallelism.parse("FSDP=16"), nodelist=tuple(names))
-    return NetworkStudy(cell=cell, asked=Network(racks=racks), budget=budget)
+    return NetworkStudy(cell=cell, asked=Network(racks=racks), budget=10_000)
 
 
-def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
+def check(world: World, seed: int) -> Counter[str]:
     """Run one check and count what came of it."""
+    study = study_of(world)
     random = np.random.default_rng([seed, 20261123])
     names = study.cell.nodelist
     level = dict(zip(names, random.normal(0, world.spread, len(names)), strict=True))
@@ -108,11 +110,11 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
     accused = [verdict for verdict in verdicts if verdict.kind in ACCUSED]
     is_link = any("+" in verdict.arm for verdict in accused)
     named = {name for verdict in accused for name in verdict.arm.split("+")}
-    said = {rack[name] for name in named} if world.fault == UPLINK and is_link else named
+    places = {rack[name] for name in named} if world.fault == UPLINK and is_link else named
     truth = {NODE: {first}, LINK: pair, UPLINK: racks}.get(world.fault, set())
-    right = said == truth and (not truth or is_link is (world.fault != NODE))
+    right = places == truth and (not truth or is_link is (world.fault != NODE))
     is_open = not accused and any(v.kind is VerdictKind.INCONCLUSIVE for v in verdicts)
-    found = Counter(
+    counts = Counter(
         jobs=len(history),
         waves=waves,
         right=int(right and not is_open),
@@ -121,76 +123,59 @@ def check(world: World, seed: int, study: NetworkStudy) -> Counter[str]:
         healthy=int(bool(truth) and not accused and not is_open),
     )
     if right and accused and (interval := accused[0].ci95):
-        found["intervals"] += 1
-        found["held"] += interval[0] <= math.expm1(lost) <= interval[1]
-    return found
+        counts["intervals"] += 1
+        counts["held"] += interval[0] <= math.expm1(lost) <= interval[1]
+    return counts
 
 
-def rates(world: World, checks: int) -> Counter[str]:
-    """Return the sums over so many checks."""
-    study = study_of(world)
-    return pages.summed(lambda seed: check(world, seed, study), checks)
-
-
-def row(world: World, checks: int) -> str:
-    total = rates(world, checks)
-    held = f"{100 * total['held'] / total['intervals']:.1f}" if total["intervals"] else "-"
+def label(world: World) -> tuple[str, ...]:
+    """Return the first cells of a row."""
     nodes = f"{world.nodes} in {world.racks} racks" if world.racks else f"{world.nodes}"
-    cells = (
-        nodes,
-        world.words,
-        world.truth,
+    return nodes, world.words, world.truth
+
+
+def row(_: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row."""
+    total, checks = pages.total(results), len(results)
+    most = max(counts["waves"] for counts in results)
+    return [
         *pages.percents(total, ("right", "accusing", "open", "healthy"), checks),
         f"{total['jobs'] / checks:.0f}",
-        f"{total['waves'] / checks:.0f}, {total['most waves']}",
-        held,
-        str(checks),
-    )
-    return pages.line(cells)
+        f"{total['waves'] / checks:.0f}, {most}",
+        f"{100 * total['held'] / total['intervals']:.1f}" if total["intervals"] else "-",
+    ]
 
 
-def worlds() -> list[World]:
-    found = [
+def all_worlds() -> list[World]:
+    """Return the worlds of the rows, in order."""
+    worlds = [
         dataclasses.replace(noise, nodes=nodes, fault=fault, loss=loss)
         for noise in NOISES
         for nodes in (8, 16, 32)
         for fault, loss in TRUTHS
     ]
-    found += [
+    worlds += [
         dataclasses.replace(NOISES[0], nodes=4, fault=fault, loss=loss)
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (LINK, 0.30))
     ]
-    found += [
+    worlds += [
         dataclasses.replace(NOISES[1], nodes=nodes, fault=fault, loss=loss, spread=0.003)
         for nodes in (9, 16)
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05))
     ]
-    found += [
+    worlds += [
         dataclasses.replace(
             NOISES[1], nodes=nodes, racks=racks, fault=fault, loss=loss, across=0.02
         )
         for nodes, racks in ((32, 4), (128, 8))
         for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (UPLINK, 0.05))
     ]
-    return found
+    return worlds
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--checks", type=int, default=1000)
-    parser.add_argument(
-        "--larger-checks", type=int, default=1000, help=f"of more than {MANY} nodes"
-    )
-    parser.add_argument("--only", default="", help="a pattern of the rows: NODES/RACKS/NOISE/TRUTH")
-    options = parser.parse_args()
-    lines = ["Rates in percent of the checks in the last column.", "", *pages.head(COLUMNS)]
-    for world in worlds():
-        named = f"{world.nodes}/{world.racks}/{world.words}/{world.truth}"
-        if re.search(options.only, named):
-            checks = options.larger_checks if world.nodes > MANY else options.checks
-            lines.append(row(world, checks))
-    pages.publish("\n".join(lines), options.write, "network")
-
+TABLE = pages.Table(
+    part="network", columns=COLUMNS, worlds=all_worlds(), label=label, simulate=check, row=row
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, TABLE))

@@ -3,7 +3,7 @@
     python benchmarks/node_rates.py --write docs/reference/error_rates.md
 
 Drives the production study (decide) over worlds of known truth: nodes differ for good by
-`spread`, jobs as `cellworlds.py` says. Everything follows from the seeds.
+`spread`, jobs as `cellworlds.py` says. Everything follows from the seeds. Rates are in percent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pages
@@ -25,7 +26,7 @@ from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 
 ROUNDS = Nodes().rounds
 COLUMNS = pages.cells(
-    "nodes | job noise, spread of healthy nodes | truth | slow nodes found | checks that "
+    "nodes | job noise, spread of healthy nodes | truth | checks | slow nodes found | checks that "
     "accuse a healthy node | checks that cannot tell of a healthy node | jobs, mean | waves, "
     "most | 95 % intervals that hold the truth: first runs / run again"
 )
@@ -71,8 +72,16 @@ WORLDS = (
 )
 
 
-def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
+@cache
+def study_of(world: World) -> NodeStudy:
+    """Return the study of a world's nodes."""
+    cells = tuple(replace(CELL, nodelist=(f"node{at:03d}",)) for at in range(world.nodes))
+    return NodeStudy(cells=cells, asked=Nodes(rounds=world.rounds), budget=500)
+
+
+def check(world: World, seed: int) -> Counter[str]:
     """Run one check and count what came of it."""
+    study = study_of(world)
     random = np.random.default_rng([seed, 20261123])
     level = random.normal(0, world.spread, world.nodes)
     level[: world.slow] += math.log1p(-world.loss)
@@ -82,62 +91,52 @@ def check(world: World, seed: int, study: NodeStudy) -> Counter[str]:
         return world.measured(trial, level[at[trial.cell_digest]], random)
 
     history, waves = drive(study, run)
-    found: Counter[str] = Counter(jobs=len(history), waves=waves)
+    counts: Counter[str] = Counter(jobs=len(history), waves=waves)
     slow = {each.nodelist[0] for each in study.cells[: world.slow]}
     middle = float(np.median(level))
     for verdict in study.decide(history).conclusion.verdicts:
         is_slow = verdict.arm in slow
-        found[f"{'slow' if is_slow else 'healthy'} {verdict.kind}"] += 1
-        found["found"] += is_slow and verdict.kind in ACCUSED
-        found["false"] += not is_slow and verdict.kind in ACCUSED
+        counts["found"] += is_slow and verdict.kind in ACCUSED
+        counts["false"] += not is_slow and verdict.kind in ACCUSED
+        counts["doubted"] += not is_slow and verdict.kind is VerdictKind.INCONCLUSIVE
         if verdict.ci95 is not None:
             truth = math.expm1(level[int(verdict.arm[4:])] - middle)
             kind = "again" if verdict.n > 1 else "once"
-            found[f"{kind} intervals"] += 1
-            found[f"{kind} held"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
-    found["accusing"] = int(found["false"] > 0)
-    found["doubting"] = int(found[f"healthy {VerdictKind.INCONCLUSIVE}"] > 0)
-    return found
+            counts[f"{kind} intervals"] += 1
+            counts[f"{kind} held"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
+    counts["accusing"] = int(counts["false"] > 0)
+    counts["doubting"] = int(counts["doubted"] > 0)
+    return counts
 
 
-def rates(world: World, checks: int) -> Counter[str]:
-    """Return the sums over so many checks."""
-    cells = tuple(replace(CELL, nodelist=(f"node{at:03d}",)) for at in range(world.nodes))
-    study = NodeStudy(cells=cells, asked=Nodes(rounds=world.rounds), budget=500)
-    return pages.summed(lambda seed: check(world, seed, study), checks)
-
-
-def row(world: World, checks: int) -> str:
-    total = rates(world, checks)
+def label(world: World) -> tuple[str, ...]:
+    """Return the first cells of a row."""
     truth = f"{world.slow} x -{100 * world.loss:.0f} %" if world.slow else "all healthy"
-    truth += f", {world.rounds} rounds" if world.rounds != ROUNDS else ""
+    rounds = f", {world.rounds} rounds" if world.rounds != ROUNDS else ""
+    return str(world.nodes), world.words, truth + rounds
+
+
+def row(world: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row."""
+    total, checks = pages.total(results), len(results)
     held = [
         f"{100 * total[f'{kind} held'] / total[f'{kind} intervals']:.1f}"
         if total[f"{kind} intervals"]
         else "-"
         for kind in ("once", "again")
     ]
-    cells = (
-        str(world.nodes),
-        world.words,
-        truth,
+    return [
         f"{100 * total['found'] / (checks * world.slow):.1f}" if world.slow else "-",
         *pages.percents(total, ("accusing", "doubting"), checks),
         f"{total['jobs'] / checks:.0f}",
-        str(total["most waves"]),
+        str(max(counts["waves"] for counts in results)),
         " / ".join(held),
-    )
-    return pages.line(cells)
+    ]
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--checks", type=int, default=1000)
-    options = parser.parse_args()
-    lines = [f"{options.checks} checks a row; rates in percent.", "", *pages.head(COLUMNS)]
-    lines += [row(world, options.checks) for world in WORLDS]
-    pages.publish("\n".join(lines), options.write, "nodes")
-
+TABLE = pages.Table(
+    part="nodes", columns=COLUMNS, worlds=WORLDS, label=label, simulate=check, row=row
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, TABLE))

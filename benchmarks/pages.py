@@ -3,6 +3,8 @@
 <!-- measured: begin -->
 ...
 <!-- measured: end -->
+
+A benchmark declares its tables, each of which is a part of the page, and calls `measure`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,80 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 MEASURED = "measured"
+OK, MISSED = "ok", "**missed**"  # whether a row holds its bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of a page: each of its rows is what many simulations of one world came to.
+
+    Attributes:
+        part: the name of the part of the page.
+        columns: the heads; the one after those of the label is the number of simulations.
+        worlds: those of the rows, in order.
+        label: returns the first cells of a world's row, which no other row has.
+        simulate: runs one simulation of a world, by its number.
+        row: returns the other cells of a world's row, from the results of its simulations.
+        bar: the cells of a last row, which say what the others are to hold; () for none.
+    """
+
+    part: str
+    columns: tuple[str, ...]
+    worlds: Sequence[Any]
+    label: Callable[[Any], tuple[str, ...]]
+    simulate: Callable[[Any, int], Any]
+    row: Callable[[Any, list[Any]], Sequence[str]]
+    bar: tuple[str, ...] = ()
+
+    def text(self, rows: Mapping[tuple[str, ...], str]) -> str:
+        """Return the table with the rows that there are, by their labels."""
+        labels = [self.label(world) for world in self.worlds]
+        lines = [*head(self.columns), *(rows[label] for label in labels if label in rows)]
+        return "\n".join([*lines, line(self.bar)] if self.bar else lines)
+
+
+def measure(doc: str | None, *tables: Table) -> int:
+    """Measure the rows that the command line asks for; return 1 where one misses its bar.
+
+    A page is written after each row, so that a run that is stopped loses one row at most. The rows
+    that are not measured stay as they are.
+    """
+    made = parser(doc)
+    made.add_argument("--runs", type=int, default=1000, help="simulations of each row")
+    made.add_argument("--jobs", type=int, default=1, help="processes")
+    made.add_argument("--part", default="", choices=[table.part for table in tables])
+    made.add_argument("--only", default="", help="only rows with this in their first cells")
+    made.add_argument("--rest", action="store_true", help="only rows that the page lacks")
+    options = made.parse_args()
+    measured: list[str] = []
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for table in tables:
+            if options.part not in ("", table.part):
+                continue
+            print(*head(table.columns), sep="\n", flush=True)
+            known: dict[tuple[str, ...], str] = {}
+            if options.write:
+                keys = len(table.label(table.worlds[0]))
+                known = rows(part(options.write, table.part), keys)
+            for world in table.worlds:
+                label = table.label(world)
+                if options.only not in " | ".join(label) or (options.rest and label in known):
+                    continue
+                simulate = partial(table.simulate, world)
+                results = [*pool.map(simulate, range(options.runs), chunksize=5)]
+                known[label] = line((*label, str(options.runs), *table.row(world, results)))
+                print(known[label], flush=True)
+                measured.append(known[label])
+                if options.write:
+                    rewrite(options.write, table.text(known), table.part)
+    return int(any(MISSED in row for row in measured))
 
 
 def marks(name: str = MEASURED) -> tuple[str, str]:
@@ -104,13 +177,9 @@ def chunks(count: int, *, first: int = 0, size: int = 50) -> list[range]:
     return [range(at, min(at + size, end)) for at in range(first, end, size)]
 
 
-def summed(check: Callable[[int], Counter[str]], checks: int) -> Counter[str]:
-    """Return the sums over the checks of so many seeds, and the most waves that one took."""
-    total: Counter[str] = Counter()
-    most = 0
-    for seed in range(checks):
-        found = check(seed)
-        most = max(most, found["waves"])
-        total += found
-    total["most waves"] = most
-    return total
+def total(results: Iterable[Mapping[str, float]]) -> Counter[str]:
+    """Return the sums of the counts of simulations, by their names."""
+    sums: Counter[str] = Counter()
+    for counts in results:
+        sums.update(counts)  # type: ignore[arg-type]
+    return sums

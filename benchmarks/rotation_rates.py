@@ -1,9 +1,7 @@
 """What sweeps find whose profiles are ranked in rotations, in worlds whose truth is known.
 
-    python benchmarks/rotation_rates.py --sweeps 1000 --write docs/reference/error_rates.md
-    python benchmarks/rotation_rates.py --sweeps 1000 --only "slows" --write ...    # its rows
-    python benchmarks/rotation_rates.py --sweeps 1000 --rest --write ...    # goes on
-    python benchmarks/rotation_rates.py --sweeps 1000 --search --write ...    # sweeps that search
+    python benchmarks/rotation_rates.py --part rotations --write docs/reference/error_rates.md
+    python benchmarks/rotation_rates.py --part search --runs 300 --write ...
 
 Each sweep goes through the production code: `study.decide`, `turns_of` and `fit_turns` of single
 steps, `study.conclude`. In logarithms of the speed, a step of a program in a rotation, and an
@@ -15,8 +13,8 @@ ordinary job:
 
 The two parts of the job have `share` and 1 - `share` of the variance of the job noise.
 
-With `--search` 25 profiles that do nothing rotate beside a search of 594 points, of which 30 are
-measured in each of three rotations; the truth of the points is drawn anew for each sweep.
+In the part `search` 25 profiles that do nothing rotate beside a search of 594 points, of which 30
+are measured in each of three rotations; the truth of the points is drawn anew for each sweep.
 """
 
 from __future__ import annotations
@@ -24,9 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pages
@@ -54,8 +50,6 @@ from pytest_xlatune.studies.derived import Search
 from pytest_xlatune.studies.trials import ALIAS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 
-PART = "rotations"  # of the page
-SEARCH_PART = "search"
 COLUMNS = ("world", "sweeps", "false winner", "power a winner", "any winner", "coverage", "jobs")
 SEARCH_COLUMNS = pages.cells(
     "world | sweeps | false winner | a winner | of the best | tried, of the best | coverage | jobs"
@@ -356,106 +350,76 @@ def sweep(world: World, seed: int) -> Counter[str]:
     while trials := study.decide(history).due:
         history += map(cluster.run, trials)
     conclusion = study.decide(history).conclusion
-    found: Counter[str] = Counter(sweeps=1, jobs=len(history))
-    found["winners"] = sum(each > 0 for each in world.effects)
-    false = 0
-    for each in conclusion.verdicts:
-        if each.ci95 is None:
+    counts: Counter[str] = Counter(jobs=len(history))
+    for verdict in conclusion.verdicts:
+        if verdict.ci95 is None:
             continue
-        truth = cluster.truth(each.arm)
-        found["intervals"] += 1
-        found["covered"] += each.ci95[0] <= truth <= each.ci95[1]
-        if each.kind is VerdictKind.FASTER:
-            found["found"] += truth > 0
-            false += truth <= 0
-    found["false"] += false > 0
-    found["told"] = any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts)
-    found["any"] = found["found"] > 0
+        truth = cluster.truth(verdict.arm)
+        counts["intervals"] += 1
+        counts["covered"] += verdict.ci95[0] <= truth <= verdict.ci95[1]
+        if verdict.kind is VerdictKind.FASTER:
+            counts["found"] += truth > 0
+            counts["false"] |= truth <= 0
+    counts["any"] = counts["found"] > 0
+    counts["winner"] = any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts)
     if world.points and (best := max(map(cluster.point, POINTS))) > 0:
         tried = {each.arm for each in conclusion.verdicts if each.n and each.arm in SPACE.names}
         chosen = conclusion.tuning.recipe
         gain = 0.0 if chosen is None else cluster.truth(chosen.arm)
-        found["tried"] = round(1e6 * max(0.0, *map(cluster.truth, tried)) / best)
-        found["gained"] = round(1e6 * max(gain, 0.0) / best)
-    return found
+        counts["tried"] = max(0.0, *map(cluster.truth, tried)) / best  # type: ignore[assignment]
+        counts["gained"] = max(gain, 0.0) / best  # type: ignore[assignment]
+    return counts
 
 
-def measure(world: World, seeds: range) -> Counter[str]:
-    """Run the sweeps of these numbers and count."""
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        found.update(sweep(world, seed))
-    return found
+def label(world: World) -> tuple[str, ...]:
+    """Return the first cell of a row."""
+    return (world.name,)
 
 
-def row(world: World, found: Counter[str]) -> str:
-    """Return a row of the table."""
-    helps, sweeps = bool(found["winners"]), found["sweeps"]
-    cells = (
-        world.name,
-        str(sweeps),
-        pages.share(found["false"], sweeps),
-        pages.share(found["found"], found["winners"]) if helps else "-",
-        pages.share(found["any"], sweeps) if helps else "-",
-        pages.share(found["covered"], found["intervals"]),
-        f"{found['jobs'] / sweeps:.1f}",
-    )
-    return pages.line(cells)
+def row(world: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row."""
+    total, sweeps = pages.total(results), len(results)
+    winners = sweeps * sum(effect > 0 for effect in world.effects)
+    return [
+        pages.share(total["false"], sweeps),
+        pages.share(total["found"], winners),
+        pages.share(total["any"], sweeps) if winners else "-",
+        pages.share(total["covered"], total["intervals"]),
+        f"{total['jobs'] / sweeps:.1f}",
+    ]
 
 
-def searches() -> tuple[World, ...]:
-    """Return the worlds of sweeps that search, in the order of the table."""
-    return tuple(
-        dataclasses.replace(NULL, name=name, points=points)
-        for name, points in (
-            ("nothing helps", "null"),
-            *((each, each) for each in ("smooth", "cliff", "narrow", "pair")),
-        )
-    )
+def search_row(world: World, results: list[Counter[str]]) -> list[str]:
+    """Return the other cells of a row of searches."""
+    helps, total, sweeps = world.points != "null", pages.total(results), len(results)
+    return [
+        pages.share(total["false"], sweeps),
+        pages.share(total["winner"], sweeps),
+        *(f"{100 * total[n] / sweeps:.1f}" if helps else "-" for n in ("gained", "tried")),
+        pages.share(total["covered"], total["intervals"]),
+        f"{total['jobs'] / sweeps:.1f}",
+    ]
 
 
-def search_row(world: World, found: Counter[str]) -> str:
-    """Return a row of the table of searches."""
-    helps, sweeps = world.points != "null", found["sweeps"]
-    cells = (
-        world.name,
-        str(sweeps),
-        pages.share(found["false"], sweeps),
-        pages.share(found["told"], sweeps),
-        f"{found['gained'] / sweeps / 1e4:.1f}" if helps else "-",
-        f"{found['tried'] / sweeps / 1e4:.1f}" if helps else "-",
-        pages.share(found["covered"], found["intervals"]),
-        f"{found['jobs'] / sweeps:.1f}",
-    )
-    return pages.line(cells)
-
-
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--sweeps", type=int, default=1000, help="of each row")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--only", default="", help="only worlds with this in their name")
-    parser.add_argument("--search", action="store_true", help="the sweeps that search")
-    parser.add_argument("--rest", action="store_true", help="only rows that the page lacks")
-    options = parser.parse_args()
-    columns, every, made, part = COLUMNS, worlds(), row, PART
-    if options.search:
-        columns, every, made, part = SEARCH_COLUMNS, searches(), search_row, SEARCH_PART
-    print(*pages.head(columns), sep="\n", flush=True)
-    known = pages.rows(pages.part(options.write, part)) if options.write and options.rest else {}
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for world in every:
-            if options.only not in world.name or (world.name,) in known:
-                continue
-            found: Counter[str] = Counter()
-            for counts in pool.map(partial(measure, world), pages.chunks(options.sweeps)):
-                found.update(counts)
-            known[world.name,] = made(world, found)
-            print(known[world.name,], flush=True)
-            if options.write:  # a row is kept whatever becomes of the others
-                lines = [known[each.name,] for each in every if (each.name,) in known]
-                pages.rewrite(options.write, "\n".join([*pages.head(columns), *lines]), part)
-
+TABLES = (
+    pages.Table(
+        part="rotations", columns=COLUMNS, worlds=worlds(), label=label, simulate=sweep, row=row
+    ),
+    pages.Table(
+        part="search",
+        columns=SEARCH_COLUMNS,
+        worlds=(
+            dataclasses.replace(NULL, points="null"),
+            *(
+                dataclasses.replace(NULL, name=name, points=name)
+                for name in ("smooth", "cliff", "narrow", "pair")
+            ),
+        ),
+        label=label,
+        simulate=sweep,
+        row=search_row,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, *TABLES))

@@ -1,6 +1,6 @@
 """What a patch does to two cells of a model, where settings gain on one and lose on the other.
 
-    python benchmarks/sign_flips.py --keep pairs.json --write docs/reference/error_rates.md
+    python benchmarks/sign_flips.py --write docs/reference/error_rates.md
 
 Both cells, PP=8 and FSDP=8, are swept on simulated clusters whose truth is known. The patch of both
 recipes is made, given to `git apply`, and the file sourced on either parallelism, all by the code
@@ -10,15 +10,11 @@ there. A recipe is guarded needlessly where none of its settings has one in the 
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pages
@@ -31,12 +27,10 @@ from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.deployed import deployed_env
 
-PART = "sign flips"  # of the page
 ENV = "simulated.env.sh"
 DEPLOYED = 'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"\n'
 KNOB = "xla_gpu_simulated_knob_"
 MOST_HARMED = 0.02
-CHUNK = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +140,14 @@ def knobs(flags: str) -> frozenset[int]:
     return frozenset(int(each.removeprefix(KNOB)) for each in found if each.startswith(KNOB))
 
 
-def one(pair: Pair, seed: int) -> Deployed:
+def simulate(pair: Pair, seed: int) -> Deployed:
     """Sweep both cells, apply the patch of both on both."""
     worlds = pair.worlds()
     cells = (covered_by(worlds[0], 2 * seed), covered_by(worlds[1], 2 * seed + 1))
     has = active(cells)
     recipes = [
-        frozenset(map(int, effective_values(each.recipe.flags).values())) if each.recipe else None
-        for each in cells
+        frozenset(map(int, effective_values(cell.recipe.flags).values())) if cell.recipe else None
+        for cell in cells
     ]
     harmless = [
         cell
@@ -162,12 +156,14 @@ def one(pair: Pair, seed: int) -> Deployed:
     ]
     won = pair.shared & frozenset().union(*filter(None, recipes))
     return Deployed(
-        recipes=sum(each is not None for each in recipes),
+        recipes=sum(recipe is not None for recipe in recipes),
         is_harmed=any(
-            world.truth(at) < 0 for world, own in zip(worlds, has, strict=True) for at in own
+            world.truth(at) < 0
+            for world, settings in zip(worlds, has, strict=True)
+            for at in settings
         ),
         harmless=len(harmless),
-        needless=sum(bool(conflicts(each, cells)) for each in harmless),
+        needless=sum(bool(conflicts(cell, cells)) for cell in harmless),
         won=len(won),
         missed=len(won - (has[0] & has[1])),
         gains=(_gain(worlds[0], has[0]), _gain(worlds[1], has[1])),
@@ -179,71 +175,41 @@ def _gain(world: World, settings: Iterable[int]) -> float:
     return math.expm1(math.fsum(math.log1p(world.truth(at)) for at in settings))
 
 
-def row(pair: Pair, found: list[Deployed]) -> tuple[str, bool]:
-    """Return a line of the table, and whether the bar holds."""
-    n = len(found)
-    harmed = sum(each.is_harmed for each in found)
+def row(pair: Pair, results: list[Deployed]) -> list[str]:
+    """Return the other cells of a row."""
+    n = len(results)
+    harmed = sum(deployed.is_harmed for deployed in results)
     gains = []
     for at, world in enumerate(pair.worlds()):
-        own = [each.gains[at] for each in found]
-        mean = math.fsum(own) / n
-        error = math.sqrt(math.fsum((each - mean) ** 2 for each in own) / max(n - 1, 1) / n)
+        cell_gains = [deployed.gains[at] for deployed in results]
+        mean = math.fsum(cell_gains) / n
+        error = math.sqrt(math.fsum((gain - mean) ** 2 for gain in cell_gains) / max(n - 1, 1) / n)
         best = _gain(world, (k for k, effect in enumerate(world.effects) if effect > 0))
         gains.append(f"{100 * mean:+.2f} ({100 * error:.2f}) of {100 * best:+.1f}")
-    holds = harmed / n <= MOST_HARMED
-    cells = (
-        pair.name,
-        str(n),
-        pages.share(sum(each.recipes == 2 for each in found), n),
+    sums = {
+        name: sum(getattr(deployed, name) for deployed in results)
+        for name in ("needless", "harmless", "missed", "won")
+    }
+    return [
+        pages.share(sum(deployed.recipes == 2 for deployed in results), n),
         pages.share(harmed, n),
-        pages.share(sum(each.needless for each in found), sum(each.harmless for each in found)),
-        pages.share(sum(each.missed for each in found), sum(each.won for each in found)),
+        pages.share(sums["needless"], sums["harmless"]),
+        pages.share(sums["missed"], sums["won"]),
         *gains,
-        str(max(each.jobs for each in found)),
-        "ok" if holds else "**missed**",
-    )
-    return pages.line(cells), holds
+        str(max(deployed.jobs for deployed in results)),
+        pages.OK if harmed / n <= MOST_HARMED else pages.MISSED,
+    ]
 
 
-def run(pairs: int, jobs: int, of: Sequence[Pair], keep: Path | None) -> dict[str, list[Deployed]]:
-    """Measure so many of every pair, in turns; `keep` holds those so far, and gets the others."""
-    kept = json.loads(keep.read_text("utf-8")) if keep and keep.exists() else {}
-    found = {each.name: [Deployed(**one) for one in kept.get(each.name, ())] for each in of}
-    with ProcessPoolExecutor(jobs) as pool:
-        for until in range(CHUNK, pairs + CHUNK, CHUNK):
-            for pair in of:
-                done = found[pair.name]
-                more = range(len(done), min(until, pairs))
-                if not more:
-                    continue
-                done += pool.map(partial(one, pair), more, chunksize=5)
-                kept[pair.name] = [asdict(each) for each in done]
-                if keep:
-                    keep.write_text(json.dumps(kept), encoding="utf-8")
-                print(row(pair, done)[0], file=sys.stderr, flush=True)
-    return found
-
-
-def table(found: Mapping[str, list[Deployed]]) -> tuple[str, bool]:
-    """Return the table in percent, Monte-Carlo standard errors in brackets."""
-    rows = [row(each, found[each.name]) for each in PAIRS if found.get(each.name)]
-    bar = f"| bar | | | <= {100 * MOST_HARMED:.0f} | | | | | | |"
-    lines = [*pages.head(COLUMNS), *(text for text, _ in rows), bar]
-    return "\n".join(lines) + "\n", all(ok for _, ok in rows)
-
-
-def main() -> int:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--pairs", type=int, default=1000, help="pairs of sweeps of every row")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--only", default="", help="only rows with this in their name")
-    parser.add_argument("--keep", type=Path, help="pairs so far; a stopped run goes on from here")
-    options = parser.parse_args()
-    chosen = [each for each in PAIRS if options.only in each.name]
-    text, good = table(run(options.pairs, options.jobs, chosen, options.keep))
-    pages.publish(text, None if options.only else options.write, PART)
-    return 0 if good else 1
-
+TABLE = pages.Table(
+    part="sign flips",
+    columns=COLUMNS,
+    worlds=PAIRS,
+    label=lambda pair: (pair.name,),
+    simulate=simulate,
+    row=row,
+    bar=pages.cells(f"bar | | | <= {100 * MOST_HARMED:.0f} | | | | | | "),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(pages.measure(__doc__, TABLE))

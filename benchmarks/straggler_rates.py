@@ -10,17 +10,14 @@ rank is as long as that of the slowest.
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
 import numpy as np
 import pages
 
 from pytest_xlatune.stats.stragglers import WINDOW, WINDOWS, watched
 
-PART = "stragglers"  # of the page
 STEPS = 512
 STEP_S = 0.5
 RANKS = (4, 8)
@@ -28,6 +25,7 @@ SLOW = (0.0, 0.05, 0.10)
 MOST = 0.02  # of jobs without a straggler may have an accusation
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
+World = tuple[int, str]  # the number of ranks, and the name of the noise
 
 
 def independent(rng: np.random.Generator, ranks: int) -> np.ndarray:
@@ -56,7 +54,7 @@ def pauses(rng: np.random.Generator, ranks: int) -> np.ndarray:
     return np.maximum(noise, -0.5)
 
 
-WORLDS: dict[str, tuple[Noise, bool]] = {
+NOISES: dict[str, tuple[Noise, bool]] = {
     "1 % noise, ranks differ by 0.5 %": (lasting, False),
     "AR(1), phi 0.95": (wandering, False),
     "heavy tails, a checkpoint": (pauses, False),
@@ -64,10 +62,16 @@ WORLDS: dict[str, tuple[Noise, bool]] = {
 }
 
 
-def accused(seed: int, *, world: str, ranks: int, slow: float) -> tuple[bool, bool]:
+def accused(world: World, seed: int) -> list[tuple[bool, bool]]:
+    """Return whether a healthy rank was accused, and the slow one found, for each slowness."""
+    return [looks(world, seed, slow) for slow in SLOW]
+
+
+def looks(world: World, seed: int, slow: float) -> tuple[bool, bool]:
     """Return whether a look accused a healthy rank, and whether one found the slow rank."""
-    rng = np.random.default_rng([seed, ranks, round(1000 * slow), len(world)])
-    noise, waits = WORLDS[world]
+    ranks, name = world
+    rng = np.random.default_rng([seed, ranks, round(1000 * slow), len(name)])
+    noise, waits = NOISES[name]
     seconds = STEP_S * (1 + noise(rng, ranks))
     seconds *= 1 + 0.02 * rng.standard_normal(STEPS)[None, :].clip(-2, 2)  # of all ranks alike
     seconds[ranks - 1] *= 1 + slow
@@ -76,45 +80,45 @@ def accused(seed: int, *, world: str, ranks: int, slow: float) -> tuple[bool, bo
     seconds = np.round(seconds, 3)  # as a line prints it
     is_wrong = is_found = False
     for end in range(WINDOWS * WINDOW, STEPS + 1, WINDOW):
-        known = range(end - WINDOWS * WINDOW, end)
-        of = {rank: {step: float(seconds[rank, step]) for step in known} for rank in range(ranks)}
-        found = watched(of)
-        for each in found.stragglers if found is not None else ():
-            is_slow = bool(slow) and each.rank == ranks - 1
+        steps = range(end - WINDOWS * WINDOW, end)
+        by_rank = {
+            rank: {step: float(seconds[rank, step]) for step in steps} for rank in range(ranks)
+        }
+        seen = watched(by_rank)
+        for straggler in seen.stragglers if seen is not None else ():
+            is_slow = bool(slow) and straggler.rank == ranks - 1
             is_found |= is_slow
             is_wrong |= not is_slow
     return is_wrong, is_found
 
 
-def table(jobs: int, workers: int) -> tuple[str, float]:
-    """Return the table of all worlds, and the highest rate of false alarms in it."""
-    head = ["ranks", "world", "jobs", "false alarm", *(f"found, {s:.0%} slower" for s in SLOW[1:])]
-    lines = pages.head(head)
-    worst = 0.0
-    with ProcessPoolExecutor(workers) as pool:
-        for ranks in RANKS:
-            for world in WORLDS:
-                cells = []
-                for slow in SLOW:
-                    one = partial(accused, world=world, ranks=ranks, slow=slow)
-                    of = [*pool.map(one, range(jobs), chunksize=10)]
-                    rate = sum(each[slow > 0] for each in of) / jobs
-                    worst = max(worst, rate) if not slow else worst
-                    cells.append(pages.rate(rate, jobs))
-                lines.append(pages.line((str(ranks), world, str(jobs), *cells)))
-    return "\n".join(lines), worst
+def row(_: World, results: list[list[tuple[bool, bool]]]) -> list[str]:
+    """Return the other cells of a row: false alarms, and stragglers found."""
+    jobs = len(results)
+    alarms = sum(is_wrong for (is_wrong, _), *_ in results)
+    found = [sum(is_found for _, is_found in slow) for slow in list(zip(*results, strict=True))[1:]]
+    return [
+        *(pages.share(count, jobs) for count in (alarms, *found)),
+        pages.MISSED if alarms > MOST * jobs else pages.OK,
+    ]
 
 
-def main() -> None:
-    parser = pages.parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=200, help="simulated jobs of a world")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args()
-    text, worst = table(options.jobs, options.workers)
-    said = f"Highest rate of false alarms: {100 * worst:.1f} % of jobs, at most {100 * MOST:.0f} %"
-    pages.publish(f"{text}\n\n{said}.", options.write, PART)
-    sys.exit(worst > MOST)
-
+TABLE = pages.Table(
+    part="stragglers",
+    columns=(
+        "ranks",
+        "world",
+        "jobs",
+        "false alarm",
+        *(f"found, {s:.0%} slower" for s in SLOW[1:]),
+        "",
+    ),
+    worlds=tuple(itertools.product(RANKS, NOISES)),
+    label=lambda world: (str(world[0]), world[1]),
+    simulate=accused,
+    row=row,
+    bar=("bar", "", "", f"<= {100 * MOST:.0f}", "", "", ""),
+)
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(pages.measure(__doc__, TABLE))

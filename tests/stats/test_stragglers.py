@@ -98,7 +98,6 @@ def test_of_a_few_values_none_is_an_outlier() -> None:
 def test_the_benchmark_of_the_rates_runs_the_code_that_the_commands_run() -> None:
     rates = load("straggler_rates")
     world = "1 % noise, ranks differ by 0.5 %"
-    slow = [rates.accused(seed, world=world, ranks=8, slow=0.2) for seed in range(3)]
+    slow = [rates.looks((8, world), seed, 0.2) for seed in range(3)]
     assert [found for _, found in slow] == [True] * 3
-    waits = rates.accused(0, world="1 % noise, every step waits", ranks=8, slow=0.2)
-    assert waits == (False, False)
+    assert rates.looks((8, "1 % noise, every step waits"), 0, 0.2) == (False, False)

@@ -154,28 +154,34 @@ def test_simulated_studies_keep_the_promised_rates() -> None:
     of_nodes, of_pairs, of_sizes, of_commits = (
         benchmarks.load(f"{kind}_rates") for kind in ("node", "network", "batch", "commit")
     )
+
+    def rates(simulate: Callable[[Any, int], Any], world: Any, runs: int) -> Any:
+        results = [simulate(world, number) for number in range(runs)]
+        sums = of_nodes.pages.total(results)
+        for name in ("oom", "waves"):
+            sums[f"most {name}"] = max(counts[name] for counts in results)
+        return sums
+
     noise = of_nodes.NOISES[2]
-    assert of_nodes.rates(noise, 20)["false"] <= 1
-    slow = of_nodes.rates(dataclasses.replace(noise, slow=1, loss=0.05), 20)
+    assert rates(of_nodes.check, noise, 20)["false"] <= 1
+    slow = rates(of_nodes.check, dataclasses.replace(noise, slow=1, loss=0.05), 20)
     assert (slow["found"] >= 19, slow["most waves"]) == (True, 5)
     noise = of_pairs.NOISES[1]
-    none = of_pairs.rates(noise, 20)
+    none = rates(of_pairs.check, noise, 20)
     assert (none["accusing"] <= 1, none["most waves"] <= 7 + 16) == (True, True)
     for fault in (of_pairs.NODE, of_pairs.LINK):
-        found = of_pairs.rates(dataclasses.replace(noise, fault=fault, loss=0.05), 20)
+        found = rates(of_pairs.check, dataclasses.replace(noise, fault=fault, loss=0.05), 20)
         assert (found["right"] >= 18, found["accusing"] <= 1) == (True, True)
-    rough = of_sizes.rates(of_sizes.WORLDS[1], 33)
+    rough = rates(of_sizes.run_one, of_sizes.WORLDS[1], 33)
     assert rough["above 3"] == rough["over budget"] == 0
     assert (rough["above 1"] <= 2, rough["held"] >= 30) == (True, True)
     assert rough["ceiling held"] == rough["ceilings"]
     compiles = next(each for each in of_sizes.WORLDS if each.estimate == "asked")
-    assert of_sizes.rates(compiles, 33)["most oom"] <= 1
-    both = of_sizes.rates(of_sizes.PAIRS[0], 20)
+    assert rates(of_sizes.run_one, compiles, 33)["most oom"] <= 1
+    both = rates(of_sizes.run_pairs, of_sizes.PAIRS[0], 20)
     assert both["above 3"] == both["over budget"] == both["none"] == 0
     assert both["held"] >= 17
-    study = of_commits.of_commits(16)
-    runs = [of_commits.search(of_commits.Noise(), at, study, 0.05) for at in range(30)]
-    assert sum(each["right"] for each in runs) >= 28
-    assert sum(each["wrong"] for each in runs) == 0
-    none = [of_commits.search(of_commits.Noise(), at, study, 0.0) for at in range(30)]
-    assert sum(each["no change"] for each in none) >= 28
+    searches = rates(of_commits.search, of_commits.World(16, 0.05, of_commits.Noise()), 30)
+    assert (searches["right"] >= 28, searches["wrong"]) == (True, 0)
+    none = rates(of_commits.search, of_commits.World(16, 0.0, of_commits.Noise()), 30)
+    assert none["no change"] >= 28

@@ -107,10 +107,9 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page(measured: str
 
 def test_slots_stand_on_the_page_with_the_jobs_of_one_slot_and_with_more() -> None:
     """Eight slots need more trials than one: the page has the figures of both."""
-    table = slots.pages.part(PAGE, slots.PART).strip()
-    assert slots.merged(f"\n{table}", table.splitlines()[:2]) == table
+    table = slots.pages.part(PAGE, "node slots").strip()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    three = slots.WORLDS[2].name
+    three = slots.TABLE.worlds[-1].name
     found = {
         (each[0], each[1]): (int(each[3]), first(each[7])) for each in rows[2:] if each[2] == three
     }

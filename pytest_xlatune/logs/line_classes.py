@@ -347,7 +347,8 @@ def _memstats(line: LogLine, course: Course) -> bool:
 
 
 # Exception ignored in: <function Writer.__del__ at 0x7f>     Exception ignored in atexit callback:
-_IGNORED = re.compile(r"Exception ignored (?:in|on|when|while)\b")
+# before Python 3.13:  Error in atexit._run_exitfuncs:
+_IGNORED = re.compile(r"Exception ignored (?:in|on|when|while)\b|Error in atexit\.")
 # AttributeError: 'Writer' object has no attribute 'file'
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::|$)")
 _TRACEBACK = "Traceback (most recent call last):"

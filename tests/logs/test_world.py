@@ -190,6 +190,22 @@ AT_THE_END = (
     "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Deadline Exceeded",
     "srun: error: n2: task 3: Aborted (core dumped)",
 )
+SERVICE = "E0112 07:09:09.1 77 coordination_service"
+LEFT = (
+    [
+        (
+            f"{SERVICE}.cc:981] Shutdown barrier in coordination service has failed: "
+            "DEADLINE_EXCEEDED: Barrier timed out. Id: Shutdown::7."
+        )
+    ],
+    [
+        (
+            f"{SERVICE}_agent.cc:332] Polled an error from coordination service (this can be an "
+            "error from this or another task)."
+        )
+    ],
+    ["Error in atexit._run_exitfuncs:", *AT_THE_END[1:-1]],
+)
 AXLEARN = (
     "I0112 07:09:{:02d}.1 77 trainer.py:500] SpmdTrainer process   0 step {:8d}] Average step "
 )
@@ -210,6 +226,7 @@ NOTES = (
     ("lines", "status", "pattern"),
     [
         *(([*STEPS, *each, *WHOLE[4:]], "ok", []) for each in SURVIVED),
+        *(([*WHOLE[1:], *each], "ok", []) for each in LEFT),
         ([*WHOLE, *AT_THE_END], "soft-success", []),
         ([*OF_AXLEARN, *NOTES], "no-score", ["--step-pattern", "axlearn"]),
         ([each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", []),
@@ -217,7 +234,8 @@ NOTES = (
         ([*WHOLE, "Exception ignored in: <function F.__del__ at 0x7f>", *TRACE, LACKS], "ok", []),
     ],
     ids=[
-        *("unstuck", "another result", "a hint", "at the end", "a watchdog", "frames", "rank 0"),
+        *("unstuck", "another result", "a hint", "the barrier at the end", "a service that left"),
+        *("what follows the end", "at the end", "a watchdog", "frames", "rank 0"),
         "an exception that Python ignores",
     ],
 )

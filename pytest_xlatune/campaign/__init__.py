@@ -1,11 +1,10 @@
 """Run a study into its ledger: one campaign drives all cells of the study.
 
-Any number of processes hold the same campaign. A process that waits takes a turn when no other
-process is at it: one of them polls and submits, the others read the ledger, and when it is killed
-the next one goes on. What a turn does is in the ledger before a process acts on it. Trials on
-disjoint nodes run at the same time; trials that share a node keep the order that the study proposed
-them in. This module knows neither pytest nor a scheduler, and decides nothing that a study or the
-playbook decides.
+Any number of processes share a campaign. Waiting processes take turns: one polls and submits while
+the others read the ledger, and if it is killed, another goes on. What a turn decides is in the
+ledger before a process acts on it. Trials on disjoint nodes run at the same time; trials that share
+a node keep the order in which the study proposed them. This module knows neither pytest nor a
+scheduler, and leaves all decisions to the study and the playbook.
 """
 
 from __future__ import annotations
@@ -90,20 +89,20 @@ __all__ = ["Campaign", "CampaignStopped", "Clock", "Recover", "View"]
 Worked = TypeVar("Worked")
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
-_OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take, and where profiles are compiled
-_TELL_S = 30.0  # how old a sign of life beside the ledger may be
-# what a network's file system says while it is away, and a folder while nothing is mounted there;
-# what a full disk or a missing right says is no such thing
+_OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take; longer if profiles are compiled
+_TELL_S = 30.0  # the file with a sign of life is renewed after so many seconds
+# errors of a network file system that is away, and of a folder that is not mounted; a full disk or
+# missing rights are none of them
 _AWAY = frozenset(
     {
         errno.EIO, errno.ENODEV, errno.ENOENT, errno.ENOTCONN, errno.ENXIO, errno.EREMOTEIO,
         errno.ESHUTDOWN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     }
 )  # fmt: skip
-# a file system that was away for ten seconds ended a session before
+# without this, a file system that was away for ten seconds ended a session
 _AWAY_S = 900.0
-_TELL_AWAY_S = 10.0  # how long a scheduler may be silent before people are told
-TURN_S = 0.25  # how often a waiting process looks
+_TELL_AWAY_S = 10.0  # a scheduler may be silent for so long before people are notified
+TURN_S = 0.25  # seconds between two checks of a waiting process
 _UNREAD = say(
     "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote "
     "it. This version cannot read its job ids and ended none of its jobs: those that still "
@@ -114,7 +113,7 @@ _UNREAD = say(
 
 
 def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
-    """Return the results that a study proposes and concludes from, in plan order."""
+    """Return the results from which a study proposes and concludes, in plan order."""
     return state.history(study.name, with_evidence=study.policy.reads_evidence)
 
 
@@ -134,7 +133,7 @@ def _refuse_compiled(proposed: Sequence[Trial], stage: str) -> None:
 
 
 def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
-    """Raise where nothing is left to run although trials are proposed: none would ever end."""
+    """Raise LedgerError if a study only proposes trials that are over, and so never ends."""
     unread = {
         result.trial.id
         for result in history
@@ -151,16 +150,16 @@ def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResul
 
 
 class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harness
-    """The playbook stopped the sweep; the message is its reason."""
+    """The playbook stopped the sweep; the message says why."""
 
     exit = Exit.NOT_MEASURED
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One moment: the ledger's state, what the study makes of it, why it was stopped, if it was.
+    """A moment of a campaign: the ledger's state, and what the study concludes from it.
 
-    Not slotted: the history is put together at the first use.
+    It has no slots: the history is computed on first use.
     """
 
     state: LedgerState
@@ -174,7 +173,7 @@ class View:
         return history_of(self.state, self.study)
 
     def once(self, work: Callable[[LedgerState, Study], Worked]) -> Worked:
-        """Return what a function makes of the state; it is called once while nothing happens."""
+        """Return the result of `work`, cached until the ledger changes."""
         known: dict[Any, Any] = vars(self).setdefault("worked", {})
         if work not in known:
             known[work] = work(self.state, self.study)
@@ -182,18 +181,18 @@ class View:
 
 
 class Campaign:
-    """The ledger of a study's cells, and the study that is run into it.
+    """The ledger of a study's cells, and the study that runs into it.
 
     Args:
-        resolved: the sweep, with what the user said.
-        executor: where its trials run.
-        ledger: what is measured goes into it; the attempts lie in its folder.
-        study: the question; None is the one that the sweep declares.
-        session: id of the session, which all its processes have.
+        resolved: the sweep with the user's options.
+        executor: runs the trials.
+        ledger: receives the results; the folders of attempts are beside it.
+        study: the study; None takes the one that the sweep declares.
+        session: the id of the session, which all its processes share.
         command: the command line of the session.
-        recover: asks the site to do what needs a person's rights; None where nobody can.
-        read_evidence: reads what evidence trials left that are over.
-        clock: what time is measured by.
+        recover: runs the site's hook for what needs a person's rights; None if there is none.
+        read_evidence: reads the files of evidence trials that are over.
+        clock: the clocks; None takes those of the system.
     """
 
     def __init__(
@@ -226,17 +225,18 @@ class Campaign:
         self._session = session
         self._command = command
         self._read_evidence = read_evidence
-        # of the files that deploy the cell, as they are now
+        # the files that deploy the cell, as they are now
         self._files = deployed_files(
             launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
         )
-        self._config = config_of(self._files)  # settings of the trainer's configuration
+        self._config = config_of(self._files)  # settings in the trainer's configuration
         self.compile_step = step_for(resolved, study, self.folder)
         self._state = LedgerState()
-        self._broken: LedgerError | None = None  # the state is of a part of the ledger: no use
+        # set if only a part of the ledger could be read, so that the state is of no use
+        self._broken: LedgerError | None = None
         self._view: View | None = None
         self._proposed: tuple[Trial, ...] = ()
-        self._changes = -1  # of the state, when the study was asked last
+        self._changes = -1  # number of changes of the state when the study was last asked
         self._attempts = Attempts(
             self._run, policy=study.policy, reference=study.reference, recover=recover
         )
@@ -260,20 +260,20 @@ class Campaign:
         rebuild: bool = False,
         check: Callable[[LedgerState], Sequence[str]] | None = None,
     ) -> None:
-        """Join the campaign of this session, or begin it. Call once, before anything else.
+        """Join the campaign of this session, or begin it. Call it once, before anything else.
 
-        With `fresh`, the first process of the session to come moves the ledger aside, after the
-        end of what still runs of it: no session could read its result. With `rebuild` a new ledger
-        goes on with the attempts of one that was lost. The first process of a session has `check`
-        look at the site; it returns notes and raises ConfigError.
+        With `fresh`, the first process of the session moves the ledger aside, after it has ended
+        the jobs that still run, because no session could read their results. With `rebuild`, a new
+        ledger goes on with the attempts of one that was lost. The first process also calls `check`
+        to examine the site; it returns notes, or raises ConfigError.
 
         Raises:
-            ConfigError: the ledger belongs to other cells, or was lost beside its attempts, or the
+            ConfigError: the ledger belongs to other cells, was lost beside its attempts, or the
                 site is not ready.
-            LedgerError: it cannot be read or written, or is to be moved aside while another session
-                is at it.
+            LedgerError: it cannot be read or written, or should be moved aside while another
+                session uses it.
         """
-        # another process may be reading a trace, or compiling a cell, in the turn before ours
+        # another process may take its turn first, in which it reads a trace or compiles a cell
         wait_s = _COMPILE_S if self.compile_step is not None else _OPEN_S
         self._keep_secrets(())
         with lines_about(self.folder), self._driver.mine(wait_s=wait_s):
@@ -288,7 +288,7 @@ class Campaign:
                 if (opening.session, opening.study) == (self._session, self.study.name)
             ]
             if mine:
-                # a finding of this session is for the next one, in every process
+                # what this session measures counts from the next session on, in every process
                 self.study, self._view = as_begun(self.study, mine[0]), None
                 self._changes = -1
                 return
@@ -317,22 +317,22 @@ class Campaign:
             is_in_use(self.study)
 
     def attending(self) -> AbstractContextManager[None]:
-        """Count as one that waits, between two waits too; what runs is not ended meanwhile."""
+        """Count as waiting process even between two waits, so that running jobs are not ended."""
         return self._driver.attending()
 
     def _is_of_another_session(self) -> bool:
-        """Whether other sessions began all that the ledger holds, be it readable or not."""
+        """Return whether only other sessions have used the ledger, readable or not."""
         try:
             sessions = {opening.session for opening in self.view().state.opened}
         except UnreadableLedgerError:
             sessions = {
                 "",
                 *(opening.session for opening in self._state.opened),
-            }  # as far as it is read
+            }  # if it could be read so far
         return bool(sessions) and self._session not in sessions
 
     def _start_over(self) -> tuple[Message, ...]:
-        """End what still runs of the ledger and move it aside; return what a reader should know."""
+        """End the ledger's running jobs and move it aside; return notes for the reader."""
         left = tuple[Message, ...]()
         with self._driver.none_waits() as alone:
             if not alone:
@@ -355,15 +355,15 @@ class Campaign:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that trials run on, each once; () until the scheduler has picked any."""
+        """The nodes on which trials run, each once; () until the scheduler has picked some."""
         cells = self._run.cells.values()
         return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
 
     def wait_for_nodes(self, *, on_turn: Callable[[], None] | None = None) -> tuple[str, ...]:
-        """Return the nodes, once the first trial of each cell that names none has got its own.
+        """Return the nodes, once the scheduler has picked those of each cell that names none.
 
         Raises:
-            CampaignStopped, SubmissionError, LedgerError: as of `wait`.
+            CampaignStopped, SubmissionError, LedgerError: as `wait` raises them.
         """
         picked = [cell for cell in self._run.cells.values() if self._run.picks_nodes(cell)]
         if picked:
@@ -392,7 +392,7 @@ class Campaign:
                 raise self._another_cell(f"{len(nodes)} nodes were picked, {asked} are asked for")
 
     def _another_cell(self, difference: str) -> ConfigError:
-        """Return the error where the ledger is of cells that differ by `difference`."""
+        """Return the error for a ledger of other cells, which differ by `difference`."""
         names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
         picked = f" (the scheduler picked {', '.join(names)})" if names else ""
         return ConfigError(
@@ -402,10 +402,10 @@ class Campaign:
         )
 
     def _other_slots(self, now: Sequence[Cell]) -> list[tuple[str, ...]] | None:
-        """Return the nodes of a study on other slots before; None where there was none.
+        """Return the nodes of a study's slots in the ledger if they were others; None if not.
 
-        A study of the cell itself has the nodes of one of the slots, as an evidence run has, or of
-        all of them and more, as a calibration may.
+        Another study of the cell itself may use the nodes of one slot (an evidence run), or of all
+        and more (a calibration).
         """
         mine, lists = self.study.traits, [cell.nodelist for cell in now]
         for opened in self._state.opened:
@@ -414,7 +414,7 @@ class Campaign:
                 continue
             if kind.traits.has_slots and mine.has_slots:
                 is_same = were == lists
-            else:  # a calibration may look at more slots than a sweep has
+            else:  # a calibration may cover more slots than a sweep
                 is_same = set(lists) <= set(were) or set(were) <= set(lists)
             if not is_same:
                 return were
@@ -426,7 +426,7 @@ class Campaign:
             refuse_changed(before, self._files, launcher=run.launcher, cell=cell, where=where)
 
     def _propose(self) -> tuple[Trial, ...]:
-        """Ask the study what to run next; raise before anything is written of what cannot be."""
+        """Ask the study what to run next; raise before an impossible proposal is recorded."""
         history = history_of(self._state, self.study)
         proposed = self.study.decide(history).due
         try:
@@ -435,7 +435,7 @@ class Campaign:
             for trial in proposed:
                 cell = self._run.cell_of(trial, self._state)
                 _refuse_words(trial)
-                # a profile that is derived later has its own secrets
+                # a profile that is derived later may have secrets of its own
                 keep_secret(secrets_in(cell, [trial.profile]))
             _refuse_only_final(proposed, history)
         except LedgerError as error:
@@ -445,12 +445,12 @@ class Campaign:
         return proposed
 
     def view(self) -> View:
-        """Return the present state; costs one `stat` when nothing happened."""
+        """Return the present state; this costs one `stat` if nothing has changed."""
         self._read_on()
         if self._view is None:
             state = self._state
             if state.changes != self._changes:
-                # a study goes by results alone: while none changes it proposes the same
+                # a study only depends on results, so as long as none changes, its proposal does not
                 self._proposed = self._propose()
                 self._changes = state.changes
             self._view = View(
@@ -462,7 +462,7 @@ class Campaign:
         return self._view
 
     def _read_on(self) -> None:
-        """Read on in the ledger; what was worked out from it is then old."""
+        """Read the new lines of the ledger, and forget what was derived from the old state."""
         if self._broken is not None:
             raise self._broken
         new = self.ledger.refresh()
@@ -482,7 +482,7 @@ class Campaign:
     def wait(
         self, is_ready: Callable[[View], bool], *, on_turn: Callable[[], None] | None = None
     ) -> View:
-        """Wait until `is_ready`, taking turns; `on_turn` is called after each look.
+        """Wait until `is_ready`, taking turns; `on_turn` is called after each check.
 
         Raises:
             CampaignStopped: the playbook stopped the sweep.
@@ -493,11 +493,11 @@ class Campaign:
                 try:
                     view = self.view()
                     if on_turn is not None:
-                        on_turn()  # it may read the ledger too
+                        on_turn()  # the callback may read the ledger too
                 except LedgerError as error:
                     self._wait_for_files(error)
                     if on_turn is not None:
-                        with contextlib.suppress(LedgerError):  # it is waited for
+                        with contextlib.suppress(LedgerError):  # the next turn waits for the ledger
                             on_turn()
                     continue
                 if is_ready(view):
@@ -510,11 +510,11 @@ class Campaign:
                 time.sleep(TURN_S)
 
     def turn(self) -> None:
-        """Look after what runs and submit what comes next, unless another process is at it.
+        """Poll running jobs and submit the next, unless another process is doing so.
 
         Raises:
             SubmissionError: the scheduler has been away for longer than its executor waits.
-            LedgerError: so has the file system, or it is full.
+            LedgerError: the file system has been away for too long, or is full.
         """
         try:
             with lines_about(self.folder), self._driver.next() as is_mine:
@@ -529,7 +529,7 @@ class Campaign:
         began_s = self._run.clock.ticks()
         try:
             self.view()
-            self._look_after()  # first: what has ended is read, however long a submission takes
+            self._look_after()  # results are read first, because a submission may take long
             self._hand_over()
             self._read()
             self._leave_out_refused()
@@ -541,7 +541,7 @@ class Campaign:
             self._tell_scheduler(error, since_s=began_s)
 
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
-        """Wait a moment for a file system that is away, as long as for a controller; else raise."""
+        """Wait for a file system that is away, at most as long as for a controller, or raise."""
         cause = error if isinstance(error, OSError) else error.__cause__
         now_s = self._run.clock.ticks()
         if not isinstance(cause, OSError) or cause.errno not in _AWAY:
@@ -554,14 +554,14 @@ class Campaign:
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        """Hide at each border what no text about the campaign may show."""
+        """Hide the secrets of the campaign in all texts of this process."""
         profiles, cells = self.study.decide(history).profiles, self._run.cells.values()
         keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
     def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
-        """Log that the scheduler is away or back, once each; people are told of a longer time.
+        """Log once that the scheduler is away or back; notify people if it takes longer.
 
-        `since_s` is when it was asked what it does not answer.
+        `since_s` is the time of the first question that it did not answer.
         """
         now_s = self._run.clock.ticks()
         if error is not None:
@@ -590,17 +590,15 @@ class Campaign:
             f"{len(state.trials)} are known",
         )
 
-    # -- one turn ---------------------------------------------------------------------------------
-
     def _hand_over(self) -> None:
-        """Submit the intended attempts, also those of a process that died before it named a job.
+        """Submit the intended attempts, also those of a process that died before it got a job id.
 
-        Submitting the same attempt again is safe: an executor that has it returns its job.
+        Submitting an attempt twice is safe: an executor that has the attempt returns its job.
         """
         for trial, attempt in self._state.unresolved():
             with _ctrl_c_later() as asked:
                 events = self._attempts.hand_over(self._state, trial, attempt)
-                # a question to the scheduler that Ctrl-C ended too is no refusal
+                # if Ctrl-C also ended the question to the scheduler, that is no refusal
                 if not asked or any(isinstance(event, AttemptSubmitted) for event in events):
                     self._write(*events)
 
@@ -619,9 +617,9 @@ class Campaign:
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
-        """Ask each executor for its own jobs: another session may have had another one.
+        """Ask each executor for its own jobs, because an earlier session may have used another one.
 
-        Of two executors' jobs of one id the second one stands under its folder.
+        If two executors have jobs of the same id, the second is keyed by its folder.
         """
         outcomes: dict[str, Outcome] = {}
         for name, mine in by_executor(in_flight).items():
@@ -641,14 +639,14 @@ class Campaign:
         return outcomes
 
     def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Write down where the jobs stand, for people: at a change, else now and then."""
+        """Write the state of the jobs to a file for people: at a change, else at intervals."""
         at_s, jobs = self._run.clock.now(), dict(outcomes)
         if jobs != self._written_now.jobs or (jobs and at_s - self._written_now.at_s > _TELL_S):
             self._written_now = Now(at_s=at_s, jobs=jobs)
             write_now(self.folder, self._written_now)
 
     def _read(self) -> None:
-        """Write down what evidence runs left that are over, whichever study waits for it."""
+        """Read the files of evidence runs that are over, whichever study waits for them."""
         read, runs = self._read_evidence, self._state.evidence()
         left = (
             result
@@ -659,7 +657,7 @@ class Campaign:
             self._write(*read(self._state, self.folder))
 
     def _leave_out_refused(self) -> None:
-        """End the trials of shapes that the trainer refuses at its start: none costs a job."""
+        """End the trials whose shapes the trainer refuses at its start, without a job."""
         view = self.view()
         for trial in view.pending:
             if trial.profile.is_baseline or trial.id in view.state.trials:
@@ -677,7 +675,7 @@ class Campaign:
                 self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
 
     def _check_by_compiling(self) -> bool:
-        """Answer a trial that is to be compiled alone; False where none is proposed."""
+        """Answer a trial that is only compiled; return False if none is proposed."""
         step, view, stage = self.compile_step, self.view(), self.study.policy.compiled_stage
         is_asked = any(trial.stage == stage for trial in view.pending)
         if step is None or not is_asked or view.stopped or self._packing.is_full(view.state):
@@ -687,7 +685,7 @@ class Campaign:
         return bool(events)
 
     def _submit(self) -> None:
-        """Submit what the nodes have a place for, in the order that the study proposed."""
+        """Submit trials in the proposed order while their nodes have room."""
         view = self.view()
         if view.stopped is not None:
             self._packing.tell("stop", f"nothing is submitted: {sentence(view.stopped)}")
@@ -704,11 +702,11 @@ class Campaign:
         one_each = spending.is_unknown(limits)
         for trial in self._packing.ready(view.state, fitting, one_each=one_each):
             if spending.exhausted(limits, cell_digest=trial.cell_digest) is not None:
-                return  # it waits for the cost of those that have begun
+                return  # wait until the first trials show what one costs
             self._plan(view)
             self._write(self._attempts.intend(self._state, trial))
             self._hand_over()
-            # one that is not taken yet stays intended, and none goes past it
+            # an attempt that was not taken stays intended, and no other may overtake it
             if self._state.stop is not None or self._state.intended:
                 return
 
@@ -718,7 +716,7 @@ class Campaign:
         self._write(*(TrialPlanned(trial=trial) for trial in new))
 
     def _refuse_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
-        """Tell which cells' trials break a limit; stop once all do and what flies has landed."""
+        """Note cells whose trials break a limit; stop once all do and no job is running."""
         first = next(trial for trial in view.pending if trial.cell_digest in spent)
         decided = Decided(
             trial_id=first.id,
@@ -743,9 +741,9 @@ class Campaign:
 
 @contextlib.contextmanager
 def _ctrl_c_later() -> Iterator[list[int]]:
-    """Let Ctrl-C come when the block is over, a second one at once; what came is in the list.
+    """Delay Ctrl-C until the block is over, except a second one; the list says what came.
 
-    A job that the scheduler was just taking was in no ledger, so it ran on when the others ended.
+    Otherwise a job that the scheduler was just accepting was in no ledger, and was never ended.
     """
     asked: list[int] = []
 

@@ -1,12 +1,12 @@
 """Follow the logs of running attempts, and read those of ended ones.
 
-Steps are rank 0's; what went wrong may stand in any rank's log, where each has its own. A log is
-read once, from where the last look ended. A hang is no *step* for longer than its phase allows,
-never a quiet or a busy file; patience is shorter after a line that says that the program cannot go
-on. This module decides nothing but "this one will measure nothing any more".
+Steps are those of rank 0; failures may be in the log of any rank. A log is read once, each time
+from where the last reading ended. A hang means that no *step* came for longer than its phase
+allows, whether or not the file grows; the limit is shorter after a line that says that the program
+cannot go on. This module decides nothing except that an attempt will measure nothing more.
 
-A log or a metrics file that cannot be read is that attempt's own trouble, whatever the reason: it
-is told as a finding of it, and the others go on.
+A log or a metrics file that cannot be read is a problem of its attempt alone: it becomes a finding,
+and the others go on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pytest_xlatune.model.rotation import read_rotation
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
-# a step may be longer than the patience after a fatal line; and after so many it was none
+# after a fatal line, steps may come for a while; so many show that the line was not fatal
 _STEPS = 3
 _REASON_CHARS = 200
 
@@ -67,7 +67,7 @@ _Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
 
 @dataclass(slots=True, kw_only=True)
 class _Tail:
-    """Where we are in the log of one rank; where rank 0 was when this one's fatal line was seen."""
+    """The reading position in the log of one rank, and rank 0's place at this log's fatal line."""
 
     pattern: str
     reader: LogReader = field(init=False)
@@ -82,7 +82,7 @@ class _Tail:
         self.reader = LogReader(step_pattern(self.pattern) if self.pattern else None)
 
     def read(self, path: Path) -> None:
-        """Read on; what was read before an error counts no more, and the log is left alone."""
+        """Read on; after an error, nothing of the log counts, and it is not read again."""
         if self.unreadable is None:
             _, self.unreadable = _guarded(lambda: self._read(path), path, None)
             if self.unreadable is not None:
@@ -96,7 +96,7 @@ class _Tail:
                 self.offset_bytes += len(chunk)
 
     def close(self, path: Path) -> None:
-        """Read a torn last line."""
+        """Read the last line even if it has no end."""
         if self.unreadable is None:
             _, self.unreadable = _guarded(self.reader.close, path, None)
         if self.unreadable is not None:
@@ -105,7 +105,7 @@ class _Tail:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """One attempt: its logs by rank, when it last got on, and since when it is doomed."""
+    """One attempt: the logs of its ranks, its last progress, and the time of its fatal line."""
 
     tails: dict[int, _Tail]
     got_to: _Place | None = None
@@ -123,7 +123,7 @@ class _Watch:
         return self.reader.start, self.reader.phase, self.reader.last_step
 
     def find_fatal(self) -> Finding | None:
-        """Return rank 0's fatal line, else another rank's, as long as rank 0 does not go on."""
+        """Return rank 0's fatal line, or another rank's as long as rank 0 makes no progress."""
         if self.reader.fatal is not None:
             return self.reader.fatal
         for rank, tail in sorted(self.tails.items()):
@@ -137,7 +137,7 @@ class _Watch:
 
 
 class Follower:
-    """The attempts of one work directory that this process looks at."""
+    """The attempts of one work directory that this process follows."""
 
     def __init__(self, root: Path, *, patience: Patience | None = None) -> None:
         self._root = root
@@ -154,19 +154,19 @@ class Follower:
         compiling: float = 1.0,
         rotates: bool = False,
     ) -> AttemptCutShort | None:
-        """Read on in a running attempt's log; return that and why it must be ended, if it must.
+        """Read on in a running attempt's log; return why it must be ended, or None.
 
-        `ticks_s` is of a clock that never jumps, the same for all looks. No time counts against
-        an attempt whose processes the scheduler has stopped. `compiling` times the patience is had
-        with it between Memstats and the first step, and with a rotation while its journal says
-        that a program compiles. A rotation also gets on where its journal grows.
+        `ticks_s` is the time of one monotonic clock for all calls. While the scheduler has stopped
+        the processes of an attempt, time does not count. Between Memstats and the first step the
+        patience is multiplied by `compiling`, and so it is for a rotation while its journal says
+        that a program compiles. A rotation also makes progress when its journal grows.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
             watch.got_on_s = watch.fatal_since_s = ticks_s
             return None
         reader, patience = watch.reader, self._patience
-        # not the time of the file: lines of Ray and of the system keep a hung job's log growing
+        # not by the time of the file, because lines of Ray and of the system make a hung log grow
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
         if rotates:
@@ -208,7 +208,7 @@ class Follower:
     ) -> Leftovers:
         """Read the rest of what an ended attempt left, and forget the attempt.
 
-        `stood_still` is whether it was ended because it made no step any more.
+        `stood_still` says whether it was ended because it hung.
         """
         watch = self._read(submission, protocol)
         del self._watches[submission.folder]
@@ -265,7 +265,7 @@ class Follower:
 
 
 def unreadable(path: Path, error: Exception) -> Finding:
-    """Return the finding of an attempt whose file cannot be read."""
+    """Return the finding for a file of an attempt that cannot be read."""
     text = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
     cls = FailureClass.LOG_UNREADABLE
     why = say("{meaning}: {said}", meaning=cls.meaning, cls=cls, said=text)
@@ -273,13 +273,13 @@ def unreadable(path: Path, error: Exception) -> Finding:
 
 
 def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
-    """Read a file of one attempt; whatever it holds, the other attempts go on."""
-    # a number of 5,000 digits in one trial's log ended each session that read it
+    """Return what `read` returns, or `otherwise` and a finding if the file cannot be read."""
+    # a number of 5,000 digits in the log of a trial ended every session that read it
     try:
         return read(), None
     except (PermissionError, IsADirectoryError) as error:
         return otherwise, unreadable(path, error)
-    except OSError:  # of the file system: it has its own patience
+    except OSError:  # errors of the file system are handled by the caller's waiting
         raise
     except Exception as error:  # noqa: BLE001 - one log must not end a night
         _LOG.exception("%s cannot be read", path)
@@ -308,10 +308,10 @@ def _figures(log: Path, metric: Metric) -> Logged:
 
 
 def _others(watch: _Watch) -> Iterator[Finding]:
-    """Yield what other ranks' logs ask for, if any of it was said by no rank before them.
+    """Yield the findings of other ranks' logs if they have one that no earlier rank had.
 
-    Then all of it: whether an exception is a rank's own is told by what else its log says. Of a log
-    that cannot be read it is told; only rank 0's, which holds the steps, asks for another attempt.
+    Then all of them are yielded, since a rank's other lines tell whether an exception is its own. A
+    log that cannot be read is reported; only rank 0's, which has the steps, causes another attempt.
     """
     for rank, tail in sorted(watch.tails.items()):
         if tail.unreadable is not None:
@@ -327,7 +327,7 @@ def _others(watch: _Watch) -> Iterator[Finding]:
 
 
 def _behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
-    """Yield which rank of an attempt that stood still is behind; `source` is its node."""
+    """Yield which rank of an attempt that hung is behind; `source` is its node."""
     last = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
     steps = {rank: step for rank, step in last.items() if step is not None}
     standstill = read_standstill(folder, steps=steps, is_sure=is_sure)
@@ -337,7 +337,7 @@ def _behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
 
 
 def _went_on(then: _Place, now: _Place) -> bool:
-    """Whether rank 0 went on for so long that a line of another rank was not the end."""
+    """Return whether rank 0 went on for so long that another rank's fatal line was none."""
     if then[:2] != now[:2]:
         return True
     return (-1 if now[2] is None else now[2]) - (-1 if then[2] is None else then[2]) >= _STEPS

@@ -1,13 +1,13 @@
-"""Which trial may be submitted now: what its nodes have a place for, and what a sweep may cost.
+"""Which trial may be submitted now: by the room on its nodes, and by the limits of a sweep.
 
 Trials on disjoint nodes run at the same time. Trials that share a node keep the order in which the
 study proposed them: a trial that waits blocks later trials on its own nodes only. At most
 `queue_depth` submissions (two by default) wait behind what runs on a node, so that a node never
 idles and a sweep that is stopped leaves little behind.
 
-Node-hours, and hours with the scheduler, are counted over all sessions of a ledger, from its own
-events; a trial that would probably not fit is not submitted. Pure but for clocks: this module
-submits and cancels nothing.
+Node-hours, and hours during which trials were with the scheduler, are summed over all sessions of a
+ledger. A trial that would probably exceed a limit is not submitted. Pure except for clocks: this
+module submits and cancels nothing.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
 class Packing:
-    """The places on the nodes of one campaign, and why a trial gets none."""
+    """The room on the nodes of one campaign, and why a trial has to wait."""
 
     def __init__(self, run: SweepRun) -> None:
         self._run = run
-        self._running: frozenset[str] = frozenset()  # job ids
+        self._running: frozenset[str] = frozenset()  # ids of running jobs
         self._waits_until: dict[tuple[str, float], float] = {}
         self._reasons: dict[str, str] = {}
 
     def seen(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Take up where jobs stand: what runs is not ahead of anything."""
+        """Note which jobs run, since a running job waits for nothing."""
         self._running = frozenset(
             job_id for job_id, outcome in outcomes.items() if outcome.state is State.RUNNING
         )
 
     def is_full(self, state: LedgerState) -> bool:
-        """Whether the executor takes no further submission."""
+        """Return whether the executor takes no further submission."""
         at_most = self._run.executor.max_in_flight
         return 0 < at_most <= len(state.flying) + len(state.intended)
 
     def ready(
         self, state: LedgerState, pending: Sequence[Trial], *, one_each: bool = False
     ) -> Iterator[Trial]:
-        """Yield the trials to submit now, in order; each is submitted before the next is asked for.
+        """Yield the trials to submit now, in order; submit each before asking for the next.
 
-        With `one_each` a node gets one submission and none ahead. Why another is not submitted is
-        logged, once until it changes.
+        With `one_each`, a node gets one submission, and none in advance. The reason why a trial
+        waits is logged when it changes.
         """
         ahead = self._ahead(state, with_running=one_each)
-        held: set[str] = set()  # nodes that a trial waits for
+        held: set[str] = set()  # nodes that a waiting trial needs
         every = {
             place for cell in self._run.cells.values() for place in self._places(state, cell)[0]
         }
@@ -81,13 +81,13 @@ class Packing:
                 self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
                 return
             places, depth = self._places(state, self._run.cell_of(trial, state))
-            # the log says at the trial in front why this one waits
+            # its reason was logged with the trial in front
             if not held.isdisjoint(places):
                 held.update(places)
                 continue
             most = 1 if one_each else depth
-            # with eight ahead a trial that was tried again ran long after its block, as in each of
-            # 23 ledgers with a retry
+            # with eight submissions ahead, a retried trial ran long after its block (in all of 23
+            # ledgers with a retry)
             full = next((place for place in places if ahead[place] >= most), "")
             last = self._backs_off(state, trial)
             if last is not None or full:
@@ -103,7 +103,7 @@ class Packing:
             yield trial
 
     def tell(self, about: str, reason: str) -> None:
-        """Log a reason, unless it is the last one that was logged about this."""
+        """Log a reason, unless it was also the last one for this subject."""
         if self._reasons.get(about) != reason:
             self._reasons[about] = reason
             _LOG.info("%s", reason)
@@ -114,13 +114,13 @@ class Packing:
         for trial_id, job_id in (*jobs, *((trial_id, "") for trial_id, _ in state.intended)):
             cell = self._run.cell_of(state.trials[trial_id].trial, state)
             places, depth = self._places(state, cell)
-            # while the scheduler has to pick the nodes of a cell, what runs decides them
+            # while the scheduler picks the nodes of a cell, running jobs count too
             if with_running or depth == 1 or job_id not in self._running:
                 ahead.update(places)
         return ahead
 
     def _places(self, state: LedgerState, cell: Cell) -> tuple[tuple[str, ...], int]:
-        """Return the nodes of a cell's trials, and how many submissions may be ahead on each."""
+        """Return the nodes of a cell's trials, and how many submissions each may have."""
         nodes, depth = state.nodes_of(cell), self._run.queue_depth
         if nodes:
             return nodes, depth
@@ -129,12 +129,12 @@ class Packing:
         return _HERE, depth
 
     def _backs_off(self, state: LedgerState, trial: Trial) -> Decided | None:
-        """Return a trial's last decision while its back-off is not over; None where it is."""
+        """Return a trial's last decision while its back-off lasts, else None."""
         decisions = state.decided_on(trial.id)
         not_before_s = decisions[-1].not_before_s if decisions else 0.0
         if not not_before_s:
             return None
-        # measured once, from here on by a clock that does not jump
+        # the remaining time is computed once, then measured by a clock that does not jump
         key, left_s = (trial.id, not_before_s), not_before_s - self._run.clock.now()
         until_s = self._waits_until.setdefault(key, self._run.clock.ticks() + left_s)
         return decisions[-1] if self._run.clock.ticks() < until_s else None
@@ -142,15 +142,15 @@ class Packing:
 
 @dataclass(slots=True, kw_only=True)
 class Spending:
-    """What a sweep has cost so far, fed with the events of its ledger in order.
+    """The cost of a sweep so far, from the events of its ledger in order.
 
     Attributes:
         nodes: number of nodes of a trial whose cell is not in `nodes_of_cell`.
-        nodes_of_cell: how many nodes the trials of a cell take, by its digest.
-        node_s: seconds of its trials times their nodes.
-        ended: attempts behind it.
-        ended_nodes: the nodes of all of them together.
-        took_s: seconds of its trials; those side by side count each.
+        nodes_of_cell: digest of a cell -> number of nodes of its trials.
+        node_s: sum of seconds times nodes over its trials.
+        ended: number of attempts that have ended.
+        ended_nodes: sum of the nodes of these attempts.
+        took_s: sum of seconds over its trials, also of those side by side.
     """
 
     nodes: int = 1
@@ -159,13 +159,14 @@ class Spending:
     ended: int = 0
     ended_nodes: int = 0
     took_s: float = 0.0
-    _at_s: float = 0.0  # of the last event
-    _busy_s: list[tuple[float, float]] = field(default_factory=list)  # when ended trials were there
-    _cells: dict[str, str] = field(default_factory=dict)  # of the trials that were planned
+    _at_s: float = 0.0  # time of the last event
+    # intervals in which ended trials were with the scheduler
+    _busy_s: list[tuple[float, float]] = field(default_factory=list)
+    _cells: dict[str, str] = field(default_factory=dict)  # trial id -> digest of its cell
     _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def feed(self, entries: Iterable[LedgerEntry]) -> None:
-        """Count the events; each is fed once."""
+        """Add the events to the sums; each may be passed only once."""
         for entry in entries:
             event = entry.event
             self._at_s = entry.at_s
@@ -178,12 +179,12 @@ class Spending:
                 if began_s is None:
                     continue
                 outcome = event.outcome
-                # a session that was away hears of the end late
+                # a session that was away learns of the end late
                 self._busy_s.append((began_s, min(outcome.end_s or entry.at_s, entry.at_s)))
                 took_s = entry.at_s - began_s
                 if outcome.start_s is not None and outcome.end_s is not None:
                     took_s = outcome.end_s - outcome.start_s
-                # clocks jump; time that runs backwards costs nothing
+                # clocks jump, so a negative duration costs nothing
                 nodes = len(outcome.nodes) or self.nodes_for(self._cells.get(event.trial_id, ""))
                 self.node_s += max(took_s, 0.0) * nodes
                 self.took_s += max(took_s, 0.0)
@@ -192,7 +193,7 @@ class Spending:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of the clock in which any of its trials was with the scheduler."""
+        """Seconds during which at least one trial was with the scheduler."""
         flying = [(began_s, self._at_s) for began_s in self._began_s.values()]
         total_s, until_s = 0.0, 0.0
         for began_s, end_s in sorted(self._busy_s + flying):
@@ -201,18 +202,18 @@ class Spending:
         return total_s
 
     def nodes_for(self, cell_digest: str) -> int:
-        """Return how many nodes a trial of a cell takes."""
+        """Return the number of nodes of a cell's trials."""
         return self.nodes_of_cell.get(cell_digest, self.nodes)
 
     def is_unknown(self, limits: Limits) -> bool:
-        """Whether a limit is set and no trial has shown yet what one costs: one a node will."""
+        """Return whether a limit is set and no trial has ended, so that the cost is unknown."""
         return not self.ended and limits != Limits()
 
     def exhausted(self, limits: Limits, *, cell_digest: str = "") -> Message | None:
-        """Return which limit another trial of this cell would break, None where it may run.
+        """Return which limit another trial of this cell would break; None if it may run.
 
-        It costs what trials cost on average, its own nodes considered, and so does each that has
-        begun and not ended; before the first has ended, nothing is known and it may.
+        A trial, also one that has begun and not ended, is expected to cost the average, in
+        proportion to its nodes. Before the first has ended, trials may run.
         """
         if not self.ended:
             return None
@@ -232,7 +233,7 @@ class Spending:
 
 
 def _spent(limit: str, **hours: float) -> Message:
-    """Say which limit, by its option's word, and what is spent and allowed."""
+    """Return the message on a limit, named by its option: what is spent and what is allowed."""
     return say(
         "{used:.3g} of {of:g} {limit} are spent and a trial takes about {each:.2g}, so "
         "no further one is submitted; --xlatune-{limit} raises it",

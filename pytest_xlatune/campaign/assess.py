@@ -1,8 +1,7 @@
-"""What an ended attempt is worth: its findings, what follows, and its score.
+"""Assess an ended attempt: its findings, what follows, and its score.
 
-The one place where the log, the metrics file, the outcome, the playbook and the score meet. It
-reads no file and no clock: texts and values in, one `Assessment` out, so a recorded attempt is
-assessed again to the same result.
+Log, metrics file, outcome, playbook and score are only brought together here. It reads no file and
+no clock, so a recorded attempt is assessed to the same result again.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ from pytest_xlatune.stats.validity import (
 )
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
-# decision -> the trial's final status; the others are followed by another attempt
+# decision -> final status of the trial; after other decisions there is another attempt
 STATUS = {
     Next.ACCEPT: TrialStatus.MEASURED,
     Next.DROP: TrialStatus.DROPPED,
@@ -136,16 +135,16 @@ class EndedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """All that an ended attempt tells.
+    """All that is known about an ended attempt.
 
     Attributes:
-        findings: everything diagnosed, the root cause first.
-        decision: what follows.
-        score: where the attempt is accepted.
-        settings: each of the trial, and whether it was in effect.
-        rotation: the result of a rotation; None of other trials.
-        blamed: the program of a rotation that it died of; None where it died of none.
-        devices: what shows where it ran -> the device that it shows.
+        findings: all findings, the root cause first.
+        decision: what follows from them.
+        score: the score; None unless the attempt is accepted.
+        settings: each setting of the trial, and whether it was in effect.
+        rotation: the result of a rotation; None for other trials.
+        blamed: the program of a rotation that ended the attempt; None if none did.
+        devices: witness -> the device that it shows.
     """
 
     findings: tuple[Finding, ...]
@@ -158,7 +157,7 @@ class Assessment:
 
     @property
     def why_none(self) -> Message | None:
-        """Why nothing was measured; None where something was."""
+        """Why nothing was measured; None if something was."""
         if self.decision.next is Next.ACCEPT and (
             self.score is not None
             or (self.rotation is not None and self.rotation.score is not None)
@@ -222,7 +221,7 @@ def assess(attempt: EndedAttempt) -> Assessment:
         if turned is not None and elsewhere is not None and missing is elsewhere:
             turned = replace(turned, score=None, reason=missing.why)
         is_of_one_program = rotation is None or rotation.is_of_baseline
-        # profiler and dump change the time of a step: an evidence run is never scored
+        # profiler and dump change the time of a step, so an evidence run is never scored
         if missing is None and trial.protocol.is_scored and is_of_one_program:
             scoring = score(
                 steps,
@@ -268,7 +267,7 @@ def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
 
 
 def _unscored(why: Message | None) -> Finding:
-    # another run prints the same lines
+    # another run would print the same lines
     action = Action.DROP if why == NO_TOKENS else Action.RETRY
     return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
 
@@ -276,9 +275,9 @@ def _unscored(why: Message | None) -> Finding:
 def _lost_turns(
     trial: Trial, result: RotationResult | None, earlier: Sequence[str]
 ) -> Finding | None:
-    """Return that the turns of a rotation are not told, the first time.
+    """Return the finding that the turns of a rotation cannot be read, the first time.
 
-    Whether they can be told is known from the look: the journal was lost, or lines of it.
+    The first rotation showed that they can be read, so the journal or lines of it were lost.
     """
     if trial.rotation is None or result is None or result.score is not None:
         return None
@@ -299,9 +298,9 @@ def _devices(left: Leftovers) -> dict[str, str]:
 def _elsewhere(
     devices: Mapping[str, str], ran_on: Mapping[str, Mapping[str, str]]
 ) -> Finding | None:
-    """Return that an attempt ran on another device than what it is compared with, if it did.
+    """Return a finding if an attempt ran on another device than what it is compared with.
 
-    A trainer that fell back to the CPU may say nothing of it, and its steps look like any others.
+    A trainer that falls back to the CPU may not say so, and its steps look like any others.
     """
     differences = (
         other_device(devices, arm_devices, arm=arm) for arm, arm_devices in ran_on.items()
@@ -387,19 +386,19 @@ def _last_step(report: LogReport, trial: Trial) -> Message:
 
 
 def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """Return the steps of the metrics file, unless its writer died before the log's."""
-    # a metrics file cut short was taken for the whole run
+    """Return the steps of the metrics file, unless the log has more."""
+    # a truncated metrics file was taken for the whole run
     return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
 
 
 def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding of the line that an attempt was ended for, if it still asks for something.
+    """Return the finding of the line for which an attempt was ended, if it still matters.
 
-    It asks for nothing where the last step was logged all the same.
+    It does not matter if the last step was logged nevertheless.
     """
     if fatal is None:
         return None
-    # the ledger keeps the fatal line as it may be shown
+    # secrets in the ledger's copy of the line are hidden
     secrets = known_secrets()
     seen = (fatal.cls, hide_quoted(fatal.detail, secrets))
     matches = (
@@ -410,7 +409,8 @@ def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | 
     return next((finding for finding in matches if finding.action is not Action.NONE), None)
 
 
-_OF_NCCL = ("NCCL_", "RCCL_")  # names of variables; what else a library says it read is a flag
+# prefixes of variables; anything else that a library says it read is a flag
+_OF_NCCL = ("NCCL_", "RCCL_")
 
 
 def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
@@ -419,7 +419,7 @@ def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
     report, is_asked = left.report, attempt.is_asked
     ran = report.phase is Phase.TRAINING
     flags = report.xla_flags or ""
-    # where a user dumps, XLA tells it in another place
+    # if the user dumps, XLA writes its options elsewhere
     is_told = is_asked and ("xla_dump_to" not in flags or OPTIONS_FOLDER in flags)
     keys = {**cell.overrides, **trial.profile.overrides}
     return judged(
@@ -431,7 +431,7 @@ def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
             config=report.config,
             nccl={name: value for name, value in report.nccl.items() if name[:5] in _OF_NCCL},
             read={name: value for name, value in report.nccl.items() if name[:5] not in _OF_NCCL},
-            # a wrapper started a trainer again without the flags that its first start wrote down
+            # a wrapper may restart a trainer without the flags that its first start dumped
             is_restarted=report.starts > 1,
             expects_options=ran and is_told,
             expects_nccl=ran and is_asked,
@@ -448,7 +448,7 @@ def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
 
 
 def _without_value(setting: TrialSetting) -> TrialSetting:
-    """Return a setting without its value where its name speaks of a secret."""
+    """Return a setting without its value if its name is that of a secret."""
     if not is_secret(setting.name):
         return setting
     return replace(setting, asked=HIDDEN, seen="", why=None)
@@ -493,7 +493,7 @@ _LOOK_AT = {
 
 
 def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
-    """Return what the settings of a trial that is over say of the whole sweep.
+    """Return events for the whole sweep that follow from the settings of a finished trial.
 
     A stop where those of the first two profiles did not reach the program: something between us and
     it drops or replaces them, and all further trials would measure the cell as it is. The same
@@ -548,9 +548,9 @@ def _contradicted(ran: Sequence[TrialResult]) -> list[TrialResult]:
 
 
 def _is_unread(result: TrialResult) -> bool:
-    """Whether a scored trial has flags of its own, and a witness that should show them is silent.
+    """Return whether a scored trial has flags of its own that their witness does not show.
 
-    A program that ended early tells by itself why it wins nothing.
+    A trial without a score has another reason for not winning.
     """
     flags = [setting for setting in result.own_settings if setting.kind is SettingKind.FLAG]
     return (

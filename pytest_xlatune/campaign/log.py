@@ -1,8 +1,8 @@
 """The log of what a session did: `xlatune.log` beside the ledger.
 
-Every package has a logger below `pytest_xlatune`, silent by default. The ledger says what happened
-to trials; the log says what a process asked, saw and waited for, and why it submits nothing. No
-secret is in it: the values of the cells and the profiles are hidden in every line.
+Every package has a logger below `pytest_xlatune`, silent by default. The ledger records what
+happened to trials; the log records what a process asked, saw and waited for, and why it submits
+nothing. Secrets of cells and profiles are hidden in every line.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def lines_about(folder: Path) -> Iterator[None]:
 
 
 class _Hiding(logging.Formatter):
-    """A line without the values that no text may show, a traceback included."""
+    """A formatter that hides secrets, also in tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
 
 
 class _LogFile(logging.FileHandler):
-    """The file of one campaign; that it cannot be written is said once, and ends nothing."""
+    """The log file of one campaign. If it cannot be written, it warns once and goes on."""
 
     is_written = True
 
     def _open(self) -> IO[str]:  # type: ignore[override]
-        """Open it to whom its folder is, and never more."""
+        """Open the file with the rights of its folder at most."""
 
         def opener(name: str, flags: int) -> int:
             return secure_files.open_file(Path(name), flags)
@@ -67,18 +67,19 @@ class _LogFile(logging.FileHandler):
 
 def _warn(path: Path | str, error: BaseException | None) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("always")  # never an error, whatever the session makes of warnings
+        # never raised as an error, whatever the session's filters are
+        warnings.simplefilter("always")
         text = f"{path} cannot be written: {error}; the sweep goes on, what it does is not logged"
         warnings.warn(text, stacklevel=2)
 
 
 @contextlib.contextmanager
 def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
-    """Append what this process does to the log of a campaign, as long as the context lasts.
+    """Append what this process does to the log of a campaign while the context lasts.
 
-    Processes of one session write into the same file, each line with its process id; lines below
-    `level` are left out, and no line shows a value of `redact.keep_secret`. A file that cannot be
-    written is warned of, once.
+    Processes of one session write to the same file, with their process id in each line. Lines below
+    `level` are left out, and secrets of `redact.keep_secret` are hidden. If the file cannot be
+    written, it warns once.
     """
     path = folder / LOG
     try:
@@ -94,7 +95,8 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     handler.addFilter(lambda _: _about.get() in (None, folder))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
     _ROOT.setLevel(min(number, before) if before else number)
-    _ROOT.propagate = False  # other handlers hide nothing, pytest's report of a failed test too
+    # other handlers, such as pytest's report of a failed test, hide no secrets
+    _ROOT.propagate = False
     _ROOT.addHandler(handler)
     try:
         yield path
@@ -102,5 +104,6 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
         _ROOT.removeHandler(handler)
         _ROOT.setLevel(before)
         _ROOT.propagate = was_passed_on
-        with contextlib.suppress(OSError):  # what could not be written is flushed once more
+        # lines that could not be written are flushed again at the end
+        with contextlib.suppress(OSError):
             handler.close()

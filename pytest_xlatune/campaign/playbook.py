@@ -1,12 +1,11 @@
-"""The failure playbook: what follows from how an attempt ended, or why it cannot start.
+"""The failure playbook: what follows from the end of an attempt, or from one that cannot start.
 
-One table: where the scheduler says that the attempt ended (`CLASS_OF_STATE`), what its log says
-(`CLASS_RULES`, `ACTION_RULES`), how often it was tried, and last what the attempt itself changes
-(`CASES`): a rotation goes on without the program that it died of, a session that came later tries
-again what stopped the one before. `decide` reads it, and nothing else decides. A decision depends
-on the status of the attempts of a trial and on their findings, never on a measured value:
-re-running what came out slow would make winners of noise. Nodes are never swapped. This module
-decides; it starts, cancels and sends nothing.
+The tables are applied in order: how the scheduler says that the attempt ended (`CLASS_OF_STATE`),
+what its log says (`CLASS_RULES`, `ACTION_RULES`), how often it was tried, and special cases
+(`CASES`): a rotation, for example, goes on without the program that ended it. Only `decide` applies
+them. A decision depends on the status of a trial's attempts and on their findings, never on a
+measured value, because repeating slow runs would make winners of noise. Nodes are never swapped.
+This module decides; it starts, cancels and sends nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from pytest_xlatune.model.message import say
 from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
 
-# class -> rule; a class that is not named follows its finding's action, see ACTION_RULES
+# class -> rule; other classes follow the action of the finding, see ACTION_RULES
 CLASS_RULES: Mapping[str, RetryRule] = {
-    # three strikes: an init flake of one profile says nothing of the others
+    # the profile is dropped after three failures; a flaky start says nothing about other profiles
     FailureClass.HANG_INIT: RetryRule(retries=2, then=Next.DROP),
-    # twice in a row: the cluster's coordination service is sick
+    # twice in a row means that the cluster's coordination service is in trouble
     FailureClass.JAX_COORD_TIMEOUT: RetryRule(retries=1, then=Next.STOP),
     FailureClass.NIC_FAULT: RetryRule(retries=1, then=Next.STOP, before=Action.HOOK),
     FailureClass.GPU_HARDWARE: RetryRule(retries=1, backoff_s=90, then=Next.STOP),
@@ -37,7 +36,7 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.NODE_DRAIN: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.OOM_HOST: RetryRule(retries=1, then=Next.STOP),
     FailureClass.DRIVER: RetryRule(retries=1, backoff_s=60, then=Next.STOP),
-    # both may be the settings' doing as well: the others go on
+    # both may also come from the profile's settings, so the others go on
     FailureClass.NETWORK: RetryRule(retries=2, backoff_s=60),
     FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
     FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
@@ -49,23 +48,23 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     # a global outage clears by itself
     FailureClass.GITHUB_5XX: RetryRule(retries=ENDLESS, backoff_s=300, before=Action.WAIT),
     FailureClass.HANG_MID_TRAINING: RetryRule(retries=1),
-    # a link or a host that fails twice on the same nodes will fail again
+    # a link or a host that failed twice on the same nodes will fail again
     FailureClass.NETWORK_LINK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.HOST_STUCK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.KILLED: RetryRule(retries=2),
-    # it comes again as long as others come first, and says nothing of the program
+    # it recurs while other users have priority, and says nothing about the program
     FailureClass.PREEMPTED: RetryRule(retries=3),
-    # a person's word, which says nothing of the program
+    # a person's decision, which says nothing about the program
     FailureClass.REQUEUED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
 }
-# of a class that may be the profile's or the site's: the profile's where it comes again, see
-# `decide`. A connection reset, a hub's 503 or an ECC error of one night dropped profiles for good
+# For classes that may be the profile's or the site's fault: the profile's if the failure recurs,
+# see `decide`. Otherwise a connection reset or one night's ECC error dropped profiles for good.
 _UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
 
-_OUTAGE_S = 3600.0  # between the later attempts of `ENDLESS` retries
+_OUTAGE_S = 3600.0  # seconds between later attempts of `ENDLESS` retries
 
-# of the reference, as long as it never ran: what ends it by itself would end every profile
+# for the reference until it has run: what ends it would end every profile
 FIRST_RULES: Mapping[str, RetryRule] = {
     FailureClass.KILLED: RetryRule(retries=1),
     FailureClass.HANG_INIT: RetryRule(retries=1, then=Next.DROP),
@@ -80,7 +79,7 @@ ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.STOP: RetryRule(retries=0, then=Next.STOP),
 }
 
-# how a program ends, or stands still, where its log says nothing that a table knows
+# ends of a program, or hangs, without a known line in its log
 _OWN_ENDS = frozenset(
     {
         *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
@@ -88,11 +87,12 @@ _OWN_ENDS = frozenset(
         FailureClass.STEP_ABORTED,
     }
 )
-_UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)  # it ran to its end, well
+# it ran to its end without an error
+_UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)
 
 
-# ends from outside, beside the trouble of sites and nodes: neither a program nor the trainer is the
-# cause, whatever it was at
+# ends from outside, in addition to trouble of sites and nodes: they are not caused by a program or
+# the trainer
 _FROM_OUTSIDE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
@@ -100,32 +100,32 @@ _FROM_OUTSIDE = frozenset(
         *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
     }
 )
-# of these the finding says more than a figure or a name
+# findings of these classes are quoted in full
 _TOLD_WHOLE = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE)
 
 
 def is_from_outside(cls: str) -> bool:
-    """Whether an end of this class says nothing of the trainer and its programs."""
+    """Return whether an end of this class says nothing about the trainer and its programs."""
     return cls in _FROM_OUTSIDE or cls in blamed_on(Blame.SITE, Blame.NODE)
 
 
 class Reference(StrEnum):
-    """Where the arm stands that the others are compared with, as an attempt sees it."""
+    """The state of the reference from the point of view of an attempt."""
 
-    RUNS = "runs"  # one of its trials was measured, or arms are compared with none
-    UNKNOWN = "unknown"  # none of its trials was measured yet
-    ITSELF = "itself"  # the attempt is of this arm, which ran before
-    FIRST = "first"  # the attempt is of this arm, which never ran
+    RUNS = "runs"  # one of its trials was measured, or there is no reference
+    UNKNOWN = "unknown"  # none of its trials has been measured yet
+    ITSELF = "itself"  # the attempt belongs to the reference, which has run before
+    FIRST = "first"  # the attempt belongs to the reference, which has never run
 
 
 class Ruling(Decided, frozen=True, kw_only=True):
-    """What was decided after an attempt; `told` is the event that keeps it.
+    """A decision after an attempt; `as_event` returns the event that records it.
 
     Attributes:
         trial_id, attempt: empty; only the event names the attempt.
         backoff_s: seconds before the next attempt.
         before: what must be done before the next attempt.
-        is_of_node: whether the failure is a node's and not the program's.
+        is_of_node: whether the failure is that of a node, not of the program.
     """
 
     trial_id: str = ""
@@ -135,7 +135,7 @@ class Ruling(Decided, frozen=True, kw_only=True):
     is_of_node: bool = False
 
     def as_event(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
-        """Return the event of an attempt."""
+        """Return the event for an attempt."""
         kept = {name: getattr(self, name) for name in Decided.__struct_fields__}
         identity = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
         return Decided(**(kept | identity))
@@ -153,10 +153,10 @@ class Facts:
         has_enough_turns: whether a rotation that was ended early counts with the turns it had.
         is_first_rotation: whether it is the look, or the first rotation, on which the others rest.
         is_over: whether it ended before this session began.
-        is_unready: whether what the next attempt needs first could not be done.
-        is_for_nodes: whether it cannot start for a reason of its nodes.
+        is_unready: whether the preparation of the next attempt failed.
+        is_for_nodes: whether the reason that it cannot start is in its nodes.
         ends_with_nodes: whether a trial whose nodes fail ends, and the study goes on without it.
-        nodes: those of the trial.
+        nodes: the nodes of the trial.
     """
 
     earlier: Sequence[str] = ()
@@ -179,10 +179,10 @@ class EndCase(NamedTuple):
     """A row of `CASES`.
 
     Attributes:
-        follows: what the rows above ask for; () is whatever they do.
-        fits: whether the row is about this attempt.
-        then: what follows instead.
-        changed: what else of the ruling is another one.
+        follows: decisions so far to which the row applies; () for any.
+        fits: returns whether the row applies to this attempt.
+        then: the decision that replaces the one so far.
+        changed: returns other fields of the ruling that change.
     """
 
     follows: tuple[Next, ...]
@@ -192,7 +192,7 @@ class EndCase(NamedTuple):
 
 
 def _without_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
-    """Return how a rotation goes on: without what it died of; as it is, with a suspect."""
+    """Return how a rotation goes on: without the blamed program, or as it is with a suspect."""
     if facts.blamed is None or facts.blamed.is_suspect:
         return {}
     kinds = {
@@ -203,8 +203,7 @@ def _without_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
     return {"tried": 0, "backoff_s": 0.0, "before": Action.NONE, "found": why}
 
 
-# What follows instead of what a class asks for. Each row that fits takes the place of what was
-# decided above it.
+# Exceptions to the decision for a class. Each row that applies replaces the decision so far.
 CASES: tuple[EndCase, ...] = (
     EndCase((), lambda _, facts: facts.blamed is not None, Next.RETRY, _without_blamed),
     EndCase(
@@ -216,15 +215,15 @@ CASES: tuple[EndCase, ...] = (
         ),
         Next.ACCEPT,
     ),
-    # all that follows rests on the first rotation: the next session tries again what ended it from
-    # outside, and a trainer that ends by itself again and again cannot rotate
+    # All rotations depend on the first. What ended it from outside is retried in the next session;
+    # a trainer that keeps ending by itself cannot rotate.
     EndCase(
         (Next.GIVE_UP,),
         lambda ruling, facts: facts.is_first_rotation and is_from_outside(ruling.cls),
         Next.STOP,
     ),
     EndCase((Next.GIVE_UP,), lambda _, facts: facts.is_first_rotation, Next.DROP),
-    # a full disk ended the earlier session's ledger before it could read the job's end
+    # the earlier session could not record the job's end, for example because the disk was full
     EndCase(
         (Next.STOP,),
         lambda ruling, facts: (
@@ -255,14 +254,14 @@ def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     by_class = named or CLASS_RULES.get(finding.cls)
     if by_class is None and finding.cls in blamed_on(Blame.UNKNOWN):
         by_class = _UNKNOWN_RULE
-    # a finding that says DROP or STOP is never softened into a retry by its class
+    # DROP or STOP of a finding is never softened into a retry by its class
     if by_class is None or finding.action in (Action.DROP, Action.STOP):
         return ACTION_RULES.get(finding.action, RetryRule(retries=0))
     return by_class
 
 
 def _retries(policy: RetryPolicy, cls: str) -> int:
-    """Return the retries of a class by its own rule; 0 where it has none."""
+    """Return the number of retries in a class's own rule; 0 if it has none."""
     rule = policy.rules.get(cls) or CLASS_RULES.get(cls)
     return rule.retries if rule is not None else 0
 
@@ -294,13 +293,13 @@ def by_rule(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -
     rule, cls = rule_for(policy, cause), cause.cls
     if reference is Reference.FIRST and cls not in policy.rules:
         rule = FIRST_RULES.get(cls, rule)
-    # by status alone: where an arm that came out below the baseline was run again and the better
-    # run kept, 18 % of simulated sweeps without an effect had a winner, not 5 %
+    # Only the status counts: when arms below the baseline were repeated and the better run was
+    # kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
     tried = sum(1 for _ in takewhile(lambda earlier_cls: earlier_cls == cls, reversed(earlier)))
     is_endless = rule.retries == ENDLESS
     counted = [earlier_cls for earlier_cls in earlier if _retries(policy, earlier_cls) != ENDLESS]
     again = is_endless or (tried < rule.retries and len(counted) + 1 < policy.max_attempts)
-    # with other trouble in between it did not come again
+    # after other trouble in between, the failure does not count as recurring
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
     cannot = None if again else _cannot(cls, then, reference)
@@ -321,10 +320,10 @@ def by_rule(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -
 
 
 def in_case(ruling: Ruling, facts: Facts) -> Ruling:
-    """Return what follows instead of what a class asks for, as `CASES` have it.
+    """Return the ruling after the exceptions in `CASES`.
 
-    `decide` asks it of an attempt that ended; one that cannot start, or whose next attempt lacks
-    what it needs first, is brought here with what follows so far.
+    `decide` applies it to an attempt that ended. Callers apply it to an attempt that cannot start,
+    or whose preparation failed, with the decision so far.
     """
     for case in CASES:
         if (not case.follows or ruling.next in case.follows) and case.fits(ruling, facts):
@@ -336,10 +335,10 @@ def in_case(ruling: Ruling, facts: Facts) -> Ruling:
 
 
 def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
-    """Return what the reference cannot do, where its end leaves nothing to compare with.
+    """Return what is wrong with the reference if its end leaves nothing to compare with.
 
-    A program that ends or stands still again and again, for a reason that no table knows, does so
-    with every profile where the reference never ran.
+    If the reference never ran, an end without a known reason that recurs would end every profile
+    too.
     """
     if reference not in (Reference.ITSELF, Reference.FIRST):
         return None
@@ -356,7 +355,7 @@ def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
     cls = CLASS_OF_STATE.get(outcome.state, unknown)
     detail = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
     if outcome.signal and is_failed:
-        # at a deadline or a cancel the signal was ours
+        # after a deadline or a cancel, the signal was ours
         detail = f"signal {outcome.signal}"
         cls = FailureClass.KILLED
     text = cause.text if cause else ""

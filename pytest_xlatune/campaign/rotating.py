@@ -1,7 +1,7 @@
-"""What a rotation's journal and step lines are worth: turns, findings, and which program to blame.
+"""Read a rotation's journal and step lines: its turns, its findings, the program to blame.
 
-Values in, values out: no file and no clock, so that a recorded rotation is judged again to the same
-result. `assess` asks here for all that other trials do not have; it decides the rest.
+It reads no file and no clock, so a recorded rotation is judged to the same result again. `assess`
+uses it for what other trials do not have, and decides the rest.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from pytest_xlatune.model.trial import Rotation
 from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
-# so many attempts of a rotation may end in a compilation, or in a turn, by what may be a program's
-# fault; then it follows the playbook. One that dies while it compiles has cost little, one that
-# dies in a turn perhaps most of a job
+# A rotation blames programs for at most so many attempts; then the playbook decides. An attempt
+# that dies while it compiles has cost little, one that dies in a turn perhaps most of a job.
 MOST_BLAMED = {BlamedAt.COMPILING: 8, BlamedAt.TURN: 4}
-# of the trainer, whichever program has its turn
+# failures of the trainer, whichever program has its turn
 _OF_TRAINER = frozenset(
     {
         *(FailureClass.CONFIG_ERROR, FailureClass.NO_STEPS, FailureClass.NO_SCORE),
@@ -48,30 +47,30 @@ _OF_TRAINER = frozenset(
     }
 )
 _OF_OTHERS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
-_ENOUGH_LINES = 0.7  # share of the calls that need a step line, where a process just ended
-_SPARE_CALLS = 2  # calls that may come beside those of the log's steps, such as a warm-up
+_ENOUGH_LINES = 0.7  # least share of calls with a step line, because the last lines may be lost
+_SPARE_CALLS = 2  # calls beyond the logged steps that are allowed, such as a warm-up
 # When the time limit strikes, a turn or a compilation counts as hung if it ran so many seconds,
 # and so many times its usual time.
 _STILL_S, _STILL_TIMES = 60.0, 10
-_ENOUGH = 0.5  # of the planned turns, where a rotation ended before the last of them
-_LATE_STEPS = 2  # of a turn, in which an error of the turn before may still show
+_ENOUGH = 0.5  # least share of the planned turns, if a rotation ended before the last
+_LATE_STEPS = 2  # first steps of a turn, in which an error of the turn before may still show
 
 
 def read_journals(texts: Sequence[str]) -> RotationRead | None:
-    """Return what the journals of a trainer's processes say; None without any.
+    """Return the combined journal of a trainer's processes; None if there is none.
 
-    The first process tells turns and programs. Whom to blame is told by the one that is furthest
-    behind, in its compilations or else in its turns: the others went on while it died or hung.
+    Turns and programs come from the first process. The program to blame comes from the process that
+    is furthest behind, in compilations or else in turns: others went on while it died or hung.
 
     Args:
-        texts: by rank.
+        texts: the text of each rank's journal, in order of ranks.
     """
     read = [read_rotation(text) for text in texts]
     if not read:
         return None
     first = read[0]
     named = [process for process in read if process.suspects]
-    # one that raised an exception says that it ends; those that were killed for it do not
+    # a process that raised an exception records its end; the others, killed for it, do not
     raised = [process for process in named if process.is_over]
     if raised and len(raised) < len(read):
         named = raised
@@ -87,7 +86,7 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
 
 
 def _got(read: RotationRead) -> tuple[int, int]:
-    """Return how far a process came: programs that it compiled, and the call of its last turn."""
+    """Return the progress of a process: number of compiled programs, call of its last turn."""
     turns = read.turns[-1].first_call if read.turns else 0
     return len(read.compiled) + len(read.refused), turns
 
@@ -101,15 +100,15 @@ def measured(
     tokens_per_device_step: float | None,
     blamed: Sequence[Blamed] = (),
 ) -> RotationResult:
-    """Return what an ended rotation measured, or why it measured nothing.
+    """Return the result of an ended rotation, or why it measured nothing.
 
     Args:
-        read: its journal; None where there is none.
-        steps: the steps of its log or metrics file, of all ranks and starts.
+        read: its journal; None if there is none.
+        steps: the steps of its log or metrics file, from all ranks and starts.
         rotation: the rotation as it was planned.
-        protocol: the trial's protocol; its evaluations are left out of each turn.
-        tokens_per_device_step: tokens of a device in a step, as declared; None is unknown.
-        blamed: what its earlier attempts died of.
+        protocol: the trial's protocol; evaluations do not count in a turn.
+        tokens_per_device_step: tokens of a device in a step, as declared; None if unknown.
+        blamed: the programs that ended its earlier attempts.
     """
     known = RotationResult(read=read, blamed=tuple(blamed))
     if read is None:
@@ -144,9 +143,9 @@ def _turns(
     apart = _calls_apart(read, timed)
     if apart is not None:
         return NoTurns(reason=apart)
-    first = timed[0].step  # its line is that of the first call
+    first = timed[0].step  # the first line belongs to the first call
     every = protocol.eval_interval
-    # the whole run, from its first step on: only evaluations drop out of a turn
+    # the window is the whole run, so that only evaluations are left out of a turn
     inside = window_steps(replace(protocol, first_step=0, profiler=""))
     away = {step.step for step in timed if every and step.step not in inside}
     gap = _gap(timed)
@@ -154,7 +153,8 @@ def _turns(
         [(turn.program, first + turn.first_call, turn.calls) for turn in read.turns],
         timed,
         programs=len(rotation.spec.programs),
-        # a line that is written now and then may be the mean of the steps since the last one
+        # if lines are only written now and then, a line may be the mean of the steps since the last
+        # one
         skipped=SKIPPED_STEPS + gap - 1,
         left_out=away | {first + call for call in read.odd_calls},
     )
@@ -165,13 +165,13 @@ def _turns(
 
 
 def _gap(timed: Sequence[StepRecord]) -> int:
-    """Return how many steps lie between two lines, mostly."""
+    """Return the usual number of steps between two lines."""
     gaps = [after.step - before.step for before, after in itertools.pairwise(timed)]
     return max(round(median(gaps)), 1) if gaps else 1
 
 
 def _why_none(no_turns: NoTurns, read: RotationRead, *, gap: int, turn_steps: int) -> NoTurns:
-    """Return what of the trainer leaves no turn, where it is known."""
+    """Return why there is no turn, as far as the trainer's behaviour explains it."""
     if read.turns and read.odd_calls:
         words = say(IN_BRACKETS, text=read.odd_words) if read.odd_words else None
         last = read.turns[-1]
@@ -203,18 +203,18 @@ def _why_none(no_turns: NoTurns, read: RotationRead, *, gap: int, turn_steps: in
 
 
 def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | None:
-    """Return why a step of the log is no call of the step's program; None where it is one.
+    """Return why the log's steps do not match the calls of the step's program; None if they do.
 
-    A trainer that calls it twice a step, or has several steps in one call, would have the steps of
-    one program read as those of another. A call before the loop, and a line that is written now and
-    then, are no such thing.
+    Otherwise steps could be attributed to the wrong program, e.g. if a trainer calls it twice for
+    each step, or does several steps in a call. A call before the loop, and lines that are only
+    written now and then, are allowed.
     """
     if not read.turns:
         return None
     ids = [step.step for step in timed]
     lines = ids[-1] - ids[0] + 1
     last = read.turns[-1]
-    # the last lines of a process that was killed may never have been written
+    # the last lines of a process that was killed may be missing
     fewest, most = round(_ENOUGH_LINES * last.first_call), last.first_call + last.calls
     if read.calls is not None:
         fewest = most = read.calls
@@ -249,7 +249,7 @@ def _calls_apart(read: RotationRead, timed: Sequence[StepRecord]) -> Message | N
 
 
 def is_enough(turned: RotationResult, rotation: Rotation) -> bool:
-    """Whether a rotation that a time limit ended counts with the turns that it had."""
+    """Return whether a rotation that a time limit ended has enough turns to count."""
     score = turned.score
     return score is not None and len(score.turns) >= _ENOUGH * len(rotation.spec.order)
 
@@ -257,14 +257,14 @@ def is_enough(turned: RotationResult, rotation: Rotation) -> bool:
 def ends_early(
     read: RotationRead | None, steps: Sequence[StepRecord], rotation: Rotation
 ) -> Finding | None:
-    """Return that a trainer which ended well made fewer steps than the turns need, if it did.
+    """Return a finding if a trainer ended well with fewer steps than the turns need, else None.
 
-    More than half of the planned turns count as they are: each program had one.
+    More than half of the planned turns count, because each program has had one.
     """
     if rotation.is_look or read is None or not read.turns or not steps:
         return None
     made, turns, planned = _calls_logged(steps), len(read.turns), len(rotation.spec.order)
-    # where the trainer went on without turns, it did not end early
+    # a trainer that went on without turns did not end early
     if turns > _ENOUGH * planned or made > _ENOUGH * rotation.steps:
         return None
     cls, detail = FailureClass.TOO_FEW_STEPS, f"{made} of {rotation.steps} steps"
@@ -272,13 +272,13 @@ def ends_early(
 
 
 def _calls_logged(steps: Sequence[StepRecord]) -> int:
-    """Return how many calls have written their lines, which is the number of the next one."""
+    """Return how many calls have written their lines; this is the number of the next call."""
     ids = [step.step for step in steps]
     return max(ids) - min(ids) + 1
 
 
 def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
-    """Return a finding for each program that the worker left out; none asks for anything."""
+    """Return a finding for each program that the worker left out; none asks for an action."""
     if read is None:
         return ()
     cls = FailureClass.PROGRAM_LEFT_OUT
@@ -307,26 +307,26 @@ def blame(
     outcome: Outcome,
     earlier: Sequence[Blamed] = (),
 ) -> Blamed | None:
-    """Return the program that an attempt died of; None where it was no program, or not this often.
+    """Return the program that an attempt died of; None if it was none, or too many were blamed.
 
-    The one that was being compiled, or whose turn it was. It is a suspect first, unless the
-    playbook drops a profile for such an end at once; only another such end right after, in the same
-    program, is its fault. In the first steps of a turn it may as well be an error of the profile
-    before: both are suspects then, and another such end tells which one. A loss that is not
-    finite shows one step after the program that spoilt the weights: of the first step of a turn the
-    turn before is meant. A loss is blamed on one program of a rotation at most, for the weights are
-    common to all.
+    It is the program that was being compiled, or that had its turn. At first it is a suspect,
+    unless the playbook drops a profile for such an end at once. It is blamed if the next attempt
+    ends the same way in the same program. In the first steps of a turn, the profile before may have
+    caused the end; then both are suspects, and the next such end decides. A loss that is not finite
+    shows one step after the program that spoilt the weights, so in the first step of a turn, the
+    program before is meant. At most one program of a rotation is blamed for a loss, because all
+    share the weights.
 
     Args:
-        decision: what the playbook makes of the end.
-        cause: the root cause, where there is one.
+        decision: the playbook's decision on the end.
+        cause: the root cause; None if unknown.
         read: the journal.
         steps: the steps of the log.
-        rotation: as it was planned; what a journal names besides is no program of ours.
+        rotation: the planned rotation; other names in a journal are ignored.
         number: the number of the attempt.
-        outcome: how it ended: one that ended well died of nothing but its loss, and a time limit
-            is blamed on a program that stood still for most of it.
-        earlier: the blame of the attempts before.
+        outcome: how the attempt ended. An attempt that ended well can only have died of its loss,
+            and a time limit is blamed on a program that hung for most of it.
+        earlier: the blames of the attempts before.
     """
     if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
@@ -353,10 +353,10 @@ def blame(
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
     if sum(culprit.at is at for culprit in earlier) >= MOST_BLAMED[at]:
         return None
-    # An end in another program between the two speaks for this one: only the last blame counts.
+    # An end in another program in between clears this one, so only the last blame counts.
     last = earlier[-1] if earlier and earlier[-1].at is at else None
-    # The retry gives the suspect the first turn, behind a baseline. Where it survived that and the
-    # next end comes behind the same profile as before, that profile is to blame.
+    # The retry gives the suspect the first turn, after a baseline. If it survived that, and the
+    # next end comes after the same profile as before, that profile is to blame.
     is_before = last is not None and bool(before) and last.before == before
     program = before if is_before else program
     if not program:
@@ -376,9 +376,9 @@ def blame(
 def _stood_still(
     read: RotationRead, steps: Sequence[StepRecord], rotation: Rotation, ended_s: float | None
 ) -> bool:
-    """Whether the last compilation or turn took many times what the others did, and never ended.
+    """Return whether the last compilation or turn never ended and took many times the usual.
 
-    A limit that is shorter than our patience with a hang ends it first.
+    A time limit shorter than our patience ends such a hang first.
     """
     if ended_s is None or read.last_at_s is None:
         return False
@@ -392,33 +392,35 @@ def _stood_still(
 def _of_end(
     read: RotationRead, steps: Sequence[StepRecord], turn_steps: int, *, is_well: bool
 ) -> tuple[str, str]:
-    """Return the program of an end, and the one before where it may be of that; "" is none.
+    """Return the program of an end, and the one before if it may be the cause; "" if none.
 
-    A baseline that hangs is no fault of the profile before it, whose steps are over. A trainer that
-    fails behind the last step of a turn, or between two steps, is one of none.
+    A baseline that hangs is not blamed on the profile before it, whose steps are over. A trainer
+    that fails after the last step of a turn, or between two steps, is blamed on no program.
     """
     suspect = next(iter(read.suspects), "")
     recent = [turn.program for turn in read.turns[-2:]]
     if read.is_compiling or not recent or not steps:
         return suspect, ""
     last, raised = read.turns[-1], read.raised_call
-    if raised is not None and last.calls == turn_steps:  # at the first call of the next turn
+    # it was raised at the first call of the next turn
+    if raised is not None and last.calls == turn_steps:
         return suspect, last.program if suspect != last.program else ""
-    if not set(read.suspects) <= {*recent}:  # of a process that came further than the first one
+    # the suspects belong to a process that came further than the first one
+    if not set(read.suspects) <= {*recent}:
         return suspect, ""
     call = _calls_logged(steps) if raised is None else raised
     if call >= last.first_call + (turn_steps if is_well or raised is not None else last.calls):
         return "", ""
-    if call < last.first_call and suspect != last.program:  # a step of the one before is still open
+    if call < last.first_call and suspect != last.program:  # a step of the turn before is not over
         return suspect, ""
     is_late = call < last.first_call + _LATE_STEPS and len(recent) > 1
     return last.program, recent[0] if is_late else ""
 
 
 def _of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:
-    """Return the likeliest program to have spoilt the loss; "" where that is none of a profile.
+    """Return the program that most likely spoilt the loss; "" if it is no profile.
 
-    A trainer that writes no line for the step that it aborts at means the one behind its last line.
+    If a trainer aborts before it writes the line of a step, the step after its last line is meant.
     """
     if not steps:
         return ""

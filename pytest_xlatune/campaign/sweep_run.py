@@ -43,7 +43,7 @@ class SweepRun:
     """A sweep as one campaign runs it.
 
     Attributes:
-        resolved: the sweep, with the options of the user applied.
+        resolved: the sweep with the options of the user.
         executor: the executor that submits the trials.
         folder: the work directory, which holds the ledger and the folders of the attempts.
         cells: every cell that a trial of the study may name, by digest.

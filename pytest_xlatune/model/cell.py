@@ -1,9 +1,9 @@
-"""All that is held fixed: cell, parallelism, protocol, the files that deploy a cell.
+"""Everything that is held fixed: cell, parallelism, protocol, and the files that deploy a cell.
 
-Pure values. A cell is measured on one node list with one protocol; anything that would make two
-trials incomparable is part of the cell, and so of its digest. The cells of one study are a family:
-what no arm varies, so that another arm (a batch size, a node list, a commit) goes into the same
-ledger and its folder. In tuning there is one cell, and its family is all of it.
+Pure values. A cell is measured on one node list with one protocol. Whatever would make two trials
+incomparable is part of the cell, and so of its digest. The cells of one study form a family, which
+is named by what no arm varies: another arm (a batch size, a node list, a commit) belongs to the
+same ledger and folder. A tuning study has one cell, which is its whole family.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ AXIS_PREFIX: Mapping[str, str] = {
 
 
 def axis_variable(axis: str) -> str:
-    """Return the variable of an axis, named by where it usually lies: MAXTEXT_DCN_PP."""
+    """Return the variable of an axis where that axis usually lies, e.g. MAXTEXT_DCN_PP."""
     return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 
-# it names the configuration of a model, where an env file deploys a recipe for each of several
+# it names the configuration of a model, if an env file deploys several recipes
 CONFIG_TAG_VARIABLE = "MAXTEXT_CONFIG_TAG"
 
 
 class Parallelism(Record, frozen=True, kw_only=True):
-    """The axes of a cell and their degrees, in the order written, e.g. PP=2,FSDP=4."""
+    """The axes of a cell and their degrees in the order given, e.g. PP=2,FSDP=4."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -96,16 +96,16 @@ class Parallelism(Record, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables by which an env file can ask for the axes, e.g. MAXTEXT_DCN_PP=8.
+        """The variables with which an env file can ask for the axes, e.g. MAXTEXT_DCN_PP=8.
 
-        No trainer reads them: the guards of recommended deployments do.
+        The guards of recommended deployments read them; no trainer does.
         """
         return {axis_variable(axis): str(degree) for axis, degree in self.axes}
 
 
-_FIELD, _NO_METRIC = "field", "none"  # words of Protocol.metric
+_FIELD, _NO_METRIC = "field", "none"  # words that `Protocol.metric` may begin with, or be
 _HIGHER, _LOWER = "higher", "lower"
-# the numbers of a protocol, and the least value that each may have
+# the smallest value of each number of a protocol
 _LEAST = {
     **dict.fromkeys(("steps", "min_steps", "deadline_s"), 1),
     **dict.fromkeys(("first_step", "skip_first_steps", "profiler_steps", "eval_interval"), 0),
@@ -116,31 +116,31 @@ class Protocol(Written, frozen=True, kw_only=True):
     """How a trial is run and scored.
 
     Attributes:
-        steps: steps of a trial, ids 0 .. steps-1.
+        steps: number of steps of a trial; ids are 0 .. steps-1.
         first_step: first step id of the window.
-        min_steps: usable steps below which there is no score.
-        profiler: "" or MaxText's profiler name, e.g. "xplane".
-        skip_first_steps: first profiled step id, when a profiler is on.
-        profiler_steps: profiled steps, when a profiler is on.
-        eval_interval: an eval after every so many steps; 0 is never.
+        min_steps: number of usable steps below which there is no score.
+        profiler: MaxText's name of a profiler, e.g. "xplane"; "" for none.
+        skip_first_steps: id of the first profiled step, if there is a profiler.
+        profiler_steps: number of profiled steps, if there is a profiler.
+        eval_interval: number of steps between evaluations; 0 means never.
         dataset_type: "synthetic" in every tuning study.
         deadline_s: wall seconds after which a trial is killed.
-        metric: the scored figure: "tgs" (Tokens/s/device); "busbw", the bus bandwidth in GB/s that
-            a test of collectives prints for one size; "field:NAME", a number that the log prints
-            as `NAME: 12.3`: the median over the steps of the window, or of all such lines where
-            none is a step's; "none" for a trial without a score.
-        metric_is_better: "higher" or "lower", for a field of your own only.
-        metric_unit: how documents write the unit of a field of your own.
+        metric: the scored figure. "tgs": Tokens/s/device. "busbw": the bus bandwidth in GB/s that a
+            test of collectives prints for one size. "field:NAME": a number that the log prints as
+            `NAME: 12.3`; the median over the steps of the window, or over all such lines if none
+            belongs to a step. "none": the trial has no score.
+        metric_is_better: "higher" or "lower"; only for a "field:NAME".
+        metric_unit: the unit of a "field:NAME" in documents; "" for none.
         dump: whether XLA's dump of the compiled program is kept.
-        step_pattern: how the trainer prints a step, by name or as a pattern; "" is as MaxText does.
-        autotune_cache: absolute folder, seen by the nodes, by which every trial of a cell runs the
-            GPU kernels that its first one chose; "" lets each trial choose its own.
-        compile_cache: absolute folder, seen by the nodes, of the programs that the first trial of
-            an arm on its nodes compiles and the later ones load; "" lets each trial compile.
+        step_pattern: the name or pattern of the trainer's step lines; "" for MaxText's.
+        autotune_cache: absolute folder, visible to the nodes, with which all trials of a cell run
+            the GPU kernels that the first one chose; "" lets each trial choose.
+        compile_cache: absolute folder, visible to the nodes, of the programs that the first trial
+            of an arm compiles and later ones load; "" compiles in each trial.
     """
 
     steps: int = 15
-    # MaxText's first steps tell 16896, 2759 and 204147 tokens a second where 7800 is true
+    # MaxText's first steps print 16896, 2759 and 204147 tokens a second where 7800 is true
     first_step: int = 5
     min_steps: int = 6
     profiler: str = ""
@@ -196,11 +196,11 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """What two trials must share to be comparable: all but how we wait and read, and words."""
+        """The fields that comparable trials must share; deadlines, paths and labels are not."""
         return _identity(self)
 
     def waiting_as(self, other: Protocol) -> Protocol:
-        """Return this one with how another waits and reads, which is no part of its identity."""
+        """Return this protocol with the deadlines and paths of another one."""
         unit = other.metric_unit if other.metric == self.metric else self.metric_unit
         return replace(
             self,
@@ -211,12 +211,12 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def is_scored(self) -> bool:
-        """Whether a trial has a score at all."""
+        """Whether a trial has a score."""
         return self.metric != _NO_METRIC
 
     @property
     def scored_by(self) -> Metric:
-        """The figure that a trial is scored by, where it has a score."""
+        """The figure that a trial is scored by, if it has a score."""
         kind, _, field_name = self.metric.partition(":")
         if kind != _FIELD:
             return METRICS.get(self.metric, TGS)
@@ -230,7 +230,7 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def needs_window(self) -> bool:
-        """Whether a trial without `min_steps` steps in the window is useless."""
+        """Whether a trial needs `min_steps` steps in the window to be of use."""
         return self.scored_by is TGS
 
     @property
@@ -239,10 +239,10 @@ class Protocol(Written, frozen=True, kw_only=True):
         return self.steps - 1
 
     def check_window(self) -> None:
-        """Refuse a protocol under which no trial can have a score.
+        """Raise ConfigError if no trial of this protocol can have a score.
 
         Raises:
-            ConfigError: fewer steps from `first_step` to the last than `min_steps`.
+            ConfigError: there are fewer than `min_steps` steps from `first_step` on.
         """
         usable = self.steps - self.first_step
         if self.needs_window and usable < self.min_steps:
@@ -253,7 +253,7 @@ class Protocol(Written, frozen=True, kw_only=True):
             )
 
 
-@functools.lru_cache(maxsize=64)  # all trials of a sweep have one
+@functools.lru_cache(maxsize=64)  # all trials of a sweep share one protocol
 def _identity(protocol: Protocol) -> Mapping[str, Json]:
     fields = protocol.to_json()
     for name in ("deadline_s", "metric_unit", "step_pattern"):
@@ -264,36 +264,36 @@ def _identity(protocol: Protocol) -> Mapping[str, Json]:
 
 
 def check_model_tag(tag: str) -> None:
-    """Refuse a text that is no model tag.
+    """Raise ConfigError if a text is no model tag.
 
     Raises:
-        ConfigError: it holds a blank or another sign that no tag has.
+        ConfigError: it contains a blank or another character that is not allowed.
     """
-    # llama3.1-405b
+    # a model tag:  llama3.1-405b
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", tag):
         raise ConfigError(f"model tag {tag!r}: expected letters, digits and . _ + -")
 
 
-# it has no slots, because they leave no place for a digest that is worked out once
+# not slotted, because its digest is cached
 class Cell(Record, frozen=True, kw_only=True, dict=True):
     """Everything that is held fixed while profiles are compared.
 
     Attributes:
         model_tag: e.g. "deepseek3-671b".
         parallelism: the axes and degrees.
-        config_tag: one of several comparable configurations of the model; "" is its primary one.
-        per_device_batch_size: sequences per device and step; None is the model's own setting.
-        max_target_length: tokens per sequence; None is the model's own setting.
-        nodelist: the pinned nodes, expanded; () is this machine.
-        image: container image or environment name; "" is none.
-        launcher: how the trainer is started, by the launcher's own description of itself.
-        deployed: the environment that is deployed, XLA_FLAGS included.
-        overrides: `key=value` for the launcher that make this cell (model config, config tag).
-        devices: devices of the cell in all; 0 is unknown.
+        config_tag: one of several comparable configurations of the model; "" for the primary one.
+        per_device_batch_size: sequences per device and step; None for the model's default.
+        max_target_length: tokens per sequence; None for the model's default.
+        nodelist: the pinned nodes, expanded; () for this machine.
+        image: container image or name of the environment; "" for none.
+        launcher: how the trainer is started, as the launcher describes itself.
+        deployed: the deployed environment variables, including XLA_FLAGS.
+        overrides: `key=value` for the launcher that belong to the cell (model config, config tag).
+        devices: total number of devices; 0 if unknown.
         protocol: how each trial is run and scored.
-        code: commit hash or digest of the trained code; "" is not told apart.
-        sourced: name and value of what the launcher's env files export on top of `deployed`, where
-            this machine has them; without secrets and without values that a command makes.
+        code: commit hash or digest of the trained code; "" if it is not part of the identity.
+        sourced: variables that the launcher's env files export on top of `deployed`, if this
+            machine has the files; without secrets, and without values that a command computes.
     """
 
     model_tag: str
@@ -319,13 +319,13 @@ class Cell(Record, frozen=True, kw_only=True, dict=True):
                     f"cell: per_device_batch_size is {self.per_device_batch_size}, expected a "
                     "number above 0"
                 )
-            # 7 and 7.0 are one cell, but not one JSON text
+            # 7 and 7.0 are the same cell, but not the same JSON text
             msgspec.structs.force_setattr(
                 self, "per_device_batch_size", float(self.per_device_batch_size)
             )
         axes = dict(self.parallelism.axes)
         size = math.prod(axes.values())
-        # `PP=8` alone counts slices, whose devices the model's configuration shares out
+        # `PP=8` alone counts slices; the model's configuration divides the devices of a slice
         of_slices = axes.keys() == {"PP"} and self.devices % size == 0
         if self.devices and size != self.devices and not of_slices:
             raise ConfigError(
@@ -337,10 +337,10 @@ class Cell(Record, frozen=True, kw_only=True, dict=True):
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Cell({self.label!r}, digest={self.digest!r})"  # pytest shows it in a failure
+        return f"Cell({self.label!r}, digest={self.digest!r})"  # pytest shows it when a test fails
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as it is kept: secrets hidden, and so no part of the identity."""
+        """Return the record as it is stored. Hidden secrets are no part of the identity."""
         return {
             **Record.to_json(self),
             "launcher": command_text_without_secrets(self.launcher),
@@ -350,7 +350,7 @@ class Cell(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """The identity: 16 hexadecimal digits."""
+        """The identity of the cell: 16 hexadecimal digits."""
         return digest(self._identity)
 
     @property
@@ -365,43 +365,43 @@ class Cell(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """All variables that are deployed, as far as they are known: those of env files too."""
+        """All deployed variables that are known, including those of env files."""
         return {**self.deployed, **dict(self.sourced)}
 
     @property
     def label(self) -> str:
-        """How the cell is written in a line, e.g. `deepseek3-671b PP=8 sparse pdbs=7`."""
+        """The cell in one line, e.g. `deepseek3-671b PP=8 sparse pdbs=7`."""
         return f"{self.model_tag} {self.variant}"
 
     @property
     def variant(self) -> str:
-        """The label without the model: a document of one model names its cells so."""
+        """The label without the model, for a document about one model."""
         parts = (str(self.parallelism), self.config_tag, self.batch_text)
         return " ".join(part for part in parts if part)
 
     @property
     def batch_text(self) -> str:
-        """How the batch is written in a label, e.g. `pdbs=7`; "" is the model's own."""
+        """The batch size in a label, e.g. `pdbs=7`; "" for the model's default."""
         size = self.per_device_batch_size
         return "" if size is None else f"pdbs={size:g}"
 
     @property
     def tokens_per_device_step(self) -> float | None:
-        """Tokens one device processes in a step: TGS x seconds of every healthy step."""
+        """Tokens of a device in a step: TGS x seconds of a healthy step; None if unknown."""
         if self.per_device_batch_size is None or self.max_target_length is None:
             return None
         return self.per_device_batch_size * self.max_target_length
 
 
 class DeployedFile(Record, frozen=True, kw_only=True):
-    """A file that deploys a cell, as it was when a sweep began: what a recipe is a patch of.
+    """A file that deploys a cell, as it was when a sweep began; a recipe is a patch of it.
 
     Attributes:
-        path: below the repository that holds it, e.g. "configs/llama3.1-405b.env.sh".
-        text: with the values of secrets hidden; "" where there is no such file yet.
-        is_new: whether there is none yet.
-        is_shell: whether a shell sources it; else it is the trainer's configuration.
-        cvs_cell: of a CVS file, which is neither: the name of its cell.
+        path: relative to its repository, e.g. "configs/llama3.1-405b.env.sh".
+        text: the text, with secrets hidden; "" if there is no such file yet.
+        is_new: whether there is no such file yet.
+        is_shell: whether a shell sources it; otherwise it is the trainer's configuration.
+        cvs_cell: the name of the cell if it is a CVS file; "" otherwise.
     """
 
     path: str
@@ -412,7 +412,7 @@ class DeployedFile(Record, frozen=True, kw_only=True):
 
     @property
     def launcher(self) -> str:
-        """The launcher whose own file it is; "" of a shell's or a trainer's."""
+        """The launcher that reads the file itself; "" for a shell's or a trainer's file."""
         return "cvs" if self.cvs_cell else ""
 
 
@@ -424,16 +424,16 @@ def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
 
 
 def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
-    """Return the names of the fields in which cells differ from each other."""
+    """Return the names of the fields in which the cells differ."""
     first, *others = (cell.to_json() for cell in cells)
     return frozenset(name for name in first for other in others if other.get(name) != first[name])
 
 
 def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
-    """Return the folder of a study below the work directory, the same on whatever nodes.
+    """Return the folder of a study below the work directory, whatever nodes it runs on.
 
-    It is named by what no arm varies. Other nodes are then found in the ledger and refused, not
-    measured beside it in silence.
+    It is named by what no arm varies. So a changed node list is found in the ledger and refused,
+    instead of being measured in a new folder unnoticed.
     """
     cell, varied = cells[0], varied_fields(cells)
     named = {
@@ -443,18 +443,18 @@ def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
         "per_device_batch_size": cell.batch_text,
     }
     label = " ".join(text for name, text in named.items() if text and name not in varied)
-    # the nodes do not count, because the scheduler may pick others
+    # the nodes are left out, because the scheduler may pick others
     identity = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
     common = {name: value for name, value in identity.items() if name not in varied}
-    # from a label:  deepseek3-671b PP=2,FSDP=4 pdbs=7
+    # a label is made safe for a folder:  deepseek3-671b PP=2,FSDP=4 pdbs=7
     safe = re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
     return Path(sweep) / f"{safe}-{digest(common, length=8)}"
 
 
 def family_differences(before: Sequence[Cell], after: Sequence[Cell]) -> str:
-    """Say in what two families differ, e.g. `image was 'a', is 'b'`; "" where they are one.
+    """Return how two families differ, e.g. `image was 'a', is 'b'`; "" if they are the same.
 
-    For two single cells that is all that makes them two: the node list too.
+    For two single cells it compares all of their identity, including the node list.
     """
     varied = varied_fields(before) | varied_fields(after)
     old, new = (

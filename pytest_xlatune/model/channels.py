@@ -1,10 +1,10 @@
-"""Channels: variables that hold the flags of a library, which a profile adds to and never replaces.
+"""Channels: variables with the flags of a library, which a profile appends to.
 
-XLA_FLAGS is one with rules of its own (`profile`). Each other library that reads flags from a
-variable has an entry here: its name, the flags that are its own, the variables that make it say
-which flags it read, and the line in which it does. A new one is an entry in `CHANNELS`, and no
-code: a profile's text is appended to the deployed one, the last of a flag wins, and each flag is
-judged by itself. Pure.
+XLA_FLAGS is a channel with rules of its own (see `profile`). Every other library that reads flags
+from a variable has an entry in `CHANNELS`: the variable, the library's own flags, the variables
+that make it print the flags that it read, and the pattern of those lines. A new library takes an
+entry and no code. The text of a profile is appended to the deployed one, the last value of a flag
+wins, and each flag is judged by itself. Pure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-DUMP_FOLDER = "xla_dump"  # of `--xla_dump_to`, in the folder of an attempt
+DUMP_FOLDER = "xla_dump"  # the folder for `--xla_dump_to`, inside an attempt's folder
 
-# the parts of a step that settings act on: collectives by their kind, and the rest
+# parts of a step that settings act on: the kinds of collectives, and others
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """XLA's options, as it dumped them itself.
+    """XLA's options, from its own dump.
 
     Attributes:
-        values: by name; a list's values are joined by commas.
-        is_whole: whether options at their default are among them.
+        values: name -> value; the values of a list are joined by commas.
+        is_whole: whether options at their default are included.
     """
 
     values: Mapping[str, str]
@@ -35,19 +35,20 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A variable whose flags a library reads.
+    """A variable from which a library reads flags.
 
     Attributes:
-        reader: the library.
-        vendor: who makes the devices that it is for: the catalog's flags of it are tried on those.
-        devices: pattern of their names, in either case.
-        prefixes, names: flags that it alone reads; `profile()` puts those into the variable.
-        not_its: flags that begin so and are XLA's own.
-        negates: whether `--noflag` is `--flag=false`, as for flags of Abseil.
-        asks: variables that make it print what it read.
-        says: pattern of a line of the log that shows one flag, which is its group `flag`.
-        at_start: pattern of its flags that are no options of a compilation, since it reads them
-            once, when it starts; the others are, and may take turns in one process.
+        reader: the name of the library.
+        vendor: the maker of the library's devices; the catalog tries these flags on such devices.
+        devices: pattern of the names of its devices, ignoring case.
+        prefixes, names: flags that only this library reads; `profile()` puts them into the
+            variable.
+        not_its: flags with such a prefix that XLA itself reads.
+        negates: whether `--noflag` means `--flag=false`, as for flags of Abseil.
+        asks: variables that make the library print the flags that it read.
+        says: pattern of a log line that shows a flag, in the group `flag`.
+        at_start: pattern of flags that the library reads once, when it starts. The others are
+            options of each compilation, so profiles with them may take turns in one process.
     """
 
     reader: str
@@ -62,22 +63,22 @@ class Channel:
     at_start: str = ".*"
 
     def owns(self, flag: str) -> bool:
-        """Whether a flag, without dashes, is this library's alone; so is one that it negates."""
+        """Return whether a flag without dashes is read by this library alone; negated flags too."""
         bare = flag.removeprefix("no") if self.negates else flag
         return bare in self.names or (bare.startswith(self.prefixes) and bare not in self.not_its)
 
     def is_option(self, flag: str) -> bool:
-        """Whether a flag, without dashes, is an option of each compilation."""
+        """Return whether a flag without dashes is an option of each compilation."""
         return self.owns(flag) and not re.fullmatch(self.at_start, flag)
 
 
 LIBTPU = "LIBTPU_INIT_ARGS"
 CHANNELS: dict[str, Channel] = {
-    # Abseil's flags; seen in libtpu 0.0.11 to 0.0.52. XLA_FLAGS aborts on each of these names.
+    # Abseil flags of libtpu 0.0.11 to 0.0.52; XLA aborts if one of them is in XLA_FLAGS.
     LIBTPU: Channel(
         reader="libtpu",
         vendor="google",
-        # as JAX and Cloud TPU call them:  TPU v5 lite   v5e   v6e-8   v5e:2x4   ct5lp-hightpu-4t
+        # names in JAX and Cloud TPU:  TPU v5 lite   v5e   v6e-8   v5e:2x4   ct5lp-hightpu-4t
         devices=r".*tpu.*|trillium|ironwood|v\d(?!\d)[a-z -]*(-\d+|:\d+(x\d+)+)?",
         prefixes=("xla_tpu_", "xla_jf_", "xla_sc_", "xla_msa_", "xla_mosaic_", "xla_lhs_",
                   "xla_enable_async_", "xla_should_", "megascale_", "xla_max_", "xla_sparse_core_",
@@ -93,8 +94,8 @@ CHANNELS: dict[str, Channel] = {
         asks={"TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0"},
         # I1123 09:40:31.596484   25377 m.cc:912] argv[17]: '--xla_tpu_dot_dot_fusion=false'
         says=r"\bargv\[\d+\]: '--?(?P<flag>[^']+)'",
-        # libtpu 0.0.40, 0.0.42.1 and 0.0.52 take no other of their flags for an option:
-        # `tox -e libtpu` asks about each name that stands in the library
+        # libtpu 0.0.40, 0.0.42.1 and 0.0.52 take all other flags as options; `tox -e libtpu` tries
+        # each name that occurs in the library
         at_start=(
             r"(?!xla).*|xla_(sc|sparse_core)_.*|xla_jf_(exit|internal|lsra|memory_allocator)_.*"
             r"|.*_(impure|dump|log|logs|logging|logfile|print|debug|test|sdc|autotune|profile"
@@ -118,13 +119,13 @@ def channel_of(flag: str) -> str:
 
 
 def flags_in(variable: str, text: str) -> dict[str, str]:
-    """Return the flags of a channel's text with their values, the last of a name; bare is "true".
+    """Return flag -> its last value in a channel's text; a bare flag is "true".
 
-    A word without a dash is the value of a bare flag before it: `--auto-cast none`.
+    A word without a dash is the value of the bare flag before it: `--auto-cast none`.
     """
     channel = CHANNELS[variable]
     flags: dict[str, str] = {}
-    open_name = ""  # of a flag that still takes the next word
+    open_name = ""  # the flag that may take the next word as its value
     for word in text.split():
         match = _NAME.fullmatch(word)
         if match is None:
@@ -143,7 +144,7 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
 
 
 def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each flag of a channel's text that a later one replaces: name, value, the later one."""
+    """Yield each flag of a channel's text that a later one replaces: name, value, later value."""
     before: dict[str, str] = {}
     for word in text.split():
         for name, value in flags_in(variable, word).items():
@@ -153,7 +154,7 @@ def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def complaint(variable: str, text: str) -> str:
-    """Return why a library would not read a channel's text as it is written; "" where it would."""
+    """Return why a library would not read a channel's text as it is written; "" if it would."""
     may_take_a_word = False
     for word in text.split():
         flag = _NAME.fullmatch(word)
@@ -166,12 +167,12 @@ def complaint(variable: str, text: str) -> str:
 
 
 def appended(deployed: str, text: str) -> str:
-    """Return a channel's text: all that is deployed as it stands, then a profile's."""
+    """Return a channel's text: the deployed one unchanged, then the profile's."""
     return " ".join(filter(None, (deployed.strip(), text.strip())))
 
 
 def on_top(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with others on top: those of a channel are appended, the others replaced."""
+    """Return `below` with `above` on top: channels are appended, other variables replaced."""
     merged = {**below, **above}
     for name in CHANNELS.keys() & below.keys() & above.keys():
         merged[name] = appended(below[name], above[name])
@@ -179,7 +180,7 @@ def on_top(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]
 
 
 def settings_in(env: Mapping[str, str], kind: str) -> dict[tuple[str, str], str]:
-    """Return each setting of variables: (kind, name) -> value; (variable, flag) in a channel."""
+    """Return the settings in variables: (`kind`, name) -> value; (channel, flag) -> value."""
     settings: dict[tuple[str, str], str] = {}
     for name, value in env.items():
         if name in CHANNELS:
@@ -192,7 +193,7 @@ def settings_in(env: Mapping[str, str], kind: str) -> dict[tuple[str, str], str]
 
 
 def normal(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables as they come to: order and repeats of a channel's flags do not count."""
+    """Return variables in a normal form without order and repeats of a channel's flags."""
     return {
         name: "\n".join(
             f"{flag}={flag_value}" for flag, flag_value in sorted(flags_in(name, value).items())
@@ -210,7 +211,7 @@ def with_flag(text: str, flag: str, value: str) -> str:
 
 
 def says(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the flag and its value that a line of a log says a library read."""
+    """Yield flag and value if a log line says that a library read a flag."""
     for name, channel in CHANNELS.items():
         if channel.says and (match := re.search(channel.says, text)):
             yield from flags_in(name, f"--{match['flag']}").items()

@@ -1,7 +1,7 @@
-"""What trials ran on: node, packages, devices, code and repositories, and what changed in it.
+"""What trials ran on: node, packages, devices, code and repositories, and what changed there.
 
-Texts by name, as the program on the node tells them. A fact that is absent was not found, or not
-asked for: devices and, in a container, packages are asked for once a session.
+The facts are texts by name, as the program on the node reports them. A missing fact was not found,
+or not asked for: devices, and packages in a container, are asked for once in a session.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _COMMIT = 40  # characters of a full hash
 
 
 class NodeEnvironment(Record, frozen=True, kw_only=True):
-    """What a trial ran on, on one node.
+    """The environment of a trial on one node.
 
     Attributes:
         name: name of the node.
         node: kernel, CPU, driver, GPUs.
         packages: python, jax, jaxlib, plugins, CUDA or ROCm, NCCL, libtpu ... -> version.
-        devices: kind and number of what one process sees, and the runtime's own version.
-        code: folder of the trainer's program -> digest of the Python files in it.
-        repositories: folder of a git repository -> commit, and whether files of it are changed.
-        problems: what could not be asked, one sentence each.
+        devices: kind and number of the devices that one process sees, and the runtime's version.
+        code: folder of the trainer's program -> digest of its Python files.
+        repositories: folder of a git repository -> commit, and whether files were changed since.
+        problems: what could not be found out, one sentence each.
     """
 
     name: str
@@ -39,7 +39,7 @@ class NodeEnvironment(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
     def after(self, earlier: NodeEnvironment | None) -> NodeEnvironment:
-        """Return this with what was not asked for now, but before."""
+        """Return this environment with facts of `earlier` that were not asked for now."""
         if earlier is None:
             return self
         parts = {part: getattr(self, part) or getattr(earlier, part) for part in _PARTS}
@@ -53,10 +53,10 @@ _ABSENT = say("absent")
 
 
 def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...]:
-    """Return all that is no longer as it was on a node, e.g. `jaxlib 0.9.0 -> 0.10.2`.
+    """Return what has changed on a node, e.g. `jaxlib 0.9.0 -> 0.10.2`.
 
-    A commit alone is no change: it may be of a report, or of the sweep file. Where the trainer's
-    own files are not known, it has to stand for them.
+    A commit alone does not count, because it may only change a report or the sweep file. It counts
+    if the trainer's own files are not known.
     """
     changed = [
         say(
@@ -96,12 +96,12 @@ def _commit(state: str) -> str:
 
 
 def _digest(code: str) -> str:
-    # c4dca2df8490 of 1 Python file
+    # a digest with its count:  c4dca2df8490 of 1 Python file
     return code.partition(" ")[0]
 
 
 def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
-    """Return in what the nodes of one trial differ, one phrase each; () where they are alike."""
+    """Return how the nodes of one trial differ, one phrase for each fact; () if they are alike."""
     differences = []
     for part in ("node", "packages", "devices"):
         tables: dict[str, dict[str, str]] = {
@@ -123,21 +123,21 @@ def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """What the figures of a cell, or of all cells that a study compares, rest on besides settings.
+    """What the figures of a study depend on besides its settings.
 
     Attributes:
-        nodes: the environment of each node, the last that is known; of several cells the code that
-            all have.
-        changes: what changed between two trials; each began an epoch.
-        differing: in what the nodes differ from each other.
-        image: with its digest, of several cells each; "" is none.
-        commands: the command line of each session, oldest first, each once.
-        seed: of the random order of the trials; None where the study draws none.
-        started_s, ended_s: of the first and the last attempt, seconds since the epoch.
-        node_hours: node-hours of all attempts; None where none has ended.
-        autotuning: whether XLA's choice of GPU kernels was kept the same; "" where there is no GPU.
-        two_speeds: the arms whose runs fall in two groups, one sentence each.
-        is_rebuilt: whether the ledger before was lost, and its attempts' files were read again.
+        nodes: the latest known environment of each node; with several cells, only the code that
+            they have in common.
+        changes: what changed between two trials; each change began an epoch.
+        differing: how the nodes differ from each other.
+        image: the image of each cell with its digest; "" for none.
+        commands: the command line of each session, the oldest first, without repeats.
+        seed: the seed of the random order of the trials; None if the study draws none.
+        started_s, ended_s: start of the first and end of the last attempt, in seconds since 1970.
+        node_hours: node-hours of all attempts; None if none has ended.
+        autotuning: whether XLA's choice of GPU kernels was kept the same; "" without a GPU.
+        two_speeds: one sentence for each arm whose runs fall into two groups.
+        is_rebuilt: whether the ledger was lost, so that this one was rebuilt from attempts' files.
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
@@ -154,7 +154,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     is_rebuilt: bool = False
 
     def facts(self, part: str) -> dict[str, str]:
-        """Return a part of the environment on the first node that knows it."""
+        """Return a part of the environment, from the first node for which it is known."""
         return next(
             (facts for environment in self.nodes if (facts := getattr(environment, part))), {}
         )

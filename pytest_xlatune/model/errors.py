@@ -1,21 +1,21 @@
-"""What can go wrong in the harness and with its user's input, and the exit status it ends in.
+"""Errors of the harness and of its user's input, and the exit status of each.
 
 Trouble of the *workload* (OOM, NaN, a hang, a dead node) is never an exception: it is an `Outcome`
 with findings. This module knows nothing of pytest, of Slurm or of files.
 
-    XlatuneError          never raised itself
+    XlatuneError          the base class, never raised itself
     |-- ConfigError       the user's file, option or sweep is wrong
     |   `-- CheckoutError a commit cannot be checked out
     |-- ParseError        a dump or a trace cannot be read
     |-- SubmissionError   a trial could not be handed to an executor
     `-- LedgerError       the ledger cannot be read or written
 
-Each carries exactly one string, so that it survives the pickling between xdist's processes. No
-message shows a secret, whatever it quotes: it is hidden where the error is made.
+Each error carries exactly one string, so that it can be pickled between xdist's processes. Secrets
+in the string are hidden when the error is made, whatever it quotes.
 
-The exit statuses, of pytest and of the command line, are declared here and nowhere else. A
-pipeline acts on them, so each answers one question: is it us, is it the site, or is it the change
-that was measured?
+The exit statuses of pytest and of the command line are only declared here. A pipeline acts on them,
+so each answers one question: is the cause in this tool, in the site, or in the change that was
+measured?
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_xlatune.model import text as texts
 
 
 class Exit(IntEnum):
-    """How a run ends; the numbers below 6 are pytest's own."""
+    """The exit status of a run; the numbers below 6 are pytest's own."""
 
     OK = 0
     NEGATIVE = 1
@@ -58,7 +58,7 @@ _MEANINGS = {
     Exit.CANNOT_TELL: "measured, but these trials cannot tell",
     Exit.NOT_MEASURED: "it could not be measured, or no setting was in effect",
 }
-# where several apply, the run ends with the first of these
+# if several apply, the run ends with the first of these
 _ORDER = (
     Exit.INTERRUPTED,
     Exit.INTERNAL,
@@ -67,22 +67,22 @@ _ORDER = (
     Exit.CANNOT_TELL,
     Exit.NOT_MEASURED,
 )
-_OF_COMMAND = {Exit.USAGE: 2, Exit.INTERRUPTED: 130}  # as argparse and shells have them
+_OF_COMMAND = {Exit.USAGE: 2, Exit.INTERRUPTED: 130}  # as is usual for argparse and for shells
 
 
 def worst(statuses: Iterable[Exit]) -> Exit:
-    """Return the status of a run in which each of these applies; OK where none does."""
+    """Return the status of a run to which all of these apply; OK if there is none."""
     applying = set(statuses)
     return next((status for status in _ORDER if status in applying), Exit.OK)
 
 
 def of_command(status: Exit) -> int:
-    """Return the number with which `xlatune` ends: wrong usage is 2 there, an interrupt 130."""
+    """Return the exit status of `xlatune`: 2 for wrong usage, 130 for an interrupt."""
     return _OF_COMMAND.get(status, int(status))
 
 
 def help_lines(*, of_command_line: bool = False) -> list[str]:
-    """Return a line for each status, for pytest's help or for that of the command line."""
+    """Return one line of help for each status, for pytest or for the command line."""
     listed = [
         status for status in Exit if not of_command_line or status is not Exit.NOTHING_SELECTED
     ]
@@ -95,18 +95,18 @@ _environs: list[Mapping[str, str]] = []
 
 
 def hide_secrets_of(environ: Mapping[str, str]) -> None:
-    """Let no message show a secret of this environment, as it is when the message is made."""
+    """Hide the secrets of this environment in every later message; it is read at that time."""
     _environs[:] = [environ]
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the values that no text may show, as far as this process knows or sees them."""
+    """Return the secret values that this process knows or finds in its environment."""
     environs = (_secrets_of(frozenset(environ.items())) for environ in _environs)
     return redact.kept_secrets().union(*environs)
 
 
 def shown(text: str) -> str:
-    """Return a text as a person may see it: without secrets, and without what steers a terminal."""
+    """Return a text that is safe to print: without secrets and terminal control characters."""
     return texts.printable(redact.hide_quoted(text, known_secrets()))
 
 
@@ -116,9 +116,9 @@ def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
 
 
 class XlatuneError(Exception):
-    """Base of every error of this package; `exit` is the status of a run that it ends.
+    """Base of all errors of this package; `exit` is the status of a run that it ends.
 
-    Its text is `shown`: messages quote arguments, values, files and what other programs say.
+    Its text goes through `shown`, because messages quote arguments, values, files and programs.
     """
 
     exit: ClassVar[Exit] = Exit.INTERNAL
@@ -127,19 +127,19 @@ class XlatuneError(Exception):
         super().__init__(shown(text))
 
 
-_MANY = 8  # names in a message
+_MANY = 8  # a message lists at most so many names
 
 
 class ConfigError(XlatuneError):
-    """The user's input is wrong. The message says what was found, where, what was expected."""
+    """The user's input is wrong. The message says what was found, where, and what was expected."""
 
     exit = Exit.USAGE
 
     @classmethod
     def unknown(cls, kind: str, name: str, *, valid: Iterable[str], where: str) -> ConfigError:
-        """Build the message for a name that does not exist, with the nearest one that does.
+        """Return the error for an unknown name, with the nearest valid one.
 
-        A long list of all names is left out where one of them is near.
+        If there is a near name, a long list of all names is left out.
 
         >>> str(ConfigError.unknown("profile", "overlap2", valid=["overlap-2"], where="-k"))
         "unknown profile 'overlap2' in -k; did you mean 'overlap-2'? Known: overlap-2"
@@ -154,11 +154,11 @@ class ConfigError(XlatuneError):
 
 
 class CheckoutError(ConfigError):
-    """The checkout of a commit cannot be made, for a reason of that commit: others may have one."""
+    """A commit cannot be checked out for a reason of its own, so other commits may still work."""
 
 
 class ParseError(XlatuneError):
-    """A file of evidence is truncated, foreign or hostile; the message names it and why."""
+    """A file of evidence is truncated, of another format or hostile; the message says which."""
 
     exit = Exit.USAGE
 
@@ -170,10 +170,10 @@ class SubmissionError(XlatuneError):
 
 
 class LedgerError(XlatuneError):
-    """The ledger is unreadable, was written by a newer schema, or cannot be locked or written."""
+    """The ledger cannot be read, locked or written, or its schema is another one."""
 
 
 class UnreadableLedgerError(LedgerError):
-    """The lines of the ledger are damaged, or no ledger's: reading them again does not help."""
+    """The ledger's lines are damaged, or are not a ledger, so that a retry does not help."""
 
     ADVICE = "start over with --xlatune-fresh, which moves the file aside and deletes nothing"

@@ -1,8 +1,8 @@
-"""How an attempt ended, and every way in which it fails, or only looks as if it did.
+"""How an attempt ended, and all ways in which it can fail, or only look as if it did.
 
-A class is what the ledger keeps and what the playbook decides on. What it means, whose trouble it
-is and how it is seen in a log stands in `logs/signatures.toml`, a row each; which classes follow
-from log and outcome together in `logs/triage.py`; what follows from a class in the playbook.
+The ledger keeps a failure class, and the playbook decides by it. `logs/signatures.toml` has a row
+for each class: its meaning, whose trouble it is, and how a log shows it. `logs/triage.py` derives
+classes from log and outcome together; the playbook says what follows from a class.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SIGNATURES = Path(__file__).parents[1] / "logs" / "signatures.toml"
 
 @functools.cache
 def signatures() -> Mapping[str, Any]:
-    """Return the whole of `signatures.toml`; it is read when something of it is asked for."""
+    """Return the content of `signatures.toml`, which is read on first use."""
     return tomllib.loads(SIGNATURES.read_text(encoding="utf-8"))
 
 
 class FailureClass(StrEnum):
-    """What went wrong; each is a row of `signatures.toml`."""
+    """What went wrong; each class is a row of `signatures.toml`."""
 
     # flags and configuration
     UNKNOWN_FLAG = "unknown-flag"
@@ -145,7 +145,7 @@ class FailureClass(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What the class says, without a full stop."""
+        """The meaning of the class, without a full stop."""
         return str(self._row["meaning"])
 
     @property
@@ -155,11 +155,11 @@ class FailureClass(StrEnum):
 
     @property
     def action(self) -> Action | None:
-        """What the class asks for; None where the campaign says that itself."""
+        """The action of the class; None if the campaign decides it."""
         return Action(self._row["action"]) if "action" in self._row else None
 
     def is_blamed_on(self, *whose: Blame) -> bool:
-        """Whether the class is the trouble of one of these."""
+        """Return whether the class is the trouble of one of these."""
         return not {*whose}.isdisjoint(self._row.get("blame", ()))
 
     @property
@@ -169,11 +169,12 @@ class FailureClass(StrEnum):
 
 
 class Blame(StrEnum):
-    """Whose trouble a class is that is not the program's."""
+    """Whose trouble a failure is if it is not the program's."""
 
-    SITE = "site"  # what can pass is tried again, what stays stops the cell; it drops no profile
-    NODE = "node"  # it fails on one node and says nothing of the program
-    UNKNOWN = "unknown"  # the profile's only when it comes again while the reference runs
+    # a passing failure is retried, a lasting one stops the cell; no profile is dropped for it
+    SITE = "site"
+    NODE = "node"  # it happens on one node and says nothing about the program
+    UNKNOWN = "unknown"  # the profile's only if it happens again while the reference runs
 
 
 @functools.cache
@@ -183,51 +184,51 @@ def blamed_on(*whose: Blame) -> frozenset[FailureClass]:
 
 
 class Action(StrEnum):
-    """What a finding asks for. Retries depend on it, never on a measured value."""
+    """The action for a finding. Retries depend on it, never on a measured value."""
 
-    NONE = "none"  # worth knowing, changes nothing
-    SUCCESS = "success"  # looks like a failure, is none
+    NONE = "none"  # worth knowing, but changes nothing
+    SUCCESS = "success"  # looks like a failure but is none
     RETRY = "retry"
     RESUME_NODE = "resume-node"
-    HOOK = "hook"  # needs a person's rights: a site's own command
+    HOOK = "hook"  # needs a person's rights: the site's own command runs
     WAIT = "wait"
     DROP = "drop"  # the profile cannot run
     STOP = "stop"  # the sweep cannot go on
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """One diagnosed thing about an attempt."""
+    """One diagnosed fact about an attempt."""
 
     cls: str  # the failure class
-    action: Action  # what it asks for
-    line: int = 0  # 1-based number of the evidence line in the log; 0 where there is no line
-    text: str = ""  # the evidence, at most 500 characters; "" where `why` says it
-    detail: str = ""  # the figure or name in it, e.g. "171.96 GiB" or the flag's name
-    source: str = ""  # which log, when an attempt has several
-    count: int = 1  # how often the log says it
-    why: Message | None = None  # what was found where no line says it
-    code: str = ""  # of XLA's published list of errors, e.g. "E0200"
+    action: Action  # the action for it
+    line: int = 0  # number of the evidence line in the log, from 1; 0 if there is no line
+    text: str = ""  # the evidence, at most 500 characters; "" if `why` has it
+    detail: str = ""  # a figure or name in the evidence, e.g. "171.96 GiB" or the name of a flag
+    source: str = ""  # the log that it is in, if an attempt has several; "" otherwise
+    count: int = 1  # how often the log has it
+    why: Message | None = None  # what was found, if no log line says it; else None
+    code: str = ""  # error code from XLA's published list, e.g. "E0200"; "" without one
 
     @property
     def said(self) -> Message | None:
-        """The evidence; None without any."""
+        """The evidence; None if there is none."""
         return self.why or (verbatim(self.text) if self.text else None)
 
 
 class State(StrEnum):
-    """How an attempt stands or ended, in the words of every executor."""
+    """The state or end of an attempt, in the same words for every executor."""
 
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"  # exit code 0
     FAILED = "failed"  # non-zero exit or a signal
-    TIMEOUT = "timeout"  # the scheduler's limit or the trial's deadline
+    TIMEOUT = "timeout"  # it reached the scheduler's limit or the trial's deadline
     CANCELLED = "cancelled"
     NODE_FAIL = "node-fail"
     PREEMPTED = "preempted"  # the scheduler took the nodes for another job
-    OUT_OF_MEMORY = "out-of-memory"  # the scheduler ended it for want of host memory
-    LOST = "lost"  # the scheduler knows it no more
-    REQUEUED = "requeued"  # put back into the queue after it had begun, and not run again
+    OUT_OF_MEMORY = "out-of-memory"  # the scheduler killed it because the host ran out of memory
+    LOST = "lost"  # the scheduler no longer knows it
+    REQUEUED = "requeued"  # put back into the queue after it had started, and not started again
 
     @property
     def is_final(self) -> bool:
@@ -235,7 +236,7 @@ class State(StrEnum):
         return self not in (State.PENDING, State.RUNNING)
 
 
-# how the scheduler ends a job, in the class that an end without a word of the log has
+# the failure class of each state, if the log names no cause
 CLASS_OF_STATE = {
     State.TIMEOUT: FailureClass.TIME_LIMIT,
     State.CANCELLED: FailureClass.CANCELLED,
@@ -250,19 +251,22 @@ CLASS_OF_STATE = {
 class Outcome(Record, frozen=True, kw_only=True):
     """How one attempt ended."""
 
-    state: State  # where the attempt stands; final in the ledger
-    exit_code: int | None = None  # the trainer's; None where it never ran, or a signal ended it
-    signal: int | None = None  # that ended the trainer
-    nodes: tuple[str, ...] = ()  # where it ran
-    start_s: Time | None = None  # seconds since the epoch, by the node's clock; None: unknown
-    end_s: Time | None = None  # likewise
-    reason: str = ""  # the executor's own words
+    state: State  # the state; final in the ledger
+    # exit code of the trainer; None if it never ran, or a signal ended it
+    exit_code: int | None = None
+    signal: int | None = None  # signal that ended the trainer; None if none did
+    nodes: tuple[str, ...] = ()  # the nodes on which it ran
+    start_s: Time | None = None  # start in seconds since 1970, by the node's clock; None if unknown
+    end_s: Time | None = None  # end, likewise
+    reason: str = ""  # reason in the executor's own words; "" if none
     lacks_nodes: bool = False  # it waits for nodes that are drained, down or reserved
-    is_started: bool = True  # False only where the trainer's process could not begin
-    is_suspended: bool = False  # the scheduler stopped its processes for a while
+    is_started: bool = True  # False only if the trainer's process could not be started
+    is_suspended: bool = False  # the scheduler has stopped its processes for a while
     is_held: bool = False  # a person holds it in the queue
-    allocation: str = ""  # in which it was a step; "" where it was a job of its own
-    is_requeued: bool = False  # it was put back into the queue after it had begun
-    never_starts: str = ""  # what to change where the scheduler will not start it as asked
-    is_unreadable: bool = False  # its payload's word of its end cannot be read; it has failed then
-    job: str = ""  # the scheduler's id of the job that it made and followed; "" where it was it
+    allocation: str = ""  # the allocation of which it was a step; "" if it was a job of its own
+    is_requeued: bool = False  # it was put back into the queue after it had started
+    # what must be changed if the scheduler will never start it as asked; else ""
+    never_starts: str = ""
+    # the end that its payload recorded cannot be read, so it counts as failed
+    is_unreadable: bool = False
+    job: str = ""  # id of the scheduler's job, if it is not the attempt's own; else ""

@@ -10,32 +10,32 @@ from collections.abc import Iterable, Sequence
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 
-# a wider range in brackets is a slip of the pen (Slurm's own limit is 65536 as well)
-# (without a limit a list of 20 bytes took 320 MB)
+# A wider range is taken for a typing error; Slurm's own limit is 65536 too. Without a limit, a list
+# of 20 bytes took 320 MB.
 MAX_RANGE = 65536
 _MAX_NAME = 255  # characters of a host's name
 
-# what stands outside brackets:  node-a.
+# the part outside brackets:  node-a.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-# what stands inside brackets:  001-004
+# the part inside brackets:  001-004
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-# a leaf switch, or a block, of topology.conf or `scontrol show topology`:
+# a leaf switch or block in topology.conf or `scontrol show topology`:
 # SwitchName=leaf01 Level=0 LinkSpeed=1 Nodes=node[001-016]
 _SWITCH = re.compile(r"(?i)^\s*(?:Switch|Block)Name=(?P<name>\S+)\s.*?\bNodes=(?P<nodes>\S+)")
-# what a switch above the leaves has
+# only a switch above the leaves has this:  Switches=leaf[01-04]
 _ABOVE = re.compile(r"(?i)\bSwitches=\S")
-# a name up to its last number, the number, the rest:  gpu2-node | 007 | -ib     | | login
+# prefix, last number and rest of a name:  gpu2-node | 007 | -ib     | | login
 _NUMBERED = re.compile(r"^(.*?)(\d*)(\D*)$")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Return the names of a host list in the order written; zero padding is kept.
+    """Return the names in a host list in the order given, with zero padding.
 
     >>> expand("node[009-010],gpu-a[1-2]")
     ('node009', 'node010', 'gpu-a1', 'gpu-a2')
 
     Raises:
-        ConfigError: malformed, with the position; a node is named twice or begins with a dash.
+        ConfigError: it is malformed, names a node twice, or a name begins with a dash.
     """
     names: list[str] = []
     at = 0
@@ -56,7 +56,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Sequence[str]) -> str:
-    """Return the shortest host list of our form that `expand` reads back as the same names.
+    """Return the shortest host list from which `expand` returns the same names.
 
     >>> compress(["node001", "node002", "node004", "login"])
     'node[001-002,004],login'
@@ -70,9 +70,9 @@ def compress(names: Sequence[str]) -> str:
 
 
 def switches(text: str) -> dict[str, str]:
-    """Return the leaf switches and their host lists; {} where the text names none.
+    """Return leaf switch or block -> its nodes as a host list; {} if the text names none.
 
-    Read are lines of Slurm's `topology.conf` and of `scontrol show topology`, switches or blocks.
+    The text is Slurm's `topology.conf` or the output of `scontrol show topology`.
     """
     lines = (line.partition("#")[0] for line in text.splitlines())
     matches = (_SWITCH.match(line) for line in lines if not _ABOVE.search(line))
@@ -80,13 +80,13 @@ def switches(text: str) -> dict[str, str]:
 
 
 def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
-    """Return names as so many equal parts, in order.
+    """Return the names in `count` equal parts, in order.
 
     >>> parts(("a", "b", "c", "d"), 2)
     (('a', 'b'), ('c', 'd'))
 
     Raises:
-        ConfigError: they cannot be split so; names the numbers that can.
+        ConfigError: they cannot be divided so; the message names possible numbers.
     """
     size, left = divmod(len(names), count)
     if size and not left:
@@ -101,7 +101,7 @@ def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Read a group such as `node[1-2]-ib` from position `at`, of so many names at most."""
+    """Return the names of a group such as `node[1-2]-ib` at `at`, at most `most`, and its end."""
     names = [""]
     start = at
     while at < len(text) and text[at] != ",":
@@ -121,7 +121,7 @@ def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
 
 
 def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Read `001-004,007]` from just after the opening bracket, so many numbers at most."""
+    """Return the numbers of `001-004,007]` after a bracket, at most `most`, and its end."""
     numbers: list[str] = []
     while True:
         match = _RANGE.match(text, at)
@@ -144,7 +144,7 @@ def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """Write the numbers of names that differ in nothing else, consecutive ones as ranges."""
+    """Return the numbers in a host list, consecutive ones as ranges."""
     if len(numbers) == 1:
         return numbers[0]
     ranges: list[list[str]] = []
@@ -165,11 +165,11 @@ def _malformed(text: str, at: int, why: str) -> ConfigError:
 
 
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
-    """Return how many trials of equal length follow one another, where node lists are disjoint.
+    """Return how many trials must follow one another if trials on disjoint nodes run together.
 
-    The node lists stand in the order of the trials; one without names is this machine.
+    The node lists are in the order of the trials; an empty one stands for this machine.
     """
-    free: dict[str, int] = {}  # node -> trials before it can take another
+    free: dict[str, int] = {}  # node -> number of trials before it is free
     for names in nodelists:
         nodes = tuple(names) or ("",)
         free.update(dict.fromkeys(nodes, 1 + max(free.get(node, 0) for node in nodes)))

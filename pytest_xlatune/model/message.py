@@ -1,24 +1,24 @@
-"""A sentence that stays a value: its English text, and the values that stand in it.
+"""A sentence that stays a value: an English text, and the values to fill in.
 
     say("the budget of {budget} jobs left {left:+trial}", budget=50, left=2)
     verbatim("Killed by the site")
 
-A message is stated where the thing is decided. The ledger and every JSON text keep the text and the
-values, so that a number stays a number; the English text is also the msgid of a translation. What
-others said, a scheduler or a log, is a value, and is never read as a text.
+A message is written where its content is decided. The ledger and JSON keep the text and the values,
+so that a number stays a number; the text is also the msgid of its translation. A text from
+elsewhere, such as a scheduler or a log, is only ever a value.
 
-A text names its values, each with the way in which it is written:
+A text names its values, each with a format:
 
-    {arm}  {p:.3f}      as Python writes it; nothing where the value is None
+    {arm}  {p:.3f}      as Python writes it; nothing if the value is None
     {sigma:.2%}         a share, 0.61 %
     {change:percent}    a change with its sign, +3.4 %
-    {loss:size}         the same without a sign, where it has no direction
+    {loss:size}         the same without a sign, if the direction is clear
     {took_s:time}       a duration
     {jobs:+job}         a counted noun, 1 job or 3 jobs
-    {arms}              several values, with commas
-    {lines: | }         several values, with other words between them
+    {arms}              several values, separated by commas
+    {lines: | }         several values with another separator
 
-A value that is itself a message is its sentence.
+A value that is itself a message is replaced by its sentence.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from typing import Any, Self
 from pytest_xlatune.model.record import Json, Real, Record
 from pytest_xlatune.model.text import counted, duration, percent, size
 
-# a number, a name, another message, several of them, or None where there is none
+# a number, a text, another message, several of these, or None
 Value = Any
 Translate = Callable[[str], str]
-# {arm}  {jobs:+job}  {p:.3f}
+# fields of a text:  {arm}  {jobs:+job}  {p:.3f}
 _FIELD = re.compile(r"\{(?P<name>[a-z]\w*)(?::(?P<how>[^{}]*))?\}")
-# .3f  .2%  g
+# formats of Python that are allowed:  .3f  .2%  g
 _NUMBER = re.compile(r"(?:\.\d)?[efg%]")
 
 
 class MessageCode(StrEnum):
-    """What code recognises a message by."""
+    """The code by which other code recognises a message."""
 
-    NO_TURNS = "no-turns"  # the log's lines are no turns of programs
+    NO_TURNS = "no-turns"  # the lines of the log show no turns of programs
     BOTH_PLANS = "both-plans"  # its values are the work of two plans
     OWN_NOISE = "own-noise"
     DUNNETT = "dunnett"
@@ -53,7 +53,7 @@ class MessageCode(StrEnum):
 
 
 class Values(dict[str, Value]):
-    """The values of a message by name. A list is kept as a tuple."""
+    """The values of a message by name. Lists become tuples."""
 
     def __init__(self, values: Mapping[str, Value] | Iterable[tuple[str, Value]] = ()) -> None:
         super().__init__({name: _kept(value) for name, value in dict(values).items()})
@@ -63,10 +63,10 @@ class Values(dict[str, Value]):
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        """Return the values that JSON holds.
+        """Return the values in JSON data.
 
         Raises:
-            TypeError: it has no names.
+            TypeError: the data are no mapping.
         """
         if not isinstance(data, dict):
             raise TypeError("expected values by name")
@@ -74,12 +74,12 @@ class Values(dict[str, Value]):
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """A text and its values. Equal, hashable, and the same after a way through JSON.
+    """A text and its values. Messages are hashable, and stay equal through JSON.
 
     Attributes:
-        text: the English text, with its values named in braces.
-        values: name -> number, name, other message, several of these, or None.
-        code: by which code recognises it; None of most.
+        text: the English text, with the names of its values in braces.
+        values: name -> number, text, other message, several of these, or None.
+        code: the code by which other code recognises it; None for most.
     """
 
     text: str
@@ -90,7 +90,7 @@ class Message(Record, frozen=True, kw_only=True):
         raise TypeError(f"`sentence` writes a message: {self!r}")
 
     def changed(self, text: Callable[[str], str]) -> Message:
-        """Return the message with each text of its values changed, those of its messages too."""
+        """Return the message with `text` applied to every text in its values, nested ones too."""
 
         def new(value: Value) -> Value:
             if isinstance(value, Message):
@@ -102,51 +102,51 @@ class Message(Record, frozen=True, kw_only=True):
         return self.with_values(**{name: new(value) for name, value in self.values.items()})
 
     def with_values(self, **values: Value) -> Message:
-        """Return the message with other values."""
+        """Return the message with some values replaced or added."""
         return Message(text=self.text, values=Values({**self.values, **values}), code=self.code)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the text, and the values and the code where there are any, as builtins."""
+        """Return the text, values and code as JSON data; empty ones are left out."""
         return {name: value for name, value in super().to_json().items() if value or name == "text"}
 
 
 def say(text: str, /, **values: Value) -> Message:
-    """Return a message; `text` names each of the values that it shows."""
+    """Return a message; `text` must name every value that it shows."""
     return Message(text=text, values=Values(values))
 
 
 def coded(code: MessageCode | None, text: str, /, **values: Value) -> Message:
-    """Return a message that code recognises by its code."""
+    """Return a message with a code by which other code recognises it."""
     return Message(text=text, values=Values(values), code=code)
 
 
 def verbatim(text: str) -> Message:
-    """Return what others said, a log or a scheduler, as they said it."""
+    """Return a message that quotes a log or a scheduler word for word."""
     return say("{text}", text=text)
 
 
 def first(messages: Iterable[Message | None]) -> Message | None:
-    """Return the first message that there is."""
+    """Return the first message that is not None; None if all are."""
     return next((message for message in messages if message is not None), None)
 
 
 def several(messages: Sequence[Message]) -> Message | None:
-    """Return messages that hold together as one; None where there is none."""
+    """Return several messages as one; None if there are none."""
     if len(messages) > 1:
         return say("{reasons:; }", reasons=messages)
     return first(messages)
 
 
 def at_most(most: int, values: Sequence[Value]) -> tuple[Value, ...]:
-    """Return the first values, and how many more there are."""
+    """Return the first `most` values, then how many more there are."""
     more = len(values) - most
     return (*values[:most], say("and {more} more", more=more)) if more > 0 else tuple(values)
 
 
 def sentence(message: Message | None, translate: Translate = str) -> str:
-    """Return the sentence of a message, in the language of `translate`; "" of none.
+    """Return the sentence of a message, in the language of `translate`; "" for None.
 
-    It may quote a log, so it is no markup.
+    It may quote a log, so it must not be used as markup.
     """
     if message is None:
         return ""
@@ -169,7 +169,7 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {"percent": percent, "size": size
 
 
 def _filled(text: str, values: Mapping[str, Value], translate: Translate) -> str:
-    # one pass over the text, so that braces inside of a value are not taken for fields
+    # in one pass, so that braces inside a value are not taken for fields
     def write(match: re.Match[str]) -> str:
         return _written(values.get(match["name"]), match["how"] or "", translate)
 

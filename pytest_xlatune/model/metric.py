@@ -1,7 +1,7 @@
-"""What a trial is scored by: Tokens/s/device (TGS), or another figure; its steps, and its score.
+"""What a trial is scored by: Tokens/s/device (TGS) or another figure; step records, and scores.
 
-A score is the logarithm of the figure, negated where less is better: the larger of two scores is
-always the better one, so that FASTER and SLOWER keep their meaning. Pure values.
+A score is the logarithm of the figure, negated if a smaller figure is better. So the larger of two
+scores is always better, and FASTER and SLOWER keep their meaning. Pure values.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pytest_xlatune.model.text import significant
 
 
 class Metric(Record, frozen=True, kw_only=True):
-    """A figure that trials are scored by.
+    """A figure by which trials are scored.
 
     Attributes:
-        name: as a protocol names it, e.g. "busbw".
-        title: as documents name it, e.g. "bus bandwidth".
-        unit: "" where a field of the user's own has none declared.
-        is_lower_better: whether the smaller of two figures is the better one.
-        field: name of the field in the log, where the metric is one; "" otherwise.
+        name: the name in a protocol, e.g. "busbw".
+        title: the name in documents, e.g. "bus bandwidth".
+        unit: the unit in documents; "" for TGS, and for a field without a declared unit.
+        is_lower_better: whether a smaller figure is better.
+        field: the name of the field in the log, for "field:NAME"; "" otherwise.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Metric(Record, frozen=True, kw_only=True):
         return -math.log(figure) if self.is_lower_better else math.log(figure)
 
     def figure(self, score: float) -> float:
-        """Return the figure of a score."""
+        """Return the figure that belongs to a score."""
         return math.exp(-score if self.is_lower_better else score)
 
     @property
     def head(self) -> str:
-        """The head of a column, e.g. `bus bandwidth (GB/s)`."""
+        """The heading of a column, e.g. `bus bandwidth (GB/s)`."""
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
 
@@ -57,14 +57,14 @@ METRICS = {metric.name: metric for metric in (TGS, BUSBW)}
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """A figure other than TGS, of one trial or the geometric mean of several."""
+    """A figure other than TGS: of one trial, or the geometric mean of several."""
 
     metric: Metric
     value: Real
 
     @property
     def words(self) -> str:
-        """The figure in words, e.g. `bus bandwidth 361.0 GB/s`."""
+        """The figure with its name, e.g. `bus bandwidth 361.0 GB/s`."""
         return f"{self.metric.title} {significant(self.value)} {self.metric.unit}".rstrip()
 
 
@@ -73,7 +73,7 @@ class Logged:
     """The figures of a metric that a log prints beside its steps.
 
     Attributes:
-        values: step id and figure, in the order printed; no step where the line tells none.
+        values: (step id, figure) in the order printed; the step is None if the line has none.
         problem: why none of them counts; None otherwise.
     """
 
@@ -82,7 +82,7 @@ class Logged:
 
 
 class StepRecord(NamedTuple):
-    """One training step as the log or MaxText's metrics file tells it. None: not printed.
+    """One training step from the log or MaxText's metrics file. None means not printed.
 
     Attributes:
         step: the step's id.
@@ -91,9 +91,9 @@ class StepRecord(NamedTuple):
         tflops: TFLOP/s/device.
         mfu: model FLOPs utilisation in percent.
         loss: training loss; NaN and infinity are real values here.
-        label: the rank label in front of the line ("0" of `srun -l`), or "".
-        start: which start of the program within one log, from 0.
-        kind: "step", "rampup", "profiler" (a hidden profiler step).
+        label: the rank in front of the line ("0" of `srun -l`); "" without one.
+        start: the number of the program's start within the log, from 0.
+        kind: "step", "rampup" or "profiler" (a hidden step of the profiler).
     """
 
     step: int
@@ -109,10 +109,10 @@ class StepRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Steps(Rows[StepRecord]):
-    """Steps as columns, each as long as the others: what `StepRecord` says, of all of them.
+    """Steps as columns of equal length, with the fields of `StepRecord`.
 
-    A step's record is made where it is asked for: to make those of 100,000 steps takes longer than
-    to read their log.
+    A record is made only when it is asked for: making 100,000 records takes longer than reading
+    their log.
     """
 
     step: tuple[int, ...] = ()
@@ -127,14 +127,14 @@ class Steps(Rows[StepRecord]):
 
     @classmethod
     def of(cls, records: Iterable[StepRecord]) -> Steps:
-        """Return the columns of records."""
+        """Return the columns of the records."""
         if isinstance(records, Steps):
             return records
         columns = zip(*records, strict=True)
         return cls(**dict(zip(StepRecord._fields, columns, strict=False)))
 
     def chosen(self, which: Iterable[object]) -> Steps:
-        """Return the steps that are chosen, by one truth value for each."""
+        """Return the steps for which `which` is true; it has one value for each step."""
         mask = [*which]
         if all(mask):
             return self
@@ -164,24 +164,25 @@ _columns_of = operator.attrgetter(*StepRecord._fields)
 
 
 class Score(Record, frozen=True, kw_only=True):
-    """The steady state of one job: log of tokens over time on the kept steps.
+    """The steady state of one job: the log of tokens over time on the kept steps.
 
     Attributes:
-        value: log of `tgs`, or what the metric makes of `figure`; comparisons are of it.
-        tgs: tokens over time, Tokens/s/device; None where another figure is scored.
-        step_s: seconds per kept step; None likewise.
-        n_steps: kept steps, or lines behind another figure.
-        window: first and last step id of the window; (0, 0) of lines that are no step's.
-        dropped: step ids inside the window that were screened out.
-        stragglers: how many of the dropped were slow steps.
-        window_tgs: tokens over time on the whole window, stragglers included.
-        loss: loss of the last step, if printed.
+        value: log of `tgs`, or the metric's score of `figure`; this is what is compared.
+        tgs: tokens over time, in Tokens/s/device; None if another figure is scored.
+        step_s: seconds of a kept step; None likewise.
+        n_steps: number of kept steps, or of lines with the figure.
+        window: first and last step id of the window; (0, 0) for lines that belong to no step.
+        dropped: ids of steps in the window that were dropped as outliers.
+        stragglers: how many of the dropped steps were slow.
+        window_tgs: tokens over time in the whole window, stragglers included.
+        loss: loss of the last step; None if it was not printed.
         flags: what a reader should know, e.g. "not-steady", "invariant-violated".
-        timings: (step id, seconds) of every step, to score it in another window; () likewise.
-        figure: the scored figure, where it is not TGS.
-        tflops, mfu: TFLOP/s/device and percent of the peak, at `tgs`, if printed.
-        first_loss: loss of the first step, if printed.
-        memory_gb: of one device as the compiled step takes it, if printed: 2^30 bytes.
+        timings: (step id, seconds) of every step, to score it in another window; () if not kept.
+        figure: the scored figure if it is not TGS; else None.
+        tflops, mfu: TFLOP/s/device and percent of the peak at `tgs`; None if not printed.
+        first_loss: loss of the first step; None if it was not printed.
+        memory_gb: memory of the compiled step on a device, in units of 2^30 bytes; None if not
+            printed.
     """
 
     value: Real
@@ -212,5 +213,5 @@ class NoScore(Record, frozen=True, kw_only=True):
 
 
 def relative(log_ratio: float) -> float:
-    """Return the relative change that a difference of log scores is: exp(x) - 1."""
+    """Return the relative change for a difference of log scores: exp(x) - 1."""
     return math.expm1(log_ratio)

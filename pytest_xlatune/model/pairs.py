@@ -1,4 +1,4 @@
-"""What studies found of cells and pairs of nodes; reports and studies share it."""
+"""Results of studies of cells and of pairs of nodes, shared by studies and reports."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pytest_xlatune.model.result import NoiseRecord
 
 
 class PairFound(Record, frozen=True, kw_only=True):
-    """One pair of nodes.
+    """The result of one pair of nodes.
 
     Attributes:
-        nodes: both.
-        change: by fresh runs where it has any, against the median of all first runs, or of the
-            slowest pair against the runs beside them; else by its first run against its round.
-        runs: that have a score.
+        nodes: both nodes.
+        change: the relative change. With fresh runs, it is against the median of all first runs, or
+            for the slowest pair against the runs beside it; otherwise its first run against its
+            round.
+        runs: number of runs with a score.
     """
 
     nodes: tuple[str, ...]
@@ -27,14 +28,14 @@ class PairFound(Record, frozen=True, kw_only=True):
 
 
 class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
-    """What every study whose arms are cells says besides its verdicts.
+    """The common part of the results of studies whose arms are cells.
 
     Attributes:
-        peak_tflops: TFLOP/s that one device can do, as declared; None is unknown.
-        summary: the answer, then what else a summary says.
-        objection: what the test of the whole study fails on; () where it passes.
-        files: files that later sweeps can take, kept in the work directory: name -> text.
-        pairs: of nodes that ran; () of studies whose arms are no nodes in pairs.
+        peak_tflops: declared peak of one device in TFLOP/s; None if unknown.
+        summary: the answer first, then further lines of a summary.
+        objection: why the test of the whole study fails; () if it passes.
+        files: name -> text of files in the work directory that later sweeps can use.
+        pairs: the pairs of nodes that ran; () for studies of other arms.
     """
 
     kind: ClassVar[str] = "cells"

@@ -6,14 +6,14 @@ import json
 
 from pytest_xlatune.model.record import Json
 
-_LEVELS = 2  # of objects within objects whose fields have a line each
+_LEVELS = 2  # outer levels of objects whose fields have a line each
 
 
 def pretty_json(value: Json, *, keeps_order: bool = False) -> str:
-    """Return JSON text for people and for `diff`, one newline at its end.
+    """Return JSON text for people and for `diff`, with a newline at its end.
 
-    Each field of the first two levels of objects has a line of its own, and so has each element of
-    a list of objects in them, e.g. a trial. Keys are sorted, unless their order is kept.
+    Each field of the outer two levels of objects has its own line, and so has each object in a list
+    there, e.g. a trial. Keys are sorted unless `keeps_order`.
 
     Raises:
         ValueError: a number is not finite.

@@ -1,12 +1,12 @@
-"""Settings and profiles: the text of XLA_FLAGS and the environment, as XLA itself reads them.
+"""Settings and profiles: the text of XLA_FLAGS and the environment, read as XLA reads them.
 
-A profile is applied *on top of* the deployed settings: its flags are appended to the deployed
-text, never composed from scratch. This module is pure; it knows no cluster, no file, no catalog.
+A profile is applied *on top of* the deployed settings: its flags are appended to the deployed text,
+which is never composed anew. This module is pure; it knows no cluster, file or catalog.
 
-How XLA splits XLA_FLAGS (`xla/parse_flags_from_env.cc`): on space, tab, CR and LF; a value in
-quotes directly after `=` may hold white space, and a backslash escapes inside double quotes only;
-at the first token that does not begin with `-` it stops *without a word* and drops the rest. What
-XLA drops in silence is an error here.
+XLA splits XLA_FLAGS (`xla/parse_flags_from_env.cc`) at space, tab, CR and LF. A value in quotes
+directly after `=` may contain white space, and a backslash escapes only inside double quotes. At
+the first token that does not begin with `-`, XLA stops *without a message* and drops the rest. What
+XLA drops silently is an error here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pytest_xlatune.model.redact import HIDDEN, brief, without_secrets
 from pytest_xlatune.model.written import Written
 
 BASELINE_ID = "baseline-deployed"
-NO_ENV_ID = "baseline-no-env"  # the profile that puts every deployed flag back to its default
-# a flag whose value is a file: how long each operation of a program takes, for XLA's scheduler
+NO_ENV_ID = "baseline-no-env"  # the profile that sets every deployed flag back to its default
+# its value is a file that tells XLA's scheduler how long each operation takes
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
-PGLE_SUFFIX = ".pbtxt"  # by which XLA reads such a file as text
-OPTIONS_FOLDER = "xla_options"  # where a scored trial's XLA writes down its options
+PGLE_SUFFIX = ".pbtxt"  # the file name ending by which XLA reads such a file as text
+OPTIONS_FOLDER = "xla_options"  # the folder where XLA writes its options during a scored trial
 
-# Flags whose second occurrence adds to the first instead of replacing it: appending can never
-# undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).
+# A second occurrence of these flags adds to the first instead of replacing it, so appending can
+# never undo them (xla/debug_options_flags.cc, effective values of jaxlib 0.12.0.1).
 APPENDING = frozenset(
     {
         "xla_disable_hlo_passes",
@@ -51,7 +51,7 @@ APPENDING = frozenset(
     }
 )
 
-# Two names of one field: the last of either wins (jaxlib 0.11.2 and later).
+# Two names of one field: the last occurrence of either wins (jaxlib 0.11.2 and later).
 ALIASES: Mapping[str, str] = {
     "xla_gpu_enable_pipelined_all_gather": "xla_gpu_pipeline_all_gather",
     "xla_gpu_enable_pipelined_all_reduce": "xla_gpu_pipeline_all_reduce",
@@ -59,16 +59,15 @@ ALIASES: Mapping[str, str] = {
 }
 
 _SPACE = " \t\r\n"
-# a profile id:  overlap-2.ag_1g+rs
-# pytest's -k takes no `=`, `,` or `@`
+# a profile id:  overlap-2.ag_1g+rs    (pytest's -k takes no `=`, `,` or `@`)
 SLUG = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
-# a flag:  --xla_gpu_autotune_level=4    --xla_gpu_ptx_file='a b'    --xla_a="\"b\""    --xla_bare
+# flags:  --xla_gpu_autotune_level=4    --xla_gpu_ptx_file='a b'    --xla_a="\"b\""    --xla_bare
 _FLAG = re.compile(
     r"""--(?P<name>[A-Za-z0-9_][A-Za-z0-9_-]*)
     (?:=(?:'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|(?P<plain>[^ \t\r\n]*)))?""",
     re.VERBOSE | re.DOTALL,
 )
-# an environment variable's name:  NCCL_IB_HCA
+# the name of an environment variable:  NCCL_IB_HCA
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -95,10 +94,10 @@ Flags = tuple[Flag, ...]
 
 
 def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
-    """Parse the text of XLA_FLAGS in the order written, duplicates kept.
+    """Parse the text of XLA_FLAGS in the order given, with duplicates.
 
     Raises:
-        ConfigError: XLA would read a file, drop the rest in silence or refuse the token.
+        ConfigError: XLA would read a file, drop the rest silently or refuse the token.
     """
     if not isinstance(text, str):
         raise ConfigError(
@@ -112,7 +111,7 @@ def parse_flags(text: str, *, where: str = "XLA_FLAGS") -> Flags:
 
 
 def read_as_xla(text: str) -> tuple[Flags, str]:
-    """Return the flags that XLA reads, and the rest that it drops in silence; "" is none.
+    """Return the flags that XLA reads, and the rest that it silently drops; "" if none.
 
     Raises:
         ConfigError: XLA would read a file, or refuse a token.
@@ -122,19 +121,19 @@ def read_as_xla(text: str) -> tuple[Flags, str]:
 
 
 def format_flags(flags: Iterable[Flag]) -> str:
-    """Write flags as text that `parse_flags`, and XLA, read back as the same flags."""
+    """Return the flags as text that `parse_flags`, and XLA, read back as the same flags."""
     return " ".join(map(str, flags))
 
 
 def append_flags(deployed: str, flags: Iterable[Flag]) -> str:
-    """Return the XLA_FLAGS text of a job: everything deployed as it stands, then `flags`."""
+    """Return the XLA_FLAGS text of a job: the deployed text unchanged, then `flags`."""
     return " ".join(part for part in (deployed.strip(_SPACE), format_flags(flags)) if part)
 
 
 def merge_flags(*parts: Iterable[Flag]) -> Flags:
-    """Keep what has effect: the last of each flag, every one of an appending flag.
+    """Return what has effect: the last of each flag, and every appending flag.
 
-    Associative. Order is that of the last occurrence.
+    Associative. The order is that of the last occurrences.
     """
     kept: list[Flag] = []
     seen: set[str] = set()
@@ -149,7 +148,7 @@ def merge_flags(*parts: Iterable[Flag]) -> Flags:
 
 
 def effective_values(flags: Iterable[Flag]) -> dict[str, str]:
-    """Return flag name -> the value XLA ends up with, as far as the text alone tells.
+    """Return flag name -> the value that XLA ends up with, as far as the text alone tells.
 
     A bare flag is "true". The values of an appending flag are joined by a comma.
     """
@@ -171,11 +170,11 @@ def settings_digest(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
 
 
 def shell_exports(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
-    """Write POSIX shell lines that append `flags` to XLA_FLAGS and export `env`, byte for byte.
+    """Return POSIX shell lines that append `flags` to XLA_FLAGS and export `env`, byte for byte.
 
-    One `export` a setting, "" where there is none. What goes to another channel is appended there.
-    Every value is quoted so that the shell expands nothing in it; only the text of a channel that
-    is already there is read.
+    There is one `export` for each setting; "" if there is none. Flags of another channel are
+    appended to that channel's variable. Values are quoted so that the shell expands nothing, except
+    for the existing text of a channel.
     """
     text = format_flags(flags)
     exports = [_shell_append("XLA_FLAGS", text)] if text else []
@@ -191,11 +190,11 @@ def _shell_append(variable: str, text: str) -> str:
 
 
 def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Flags:
-    """Return the flags that, appended, put every deployed flag back to its stated default.
+    """Return the flags that, appended, set every deployed flag back to its stated default.
 
     Raises:
-        ConfigError: a deployed flag has no stated default, or belongs to those that XLA appends
-            to, which no later flag can undo.
+        ConfigError: a deployed flag has no stated default, or is one that XLA adds to, so that no
+            later flag can undo it.
     """
     names = list(effective_values(deployed))
     stuck = [name for name in names if name in APPENDING]
@@ -218,16 +217,16 @@ class Profile(Written, frozen=True, kw_only=True):
     """A named set of flags, environment variables and launcher overrides on top of the deployed.
 
     Attributes:
-        id: a slug `[a-z0-9][a-z0-9._+-]*` of 64 characters at most; what `-k` selects.
-        flags: appended to the deployed XLA_FLAGS.
-        env: set after the deployed environment; never XLA_FLAGS itself. The text of another channel
-            (`channels.CHANNELS`) is appended to the deployed one.
+        id: a slug `[a-z0-9][a-z0-9._+-]*`, at most 64 characters; `-k` selects by it.
+        flags: the flags that are appended to the deployed XLA_FLAGS.
+        env: variables set after the deployed environment; never XLA_FLAGS. The text of another
+            channel (`channels.CHANNELS`) is appended to the deployed one.
         overrides: `key=value` for the launcher, after the cell's own.
         wave: the marker of the wave that measures it.
-        note: why it might matter, for the report.
-        is_control: whether it is known to do nothing: measured like any other, it shows the noise,
-            enters no stack and is never recommended.
-        origin: why a study made it; None of one that is declared.
+        note: why the profile might matter, for the report.
+        is_control: whether it is known to do nothing. It is then measured like any other to show
+            the noise, but enters no stack and is never recommended.
+        origin: why a study made it; None if it was declared.
     """
 
     id: str
@@ -269,18 +268,18 @@ class Profile(Written, frozen=True, kw_only=True):
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Profile({self.id!r}, {self.shown_text!r})"  # pytest shows it in a failure
+        return f"Profile({self.id!r}, {self.shown_text!r})"  # pytest shows it when a test fails
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as it is kept: secrets hidden."""
+        """Return the record as it is stored: with secrets hidden."""
         kept = {"env": without_secrets(self.env), "overrides": without_secrets(self.overrides)}
         return {**Record.to_json(self), **kept}
 
     def with_secrets_of(self, known: Iterable[Profile]) -> Profile:
-        """Return a profile that was kept, with the values that these profiles have for its names.
+        """Return a stored profile with its secrets restored from these known profiles.
 
-        The one of its id decides. What none of them has, or two others have differently, stays
-        hidden.
+        A known profile with the same id goes first. A value stays hidden if no profile has it, or
+        if two others differ.
         """
         known = tuple(known)
         known = tuple(profile for profile in known if profile.id == self.id) or known
@@ -292,13 +291,13 @@ class Profile(Written, frozen=True, kw_only=True):
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is the cell as deployed: nothing on top."""
+        """Whether this is the cell as deployed, with nothing on top."""
         return not (self.flags or self.env or self.overrides)
 
     def same_as(self, other: Profile) -> bool:
-        """Whether another profile, of whatever name, sets the same in the same order.
+        """Return whether another profile, whatever its id, sets the same in the same order.
 
-        Secrets are left out: one that was kept is the same as the one that was declared.
+        Secrets are ignored: a stored profile is the same as the declared one.
         """
         if self is other:
             return True
@@ -309,13 +308,13 @@ class Profile(Written, frozen=True, kw_only=True):
 
     @property
     def settings_text(self) -> str:
-        """Everything the profile sets, as one line: its identity. To be shown is `shown_text`."""
+        """All settings of the profile as one line: its identity. `shown_text` is for display."""
         settings = (*self.env.items(), *self.overrides.items())
         return " ".join([*map(str, self.flags), *(f"{name}={value}" for name, value in settings)])
 
     @property
     def shown_text(self) -> str:
-        """Everything the profile sets, as one line a person can paste; secrets are hidden."""
+        """All settings of the profile as one line that can be pasted; secrets are hidden."""
         env, overrides = without_secrets(self.env), without_secrets(self.overrides)
         return msgspec.structs.replace(self, env=env, overrides=overrides).settings_text
 
@@ -353,10 +352,10 @@ def profile(
     note: str = "",
     is_control: bool = False,
 ) -> Profile:
-    """Build a profile from the text of its flags: what a sweep file writes.
+    """Return a profile from the text of its flags, for sweep files.
 
-    A flag that another library than XLA's own parser reads, such as `--xla_tpu_...`, goes to the
-    variable of that library.
+    A flag that is read by another library than XLA, such as `--xla_tpu_...`, goes into the variable
+    of that library.
 
     Raises:
         ConfigError: a malformed id, flag or variable.
@@ -377,10 +376,10 @@ def profile(
 
 
 def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
-    """Return the flags of XLA_FLAGS, and the text of each other channel that has some.
+    """Return the flags of XLA_FLAGS, and the text of every other channel that has some.
 
     Raises:
-        ConfigError: a value of another channel holds a blank, which no such text can.
+        ConfigError: a value of another channel contains a blank, which such a text cannot.
     """
     of_xla: list[Flag] = []
     texts: dict[str, str] = {}
@@ -400,10 +399,10 @@ def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
 
 
 def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
-    """Refuse two profiles of one id, and one that takes the baseline's.
+    """Raise ConfigError if two profiles share an id, or one has the baseline's.
 
     Raises:
-        ConfigError: naming the id and both settings.
+        ConfigError: the message has the id and both settings.
     """
     seen: dict[str, Profile] = {}
     for profile in profiles:
@@ -425,7 +424,7 @@ Key = tuple[str, str]  # kind of setting, name
 
 
 def settings_of(profile: Profile) -> dict[Key, str]:
-    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
+    """Return (kind, name) -> value for all settings; an alias of a flag gets the newer name."""
     flags = {
         ("flag", ALIASES.get(name, name)): value
         for name, value in effective_values(profile.flags).items()
@@ -435,19 +434,19 @@ def settings_of(profile: Profile) -> dict[Key, str]:
 
 
 def is_part(part: Mapping[Key, str], others: Mapping[Key, str]) -> bool:
-    """Whether settings are some of others, but not all, and not none."""
+    """Return whether the settings are a proper, non-empty subset of others."""
     return bool(part) and part.items() < others.items()
 
 
 class Effective:
-    """What profiles come to on top of the deployed settings: equal keys are repeats."""
+    """The effective settings of profiles on top of the deployed ones; equal keys are repeats."""
 
     def __init__(self, deployed: Mapping[str, str]) -> None:
         self._env = dict(deployed)
         self._flags: Flags = parse_flags(self._env.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     def key(self, profile: Profile) -> Key:
-        """Return a digest of the effective flags and environment, and the overrides."""
+        """Return a digest of the effective flags and environment, and one of the overrides."""
         flags, env = (*self._flags, *profile.flags), on_top(self._env, profile.env)
         return settings_digest(flags, env), canonical(profile.overrides)
 
@@ -461,7 +460,7 @@ class Effective:
 
 
 def _read(text: str, where: str) -> tuple[Flags, int]:
-    """Return the flags up to where XLA stops, and the place."""
+    """Return the flags up to the place where XLA stops, and that place."""
     flags: list[Flag] = []
     at = _skip_space(text, 0)
     while at < len(text) and (not flags or text[at] == "-"):
@@ -514,8 +513,8 @@ def _refusal(text: str, at: int, where: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote a value where XLA would otherwise split it or strip a quote."""
+    """Return the value in quotes if XLA would otherwise split it or strip a quote."""
     if not any(char in value for char in _SPACE) and value[:1] not in ("'", '"'):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'  # which alone can hold any text
+    return f'"{escaped}"'  # only double quotes with escapes can hold any text

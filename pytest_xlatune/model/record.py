@@ -1,8 +1,8 @@
-"""Records: what crosses a process border or is kept in the ledger.
+"""Records: values that cross a process border or are kept in the ledger.
 
-A record is builtin scalars, strings, lists and dicts after `to_json`, and an equal value after
-`from_json`. Not-a-number and the infinities are the strings "nan", "inf" and "-inf", for JSON has
-no other way to say them; an absent value is null. This module does no input or output.
+`to_json` returns JSON data: scalars, strings, lists and dicts; `from_json` returns an equal record.
+NaN and the infinities are written as "nan", "inf" and "-inf", because JSON has no numbers for them;
+a missing value is null. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _T = TypeVar("_T")
 
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 
-# relative to the record's own folder, below which it stays: "trials/5e1f/1"
+# a path relative to the record's folder that stays below it:  trials/5e1f/1
 _BELOW = r"^(?!/|\.?/*\Z|(.*/)?\.\.(/|\Z))[^\0]*\Z"
 _BELOW_OR_NONE = rf"^\Z|{_BELOW}"
-# a command of the scheduler gets it: of scancel, `--user=me` would end other jobs
+# It is passed to a command of the scheduler; scancel with `--user=me` would end other jobs.
 _NO_OPTION = r"^(?!-)"
 RelativePath = Annotated[str, msgspec.Meta(pattern=_BELOW)]
 AnyRelativePath = Annotated[str, msgspec.Meta(pattern=_BELOW_OR_NONE)]
 JobId = Annotated[str, msgspec.Meta(pattern=_NO_OPTION)]
-# seconds since the epoch, up to the year 6325: no clock of ours says more
+# seconds since 1970, up to the year 6325
 Time = Annotated[float, msgspec.Meta(ge=0, lt=float(1 << 37))]
 
-_AS_IT_IS = frozenset({bool, int, str, type(None)})  # of what JSON holds
+_AS_IT_IS = frozenset({bool, int, str, type(None)})  # types whose values JSON holds unchanged
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_MESSAGE = 300  # characters: it may quote the value
-_SAID = {  # by msgspec -> in our words
+_MESSAGE = 300  # most characters of an error message, which may quote the value
+_SAID = {  # phrase of msgspec -> our phrase
     **dict.fromkeys(
         (f"Expected `str` matching regex {pattern!r}" for pattern in (_BELOW, _BELOW_OR_NONE)),
         "a path that leads out of the ledger's folder",
@@ -48,7 +48,7 @@ _SAID = {  # by msgspec -> in our words
 
 
 class Rows(Sequence[_T]):
-    """Rows that are kept as columns; equal to any sequence of the same rows."""
+    """Rows that are stored as columns; equal to any sequence of the same rows."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class Rows(Sequence[_T]):
 
 
 class OfOurs(type):
-    """The class of types that msgspec reads by their own `from_json`."""
+    """The metaclass of types that msgspec reads with their own `from_json`."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, cls.made)  # type: ignore[attr-defined]
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
 else:
 
     class Real(metaclass=OfOurs):
-        """A float that may be no number, or infinite."""
+        """A float that may be NaN or infinite."""
 
         made = float
 
         @staticmethod
         def from_json(data: Json) -> float:
-            """Return the number that JSON holds."""
+            """Return the number in JSON data."""
             if type(data) in (int, float):
                 return float(data)
             if isinstance(data, str) and data in _NON_FINITE:
@@ -89,7 +89,7 @@ else:
 
 
 class Pairs(Rows[tuple[int, float]]):
-    """Pairs: the steps of a ledger of 100 MB take 60 MB, and as tuples 450."""
+    """Pairs as columns: the steps of a ledger of 100 MB take 60 MB, and 450 MB as tuples."""
 
     __slots__ = ("columns",)
 
@@ -108,7 +108,7 @@ class Pairs(Rows[tuple[int, float]]):
 
 
 def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the first and the second values of pairs; of `Pairs` without a copy."""
+    """Return the first and the second values of pairs, without a copy for `Pairs`."""
     if isinstance(pairs, Pairs):
         return pairs.columns
     return [first for first, _ in pairs], [second for _, second in pairs]
@@ -117,19 +117,19 @@ def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequ
 if TYPE_CHECKING:
     Timings = Sequence[tuple[int, float]]
 else:
-    # it is typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
+    # typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
     Timings = tuple[tuple[int, float | str], ...]
 
 
 def as_columns(pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Return pairs as columns, and such pairs as they are.
+    """Return the pairs as columns; `Pairs` are returned as they are.
 
     Raises:
-        ValueError: a text among the numbers is none of JSON's three.
+        ValueError: a text among the numbers is not "nan", "inf" or "-inf".
     """
     if isinstance(pairs, Pairs) or not pairs:
         return pairs
-    # zip(*pairs) would make an iterator for each step, and set the garbage collector off
+    # zip(*pairs) would make an iterator for each step, which sets off the garbage collector
     first, second = split_pairs(pairs)
     try:
         return Pairs(first, second)
@@ -139,17 +139,17 @@ def as_columns(pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]
 
 @runtime_checkable
 class OwnJson(Protocol):
-    """A value that is no record, and has JSON of its own."""
+    """A value that is no record but has its own JSON form."""
 
     def to_json(self) -> Json:
-        """Return it as builtins."""
+        """Return it as JSON data."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every value that is kept. Each subclass says `frozen=True, kw_only=True` again."""
+    """Base of all values that are stored. Subclasses must repeat `frozen=True, kw_only=True`."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return this record as builtins only, keyed by field name."""
+        """Return this record as JSON data, keyed by field name."""
         fields = msgspec.structs.asdict(self).items()
         # Most values need no encoding: the check here saves half of the calls.
         return {
@@ -158,12 +158,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        """Return the record that `to_json` described.
+        """Return the record for the data that `to_json` returned.
 
         A field with a default may be missing.
 
         Raises:
-            LedgerError: `data` is no mapping, lacks a field, has an unknown one or a wrong type.
+            LedgerError: `data` is no mapping, lacks a field, or has an unknown field or a wrong
+                type.
         """
         try:
             return msgspec.convert(data, cls, dec_hook=decode, str_keys=True)
@@ -172,7 +173,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def explained(error: Exception) -> str:
-    """Return the fault of a value that is no record, and its place."""
+    """Return what is wrong with a value that is no record, and where."""
     text = f"{error!s:.{_MESSAGE}}"
     for phrase, ours in _SAID.items():
         text = text.replace(phrase, ours)
@@ -180,20 +181,20 @@ def explained(error: Exception) -> str:
 
 
 def decode(kind: Any, data: Json) -> Any:
-    """Return a value of a type that msgspec does not know, and that has a `from_json`."""
+    """Return a value of a type that msgspec does not know but that has a `from_json`."""
     if isinstance(data, kind):
         return data
     try:
         return kind.from_json(data)
     except (XlatuneError, msgspec.ValidationError) as error:
-        raise ValueError(str(error)) from None  # msgspec says where
+        raise ValueError(str(error)) from None  # msgspec adds the place
 
 
 def _encode(value: object) -> Json:
     if type(value) in _AS_IT_IS:
         return value
     if type(value) is float:
-        # Python writes them as they are kept:  nan  inf  -inf
+        # `str` writes them as they are stored:  nan  inf  -inf
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Record):
         return value.to_json()
@@ -215,15 +216,14 @@ def read_json(text: str | bytes, *, is_ours: bool = False) -> Json:
     """Return the value of a JSON text.
 
     Args:
-        text: of a file, or a line of one.
-        is_ours: whether a record of ours is expected, which holds neither NaN nor Infinity.
+        text: the text of a file, or of one line.
+        is_ours: whether a record of ours is expected, which has neither NaN nor Infinity.
 
     Raises:
-        ValueError: it is no JSON, is nested deeper than a record ever is, or holds an integer of
-            thousands of digits.
+        ValueError: it is no JSON, is nested too deeply, or has an integer of thousands of digits.
     """
     try:
-        # a metrics file of 100,000 `[` stopped the sweep, in each of its next runs too
+        # a metrics file of 100,000 `[` stopped the sweep, and each of its next runs too
         return json.loads(text, parse_constant=_refuse if is_ours else None)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
@@ -233,19 +233,19 @@ def _refuse(constant: str) -> Json:
     raise ValueError(f"{constant}, which is no JSON")
 
 
-# it is made once, because a sweep of 2,000 profiles has 16,000 digests in its plan
+# made once, because the plan of a sweep with 2,000 profiles has 16,000 digests
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def canonical(value: Json) -> str:
-    """Return the one JSON text of a value: sorted keys, no white space, ASCII."""
+    """Return the canonical JSON text of a value: sorted keys, no white space, ASCII."""
     return _CANONICAL.encode(value)
 
 
 def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
-    """Return the JSON of a record without those of these fields that say nothing.
+    """Return the JSON data of a record without those of the named fields that are empty.
 
-    They are no part of an identity, and so of no random order, where a cell does not use them.
+    Fields that a cell does not use are thus no part of its identity, nor of random orders.
     """
     return {name: value for name, value in data.items() if value or name not in names}
 

@@ -1,4 +1,4 @@
-"""What a scheduler is asked for, how long is waited, how often a failure is tried again."""
+"""What is asked of a scheduler, how long to wait, and how often to retry after failures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pytest_xlatune.model.written import Written, check_least
 
 
 class Patience(Written, frozen=True, kw_only=True):
-    """How long a running trial may make no progress; a step is progress, a line of the log is not.
+    """How long a running trial may make no progress. A step is progress, a log line is not.
 
-    Seconds of the watching process without suspended time, 1 at least.
+    All are seconds of the watching process without suspended time, at least 1.
 
     Attributes:
-        before_memstats_s: from the start to `Memstats: After params initialized`.
-        compiling_s: from there to the first step; a large model's first compilation takes long.
+        before_memstats_s: from the start until the log says `Memstats: After params initialized`.
+        compiling_s: from there to the first step; compiling a large model takes long.
         training_s: between two steps.
-        after_fatal_s: in any phase, after a line that says that the program cannot go on, and three
-            times its last step where that is longer.
+        after_fatal_s: in any phase after a log line that says that the program cannot go on; three
+            times the last step if that is longer.
     """
 
     before_memstats_s: float = 600.0
@@ -36,15 +36,15 @@ _LEAST_RESOURCES = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_l
 
 
 class Resources(Written, frozen=True, kw_only=True):
-    """What a scheduler is asked for; not part of a cell's identity.
+    """What is asked of a scheduler; no part of a cell's identity.
 
     Attributes:
-        nodes: how many nodes; 0 is "as many as the node list names".
-        tasks_per_node: ranks per node, 1 for JAX.
+        nodes: number of nodes; 0 means all nodes of the node list.
+        tasks_per_node: number of ranks on each node; 1 for JAX.
         time_limit_s: Slurm's limit for a trial, in seconds.
-        queue_limit_s: how long a trial may wait in the queue, in seconds; 0 is for ever.
+        queue_limit_s: how long a trial may wait in the queue, in seconds; 0 means without limit.
         patience: how long a running trial may make no progress before it is ended.
-        options: anything else for the scheduler by key, e.g. partition, account, qos.
+        options: other options of the scheduler by key, e.g. partition, account, qos.
     """
 
     nodes: int = 0
@@ -62,28 +62,28 @@ class Resources(Written, frozen=True, kw_only=True):
 
 
 class Next(StrEnum):
-    """What happens to the trial."""
+    """What happens to a trial after an attempt."""
 
-    ACCEPT = "accept"  # it ran: score it
-    RETRY = "retry"  # another attempt, the same nodes
+    ACCEPT = "accept"  # it ran and is scored
+    RETRY = "retry"  # another attempt on the same nodes
     DROP = "drop"  # the profile cannot run here
     GIVE_UP = "give-up"  # it could not be measured; the sweep goes on
     STOP = "stop"  # the sweep cannot go on
-    INTERRUPTED = "interrupted"  # we ended it, for no session waits for it; it is run again
+    INTERRUPTED = "interrupted"  # we ended it because no session waits for it; it runs again later
 
 
-ENDLESS = 1_000_000  # retries of what ends by itself
+ENDLESS = 1_000_000  # number of retries of trouble that ends by itself
 
 
 class RetryRule(Written, frozen=True, kw_only=True):
-    """How often a failure class is retried, and what follows when that did not help.
+    """How often a failure class is retried, and what follows if that did not help.
 
     Attributes:
-        retries: further attempts after the first of this class; `ENDLESS` have no limit, and their
-            trial keeps its attempts for other trouble.
-        backoff_s: seconds to wait before each; before the later ones of `ENDLESS` an hour.
-        then: what happens after the last.
-        before: what must be done before the next attempt.
+        retries: attempts after the first one with this class. `ENDLESS` is without limit, and such
+            attempts do not count against the trial's `max_attempts`.
+        backoff_s: seconds to wait before each retry; later `ENDLESS` ones wait an hour.
+        then: what happens after the last retry.
+        before: what must be done before the next attempt; "" if nothing.
     """
 
     retries: int = 1
@@ -93,11 +93,11 @@ class RetryRule(Written, frozen=True, kw_only=True):
 
 
 class RetryPolicy(Written, frozen=True, kw_only=True):
-    """The rules of a site: the playbook's, with its own on top.
+    """The retry rules of a site on top of the playbook's.
 
     Attributes:
-        max_attempts: of one trial, whatever the classes.
-        rules: class -> rule, before the playbook's own.
+        max_attempts: most attempts of one trial, over all classes.
+        rules: class -> rule that goes before the playbook's.
     """
 
     max_attempts: int = 4

@@ -1,9 +1,9 @@
-"""The result of a trial and what a study concludes: settings, comparison, verdict, conclusion.
+"""The result of a trial and the conclusions of a study: settings, comparison, verdict.
 
-These are values without behaviour of their own. Only a job has a score, and nothing here compares
-the steps of two series. What a workload did wrong is in an `Outcome` and its findings, and raises
-no exception. What a log alone tells is in `failure` and `metric`, so that a command that only reads
-logs does not load this module.
+These are values without behaviour of their own. Only a job has a score; nothing here compares the
+steps of two series. Trouble of a workload is an `Outcome` with findings and raises no exception.
+Values that come from a log alone are in `failure` and `metric`, so that commands that only read
+logs do not load this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
-__all__ = [  # with names of `failure` and `metric`, which many callers import from here
+__all__ = [  # including names of `failure` and `metric`, which many callers import from here
     "MIN_TRIALS",
     "Action",
     "Blamed",
@@ -81,7 +81,7 @@ class Submission(Record, frozen=True, kw_only=True):
 
 
 class Effect(StrEnum):
-    """How well it is known that a setting was in effect, the best first."""
+    """How well it is known that a setting was in effect, from the best case to the worst."""
 
     IN_EFFECT = "in effect"  # the program, its framework or its runtime says so
     ASKED = "asked"  # only we, or a list of the environment, say so
@@ -101,7 +101,7 @@ class Witness(StrEnum):
     CONFIG = "the framework's configuration lines"
     NCCL = "the lines of NCCL_DEBUG"
     READER = "the flags that the library lists"
-    LOG = "the log"  # a list of the environment: what the program was started with
+    LOG = "the log"  # it lists the environment with which the program was started
     NONE = ""  # nothing shows it
 
 
@@ -156,14 +156,14 @@ class TrialSetting(Record, frozen=True, kw_only=True):
 
 
 class TrialStatus(StrEnum):
-    """Where a trial stands. Only the last three are final."""
+    """The state of a trial. Only the last three are final."""
 
     PLANNED = "planned"
     RUNNING = "running"
     MEASURED = "measured"
-    # its profile cannot run here: out of memory, unknown flag, NaN, flags not in effect
+    # the profile cannot run here: out of memory, unknown flag, NaN, flags not in effect
     DROPPED = "dropped"
-    UNMEASURED = "unmeasured"  # something else kept it from being measured: nodes, time, a person
+    UNMEASURED = "unmeasured"  # it was not measured for another reason: nodes, time, a person
 
     @property
     def is_final(self) -> bool:
@@ -233,11 +233,11 @@ class TrialResult(Record, frozen=True, kw_only=True):
 
     Attributes:
         trial: the trial.
-        status: where it stands.
+        status: the state of the trial.
         score: the score of the attempt that was measured; None if none was.
         reason: why there is no score, or why the trial was dropped; None otherwise.
         findings: the findings of all attempts.
-        job_ids: the job ids of all attempts, in order.
+        job_ids: the ids of the jobs of all attempts, in order.
         outcome: how the last attempt ended; None before.
         epoch: the number of changes so far, such as a node swap, after which scores cannot be
             compared with earlier ones.
@@ -245,7 +245,7 @@ class TrialResult(Record, frozen=True, kw_only=True):
         memory: the memory that the compiler reports, if the trial only compiled; else None.
         rotation: the result of a trial whose programs took turns; else None. Such a trial has no
             `score`, except for a look, the first rotation that runs the baseline alone.
-        devices: what shows where it ran -> the device, e.g. a module of a dump -> "cuda sm_9.0".
+        devices: where it ran: source of the information, e.g. a module of a dump -> "cuda sm_9.0".
     """
 
     trial: Trial
@@ -271,18 +271,18 @@ class TrialResult(Record, frozen=True, kw_only=True):
 
     @property
     def asking(self) -> tuple[Finding, ...]:
-        """The findings that ask somebody to do something."""
+        """The findings that ask for an action of a person or of the campaign."""
         none = (Action.NONE, Action.SUCCESS)
         return tuple(finding for finding in self.findings if finding.action not in none)
 
 
 class Shares(Record, frozen=True, kw_only=True):
-    """Where the time of a step went in an evidence run, as far as its files tell.
+    """Where the time of a step went in an evidence run, as far as its files show it.
 
     Attributes:
         of_step: part of a step -> its share of the time, 0.2 is 20 %. For `communication`, `copies`
-            and each kind of collective only the time counts in which nothing else ran. A part that
-            no trace tells is absent.
+            and each kind of collective, only time counts during which nothing else ran. A part is
+            absent if no trace shows it.
         kinds: the kinds of collectives in the compiled program; None if there is no dump.
         kernels: class of kernels -> the names of those that run alone for the longest time.
     """
@@ -310,7 +310,7 @@ class Shares(Record, frozen=True, kw_only=True):
 
 
 class EvidenceResult(TrialResult, frozen=True, kw_only=True):
-    """An evidence trial and all that is known of it; it has no score.
+    """An evidence trial with its result; it has no score.
 
     Attributes:
         is_read: whether the trace and the dump of the run have been read.
@@ -329,9 +329,9 @@ class Comparison(Record, frozen=True, kw_only=True):
     Attributes:
         estimate: the log ratio of the arm to the reference.
         ci95: the two-sided 95 % interval of `estimate`.
-        lower: its one-sided lower bound, which holds for all confirmed arms at once.
+        lower: the one-sided lower bound, which holds for all confirmed arms at once.
         n: how many trials of the arm were compared.
-        n_baseline: with how many trials of the baseline.
+        n_baseline: how many trials of the baseline it was compared with.
         df: residual degrees of freedom.
         sigma: residual standard deviation of one job's score.
         mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
@@ -353,7 +353,7 @@ MIN_TRIALS = 2  # an arm with fewer trials cannot get a verdict
 
 
 class VerdictKind(StrEnum):
-    """What a study says of an arm; docs/reference/glossary.md has the meaning of each."""
+    """The verdict on an arm; docs/reference/glossary.md explains each kind."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -378,7 +378,7 @@ class LostRuns(Record, frozen=True, kw_only=True):
 
     @property
     def told(self) -> Message:
-        """How many were lost and why, e.g. `2 of 4 runs lost: hang`."""
+        """A sentence on how many were lost and why, e.g. `2 of 4 runs lost: hang`."""
         if not self.to:
             return say("{lost} of {runs} runs lost", lost=self.lost, runs=self.runs)
         return say("{lost} of {runs} runs lost: {to}", lost=self.lost, runs=self.runs, to=self.to)
@@ -410,8 +410,8 @@ class Verdict(Record, frozen=True, kw_only=True):
         hangs: the number of attempts that hung.
         effect: the weakest effect among the settings of the trials; None if the arm has no settings
             or nobody has checked them.
-        unproved: the settings, as people write them, of which no witness says that they were in
-            effect, and which the sweep does not declare unseen.
+        unproved: the settings, as people write them, that no witness shows to be in effect, unless
+            the sweep declares them unseen.
         is_likely_slower: whether its one measurement lies more than three standard deviations below
             the reference.
         word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" if the word of `kind` is used.
@@ -448,7 +448,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     @property
     def may_be_nothing(self) -> bool:
         """Whether an interval that is corrected for the choice of the best arm includes 0."""
-        # +26.4 % [+0.3, +48.3] was recommended beside "likely +0.3 % [-1.9, +2.1]"
+        # +26.4 % [+0.3, +48.3] was recommended although the likely change was +0.3 % [-1.9, +2.1]
         corrected = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
         return any(low is not None and low <= 0 for low in corrected)
 

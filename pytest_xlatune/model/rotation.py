@@ -1,12 +1,12 @@
 """A rotation: one job in which the programs of several profiles take turns, a few steps each.
 
-The spec says which programs, in which order, for how many steps a turn; `workers/rotate.py` reads
-it below the trainer's interpreter, compiles each program and writes a journal. The journal is lines
-of JSON, one file a process of the trainer, and `read_rotation` reads it. Speeds are in
-the trainer's own step lines alone: neither file holds a time of a step.
+The spec says which programs run, in which order, and for how many steps in each turn.
+`workers/rotate.py` reads it in the trainer's interpreter, compiles each program and writes a
+journal, which `read_rotation` reads: lines of JSON, one file for each process of the trainer.
+Speeds are only in the trainer's own step lines; neither file has the time of a step.
 
-This module also says what can rotate at all: a flag that the compiler takes as an option of one
-compilation. What a library reads once when it starts cannot. Pure.
+This module also decides what can rotate: flags that the compiler takes as options of a compilation
+can, and flags that a library reads once when it starts cannot. Pure.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.record import Real, Record, read_json
 from pytest_xlatune.model.text import is_relative
 
-SCHEMA = 1  # of the spec and of the journal
-RANK = "{rank}"  # in the name of a journal: the process's index, as `jax.process_index()` has it
+SCHEMA = 1  # version of the spec and of the journal
+RANK = "{rank}"  # in the name of a journal, it stands for `jax.process_index()`
 JOURNAL = f"rotation.{RANK}.jsonl"
 # the id of a program:  baseline-deployed    baseline-deployed~2    overlap-2~3
 _ID = re.compile(rf"{SLUG.pattern}(?:~[1-9][0-9]{{0,2}})?")
-# of an option, its name:  xla_gpu_all_gather_combine_threshold_bytes
+# the name of an option:  xla_gpu_all_gather_combine_threshold_bytes
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _MOST_LINES = 1 << 20
 
@@ -52,18 +52,19 @@ _MOST_LINES = 1 << 20
 class Taken(StrEnum):
     """When a setting is read, and so whether profiles that differ in it can share a process."""
 
-    COMPILE = "compile"  # an option of each compilation
+    COMPILE = "compile"  # as an option of each compilation
     START = "start"  # once, when the process, its client or a communicator starts
-    VARIABLE = "variable"  # of the environment, or a key of the trainer: before anything runs
+    # an environment variable or a key of the trainer, read before anything runs
+    VARIABLE = "variable"
 
 
 class RotatedProgram(Record, frozen=True, kw_only=True):
     """A program of a rotation.
 
     Attributes:
-        id: the profile's, `baseline-deployed`, or `baseline-deployed~2` for a copy.
-        options: of its compilation, beside what XLA_FLAGS says: a flag's name without dashes -> the
-            text as in XLA_FLAGS; () of the baseline and its copies.
+        id: the profile's id; for a copy of the baseline e.g. `baseline-deployed~2`.
+        options: options of its compilation in addition to XLA_FLAGS: name of a flag without dashes
+            -> text as in XLA_FLAGS. Empty for the baseline and its copies.
     """
 
     id: str
@@ -78,29 +79,29 @@ class RotatedProgram(Record, frozen=True, kw_only=True):
 
     @property
     def profile(self) -> str:
-        """The id of the profile, which copies share."""
+        """The id of the profile, without the number of a copy."""
         return self.id.partition("~")[0]
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is the cell as deployed, or a copy of it."""
+        """Whether it is the deployed cell or a copy of it."""
         return self.profile == BASELINE_ID
 
 
 class RotationSpec(Record, frozen=True, kw_only=True):
-    """What the worker is told.
+    """The instructions for the worker.
 
     Attributes:
-        programs: the baseline first; each is compiled once, copies too.
-        order: for each turn an index of `programs`; the worker starts again from its front.
-        turn_steps: steps of a turn.
-        step_function: the HLO module of the step without `jit_`, e.g. `train_step`; "" is the one
-            that runs once a step.
-        first_step: so many calls come before the first turn; the trainer's own program runs them.
-        journal: name of the journal in the folder of the spec, `{rank}` in it.
-        schema: version of this format.
-        memory_limit_bytes: a program that takes more of a device is left out; 0 is what the device
-            itself says that it has left.
+        programs: the programs, the baseline first; each is compiled once, copies too.
+        order: index into `programs` for each turn; the worker repeats the order when it ends.
+        turn_steps: number of steps of a turn.
+        step_function: the HLO module of the step without `jit_`, e.g. `train_step`; "" selects the
+            one that runs once in each step.
+        first_step: number of calls before the first turn, which the trainer's own program runs.
+        journal: file name of the journal in the folder of the spec, with `{rank}` in it.
+        schema: version of the format.
+        memory_limit_bytes: a program that needs more memory of a device is left out; 0 takes the
+            limit that the device reports.
     """
 
     programs: tuple[RotatedProgram, ...]
@@ -128,12 +129,12 @@ class RotationSpec(Record, frozen=True, kw_only=True):
             raise ConfigError(f"rotation: schema {self.schema}, and this version knows {SCHEMA}")
 
     def without(self, ids: Collection[str]) -> RotationSpec:
-        """Return a spec that compiles and runs none of these: the baseline has their turns.
+        """Return a spec without these programs; the baseline has their turns.
 
         The order keeps its length, so that step n stays in the same turn.
 
         Raises:
-            ConfigError: the first program, the baseline, is among them.
+            ConfigError: the baseline itself is among them.
         """
         kept = [at for at, program in enumerate(self.programs) if program.id not in ids]
         if 0 not in kept:
@@ -146,9 +147,9 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         )
 
     def begun_by(self, program: str) -> RotationSpec:
-        """Return a spec in which this program and the first profile to have a turn change places.
+        """Return a spec in which this program and the first profile in order change places.
 
-        So the baseline stands before its first turn, and who followed it follows another one.
+        Then the baseline runs before its first turn, and its old successor follows another program.
         """
         at = next((at for at, listed in enumerate(self.programs) if listed.id == program), None)
         first = next((place for place in self.order if not self.programs[place].is_baseline), None)
@@ -156,16 +157,16 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         return replace(self, order=tuple(moved.get(place, place) for place in self.order))
 
     def at_call(self, call: int) -> str:
-        """Return the id of the program that is due at the step function's call, counted from 0."""
+        """Return the id of the program that runs a call of the step function, counted from 0."""
         if call < self.first_step:
             return self.programs[0].id
         turn = (call - self.first_step) // self.turn_steps
         return self.programs[self.order[turn % len(self.order)]].id
 
 
-# Flags of XLA_FLAGS that programs of one process share -> where that is known from. All others are
-# read from the options of each compilation (xla/pjrt/pjrt_executable.cc, ApplyOption), and the
-# compiler of the trainer refuses those that it has no option for.
+# Flags that all programs of a process share -> the source of that fact. All other flags of
+# XLA_FLAGS are read from the options of each compilation (xla/pjrt/pjrt_executable.cc,
+# ApplyOption), and the compiler refuses flags for which it has no option.
 _CLIQUE = (
     "XLA gpu_executable.cc, gpu_cliques.cc: a communicator is made by the first program that runs"
 )
@@ -195,7 +196,7 @@ AT_START: Mapping[str, str] = MappingProxyType(
         PGLE: "one log, in which XLA does not say of which program it took the file",
     }
 )
-# a flag's words -> the names that an option wants (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
+# value of a flag -> the name that an option needs (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
 _MODES = {mode: f"COLLECTIVES_{mode.upper()}_MEMORY" for mode in ("private", "symmetric", "peer")}
 _PIPELINES = {
     mode: f"COLLECTIVE_PIPELINING_MODE_{mode.upper()}" for mode in ("default", "off", "on")
@@ -210,7 +211,7 @@ _CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "xla_gpu_pipeline_reduce_scatter": _PIPELINES,
     }
 )
-# options of a kind that no text sets: messages and maps of XLA's DebugOptions
+# options that cannot be set from text: messages and maps in XLA's DebugOptions
 OF_MESSAGES = frozenset(
     {
         "xla_backend_extra_options",
@@ -223,7 +224,7 @@ OF_MESSAGES = frozenset(
 
 
 def taken(name: str) -> Taken:
-    """Return when a setting is read: a flag of XLA or of another library, a variable or key."""
+    """Return when a setting is read: a flag of XLA or another library, a variable or a key."""
     if channel := CHANNELS.get(channel_of(name)):
         return Taken.COMPILE if channel.is_option(name) else Taken.VARIABLE
     if not name.startswith("xla_"):
@@ -233,13 +234,13 @@ def taken(name: str) -> Taken:
 
 @functools.lru_cache(maxsize=1 << 13)
 def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message:
-    """Return the options of a profile's compilation beside the deployed flags, or why it has none.
+    """Return the compiler options of a profile in addition to the deployed flags, or why none.
 
-    An option replaces what XLA_FLAGS, or the variable of another library, says of it, so the values
-    of a flag that XLA appends to are joined with the deployed ones.
+    An option replaces the value in XLA_FLAGS or in the variable of another library, so the values
+    of a flag that XLA adds up are joined with the deployed ones.
 
     Returns:
-        Name without dashes -> text; or the reason for which the profile stays a job of its own.
+        Name without dashes -> text; or the reason why the profile must run as a job of its own.
     """
     if profile.overrides:
         return say("the trainer reads {names} before it compiles", names=tuple(profile.overrides))
@@ -254,7 +255,7 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
     if stay:
         return say("a library reads {names} when it starts", names=tuple(stay))
     below = effective_values(deployed)
-    # a flag that the client reads at its start changes nothing where it repeats the deployed value
+    # a flag that the client reads at its start has no effect if it repeats the deployed value
     options = {
         name: value
         for name, value in effective_values(profile.flags).items()
@@ -288,13 +289,13 @@ class CompiledProgram(Record, frozen=True, kw_only=True):
     """A program that was compiled.
 
     Attributes:
-        program: its id.
-        compile_s: seconds of it.
-        memory_bytes: what it takes of a device while it runs: arguments, results, temporary space
-            and code; None where the platform does not say.
-        same_as: id of the first program whose optimised text is equal; "" where none is. Equal text
-            is not yet an equal program: `xla_backend_optimization_level` acts on the machine code,
-            other options act when the program runs. Only a copy is equal by construction.
+        program: the id of the program.
+        compile_s: seconds that the compilation took.
+        memory_bytes: memory of a device while it runs: arguments, results, temporary space and
+            code; None if the platform does not say.
+        same_as: id of the first program with the same optimised text; "" if there is none. Equal
+            text does not mean equal programs: `xla_backend_optimization_level` acts on the machine
+            code, and other options act when the program runs. Only a copy is equal for certain.
     """
 
     program: str
@@ -307,10 +308,9 @@ class Turn(Record, frozen=True, kw_only=True):
     """Consecutive calls of one program.
 
     Attributes:
-        program: its id.
-        first_call: number of its first call, counted from 0 over all calls of the step.
-        calls: how many; of the last turn of a process that ended without a word those it would
-            have had.
+        program: the id of the program.
+        first_call: number of the first call, counted from 0 over all calls of the step.
+        calls: how many calls; for the last turn of a process that died, the planned number.
     """
 
     program: str
@@ -319,30 +319,30 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class RotationRead(Record, frozen=True, kw_only=True):
-    """What the journal of one process says.
+    """The content of the journal of one process.
 
     Attributes:
-        found: name of the step's program; "" where it was not found.
-        compiled: in the order of compilation.
-        refused: id -> the words of the compiler, or of the program's first call.
-        left_out: id -> bytes that it would take of a device with less memory.
-        turns: in order.
-        suspects: whom to blame if the process ended badly: the program that was being compiled, or
-            whose turn it was and its predecessor's; the baseline is never among them.
-        is_compiling: whether it ended while it compiled the first of them.
-        is_over: whether the interpreter came to its end, be it by an exception.
-        calls: of the step in all; None where it ended without a word.
-        jax: release of the trainer's JAX; "" where it was never imported.
-        trouble: why nothing rotated, in the worker's words; "" where it did.
-        odd_calls: calls whose arguments were others than those that the programs were compiled
-            for; the trainer's own program ran them.
-        odd_words: which argument of the first of them was another; "" where the worker cannot say.
-        another_call: the call of the step before which the trainer made a function of its name that
-            is another program; None where it made none.
-        raised_call: the call that raised, with which the turns end; None where none did.
-        device: platform and kind of the first device; "" where the journal does not say.
-        last_at_s: when the last compilation or turn began, of the process that the suspects are
-            of, on its node's clock; None where the journal does not say.
+        found: name of the step's program; "" if it was not found.
+        compiled: the compiled programs, in the order of compilation.
+        refused: id -> error text of the compiler, or of the program's first call.
+        left_out: id -> memory in bytes of a program that needs too much of the device.
+        turns: the turns in order.
+        suspects: the programs to blame if the process ended badly: the one being compiled, or the
+            one with the turn and its predecessor; never the baseline.
+        is_compiling: whether the process ended while it compiled the first suspect.
+        is_over: whether the interpreter reached its end, possibly by an exception.
+        calls: total number of calls of the step; None if the process died.
+        jax: version of the trainer's JAX; "" if it was not imported.
+        trouble: why nothing rotated, in the worker's words; "" if it did.
+        odd_calls: calls with arguments other than those that the programs were compiled for; the
+            trainer's own program ran them.
+        odd_words: which argument differed in the first such call; "" if unknown.
+        another_call: the call before which the trainer made a different function with the name of
+            the step; None if it made none.
+        raised_call: the call that raised an exception and ended the turns; None if none did.
+        device: platform and kind of the first device; "" if the journal does not say.
+        last_at_s: start of the last compilation or turn, by the clock of the suspects' node; None
+            if the journal does not say.
     """
 
     found: str = ""
@@ -366,7 +366,7 @@ class RotationRead(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """A journal while it is read; each event has a method of its name."""
+    """A journal while it is read; there is a method for each event, with the event's name."""
 
     read: dict[str, Any] = field(default_factory=dict)
     compiled: list[CompiledProgram] = field(default_factory=list)
@@ -375,7 +375,7 @@ class _Reading:
     turn_starts: list[tuple[str, int]] = field(default_factory=list)
     odd_calls: list[int] = field(default_factory=list)
     compiling: str = ""
-    turn_steps: int = 0  # of a process that never started
+    turn_steps: int = 0  # 0 for a process without a `start` event
 
     def start(self, entry: Mapping[str, Any]) -> None:
         self.turn_steps = int(entry["turn_steps"])
@@ -431,7 +431,7 @@ class _Reading:
         self.read |= {"calls": int(entry["calls"]), "is_over": True}
 
     def turns(self) -> tuple[Turn, ...]:
-        """Return the turns: two that follow one another in one program are two."""
+        """Return the turns; two consecutive turns of a program stay two."""
         calls, most = self.read.get("calls"), self.read.get("raised_call", math.inf)
         ends = [first for _, first in self.turn_starts[1:]]
         if self.turn_starts:
@@ -472,16 +472,16 @@ _FORKED = "a process that the trainer forked went on with its steps"
 
 
 def read_rotation(text: str) -> RotationRead:
-    """Read a journal; a torn last line, and an event that is not known, are passed over.
+    """Read a journal; skip a torn last line and unknown events.
 
-    The events, one JSON object a line with the `pid` of its process: `start` (turn_steps), `jax`
-    (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
+    The events, one JSON object in each line with the `pid` of its process: `start` (turn_steps),
+    `jax` (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
-    (program, first_call, at), `odd_call` (call, of the first one words), `another` (call),
-    `raised` (call, words), `trouble` (words), `end` (calls). A line of another program is passed
-    over too. Where several processes wrote, e.g. helpers of a trainer, or an attempt before this
-    one, the last that found the step is read, else the last that imported JAX. A process that has
-    turns and never started is a fork of the trainer: a step's line may be of either process then.
+    (program, first_call, at), `odd_call` (call, words in the first one), `another` (call), `raised`
+    (call, words), `trouble` (words), `end` (calls). Lines of unknown programs are skipped. If
+    several processes wrote, e.g. helpers of a trainer or an earlier attempt, it reads the last that
+    found the step, else the last that imported JAX. A process with turns but without `start` is a
+    fork of the trainer; then step lines may come from either process.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:
@@ -500,7 +500,7 @@ def read_rotation(text: str) -> RotationRead:
     )
     if reading is None:
         return RotationRead()
-    # a process that had turns, and never said that it starts, was forked in the middle
+    # a process with turns but without a start was forked in the middle
     if any(process.turn_starts and not process.turn_steps for process in processes):
         reading.read.setdefault("trouble", _FORKED)
     return RotationRead(

@@ -1,7 +1,7 @@
-"""What a rotation measured: its turns, and the contrast of each program with the baseline.
+"""The measurement of a rotation: its turns, and each program compared with the baseline.
 
-Pure values: `stats/rounds.py` makes them of step lines, a trial's result holds them, reports show
-them. The spec and the journal of a rotation are in `model/rotation.py`.
+Pure values: `stats/rounds.py` makes them from step lines, trial results contain them, and reports
+show them. The spec and the journal of a rotation are in `model/rotation.py`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pytest_xlatune.model.record import Real, Record
 
 
 def copies(count: int) -> tuple[str, ...]:
-    """Return the names under which the baseline stands in a rotation so many times."""
+    """Return the ids of so many copies of the baseline in a rotation."""
     return (BASELINE_ID, *(f"{BASELINE_ID}~{at}" for at in range(2, count + 1)))[:count]
 
 
 def is_baseline(program: str) -> bool:
-    """Whether a program of a rotation is the cell as deployed, or a copy of it."""
-    # no profile's id has a tilde
+    """Return whether a program of a rotation is the deployed cell or a copy of it."""
+    # no id of a profile has a tilde
     return program.partition("~")[0] == BASELINE_ID
 
 
 class MeasuredTurn(Record, frozen=True, kw_only=True):
-    """One turn of a program, as the trainer's own step lines tell it.
+    """One turn of a program, measured from the trainer's step lines.
 
     Attributes:
         program: the program that had the turn.
         before: the program that had the turn before; "" for the first turn.
-        round: from 0.
-        first_step: id of its first step, those that are left out included.
-        steps: how many of its steps are kept.
-        log_step_s: log of the median seconds of a kept step.
+        round: the number of the round, from 0.
+        first_step: id of its first step, even if that step does not count.
+        steps: how many of its steps count.
+        log_step_s: log of the median seconds of a counted step.
     """
 
     program: str
@@ -43,19 +43,19 @@ class MeasuredTurn(Record, frozen=True, kw_only=True):
 
 
 class NoTurns(Record, frozen=True, kw_only=True):
-    """Why nothing of a rotation can be told."""
+    """Why a rotation has no score."""
 
     reason: Message
 
 
 class ProgramChange(Record, frozen=True, kw_only=True):
-    """One program of a rotation against the baseline.
+    """One program of a rotation compared with the baseline.
 
     Attributes:
-        program: which.
-        change: log of its speed over the mean of the baseline's copies; above 0 is faster.
-        error: its standard error from the turns alone; what a program differs by from one process
-            to the next is not in it. None where there are too few turns.
+        program: the id of the program.
+        change: log of its speed relative to the mean of the baseline's copies; above 0 is faster.
+        error: standard error of `change` from the turns alone, which does not include differences
+            between processes. None if there are too few turns.
         turns: how many of its turns count.
     """
 
@@ -66,15 +66,15 @@ class ProgramChange(Record, frozen=True, kw_only=True):
 
 
 class RotationScore(Record, frozen=True, kw_only=True):
-    """What the turns of one rotation say; a test rests on several of these, never on turns.
+    """The score of one rotation; tests compare several of these, never turns.
 
     Attributes:
-        level: log of the baseline's steps a second, the mean of its copies.
-        programs: of each program that had turns, in the order of the spec; the baseline and its
-            copies too, which differ by what the process makes of one program twice.
-        turn_sd: residual standard deviation of a turn, as a log; None with too few turns.
-        turns: all that were measured, in order.
-        tokens: of a device in a step; None where the log does not print TGS.
+        level: log of the baseline's steps per second, the mean over its copies.
+        programs: one entry for each program that had turns, in the order of the spec. The baseline
+            and its copies are included; they differ only by chance within the process.
+        turn_sd: residual standard deviation of a turn, as a log; None if there are too few turns.
+        turns: all measured turns, in order.
+        tokens: tokens of a device in a step; None if the log does not print TGS.
     """
 
     level: Real
@@ -84,5 +84,5 @@ class RotationScore(Record, frozen=True, kw_only=True):
     tokens: Real | None = None
 
     def of(self, program: str) -> ProgramChange | None:
-        """Return what a program came to; None where it had no turns."""
+        """Return the change of a program; None if it had no turns."""
         return next((change for change in self.programs if change.program == program), None)

@@ -1,4 +1,4 @@
-"""Texts of messages that several places state; any other stands where it is decided."""
+"""Texts of messages that are used in several places; others are written where they belong."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Turn numbers into text in the same way in every artefact, and tell when two texts are one value.
+"""Write numbers as text, the same way everywhere, and compare spellings of values.
 
-An absent value is a dash. Not-a-number is a value: "nan". Relative changes come as fractions and
-are shown in percent. XLA parses, prints and keeps the values of flags in different spellings (`1`
-and `true`, `on` and `COLLECTIVE_..._MODE_ON`). This module knows no flag and no document.
+A missing value is a dash, and NaN is "nan". Relative changes are fractions and are shown in
+percent. XLA uses different spellings of one value (`1` and `true`, `on` and
+`COLLECTIVE_..._MODE_ON`). This module knows no flag and no document.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ import math
 import re
 from datetime import UTC, datetime
 
-# an integer that a program takes:  -1    1073741824
+# an integer for a program:  -1    1073741824
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
-# what moves a terminal's cursor or turns its text, and half characters:  \x1b  \x9b  \r  U+202E
+# characters that steer a terminal or hide text, and surrogates:  \x1b  \x9b  \r  U+202E
 _UNSEEN = re.compile(
     r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# what the log of a pipeline would take for an order:  ::error::text  ##[error]text  ##vso[task...]
+# a line that the log of a pipeline takes for a command:  ::error::text  ##[error]text
+# ##vso[task...]
 _ORDER = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
 _SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false", "": "true"}
 _SWITCHES = frozenset({"true", "false", *_SWITCH})
-# a number as XLA takes it; a suffix is none:  1073741824    -1    0.75    1e-3
+# a number for XLA, without a suffix:  1073741824    -1    0.75    1e-3
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
-# an enum's full name:  COLLECTIVE_PIPELINING_MODE_ON
+# the full name of an enum value:  COLLECTIVE_PIPELINING_MODE_ON
 _FULL = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 
 def printable(text: str) -> str:
-    """Return a text as a terminal, a document and the log of a pipeline may have it.
+    """Return a text that is safe for a terminal, a document and the log of a pipeline.
 
-    A ledger or a log may hold any character. Ends of lines and tabs stay.
+    A ledger or a log may contain any character. Line ends and tabs stay.
     """
     return _ORDER.sub(r"\g<0> ", _UNSEEN.sub(" ", text))
 
 
 def whole(text: str) -> int | None:
-    """Return the integer that a text writes; None where it is none or of more than 18 digits.
+    """Return the integer in a text; None if there is none, or it has more than 18 digits.
 
-    Python refuses to read or write integers of thousands of digits, with a ValueError.
+    Python raises ValueError for integers of thousands of digits.
 
     >>> whole(" 42 "), whole("4.2"), whole("9" * 5000)
     (42, None, None)
@@ -56,8 +57,8 @@ def same_value(one: str, other: str, *, kind: str = "") -> bool:
     Args:
         one: a value as it was written.
         other: the value to compare it with.
-        kind: the flag's type, e.g. "bool", "int64", "enum"; "" where it is unknown. Then only
-            the words of a switch, such as `on`, make it one.
+        kind: the flag's type, e.g. "bool", "int64", "enum"; "" if unknown. Then only the words of a
+            switch, such as `on`, count as spellings of one value.
     """
     if one == other:
         return True
@@ -76,18 +77,18 @@ def same_value(one: str, other: str, *, kind: str = "") -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number as XLA takes it."""
+    """Return whether a text is a number for XLA."""
     return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def is_relative(value: str) -> bool:
-    """Return whether a list flag's value edits the list (`+FUSION,-CUBLAS`) and replaces none."""
+    """Return whether the value of a list flag edits the list (`+FUSION,-CUBLAS`)."""
     parts = [part.strip() for part in value.split(",") if part.strip()]
     return bool(parts) and all(part[0] in "+-" and part[1:2].isalpha() for part in parts)
 
 
 def _digits(text: str) -> str:
-    """Keep integers beyond a float's precision apart."""
+    """Return a number in a form that keeps integers beyond the precision of a float apart."""
     if re.fullmatch(r"[-+]?\d+", text) is None:
         return ""
     digits = text.lstrip("-+").lstrip("0") or "0"
@@ -99,7 +100,7 @@ def _parts(text: str) -> set[str]:
 
 
 def _is_short_for(short: str, full: str) -> bool:
-    """`on` is short for COLLECTIVE_PIPELINING_MODE_ON, `symmetric` for COLLECTIVES_SYMMETRIC_..."""
+    """Return whether `on` stands for COLLECTIVE_PIPELINING_MODE_ON, and the like."""
     if not short or _FULL.fullmatch(full.strip()) is None:
         return False
     return f"_{short}_" in f"_{full.strip().lower()}_"
@@ -115,7 +116,7 @@ _DAY_S = 24 * _HOUR_S
 def points(fraction: float | None) -> str:
     """Write a relative change in signed percentage points, e.g. 0.034 as `+3.4`.
 
-    One decimal, and two where one would show a change as none.
+    It has one decimal, or two if one would show a change as 0.
     """
     if fraction is None:
         return ABSENT
@@ -151,7 +152,7 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def significant(value: float | None) -> str:
-    """Write four significant digits, and all digits in front of the point: `28.82`, `15321`."""
+    """Write four significant digits, and all digits before the point: `28.82`, `15321`."""
     if value is None:
         return ABSENT
     if not math.isfinite(value) or abs(value) >= 1000:  # noqa: PLR2004 - four digits
@@ -160,14 +161,14 @@ def significant(value: float | None) -> str:
 
 
 def rate(tgs: float | None) -> str:
-    """Write Tokens/s/device: one decimal from 100 upwards, four significant digits below."""
+    """Write Tokens/s/device: with one decimal from 100 upwards, else four significant digits."""
     if tgs is not None and math.isfinite(tgs) and abs(tgs) >= 100:  # noqa: PLR2004
         return f"{tgs:.1f}"
     return significant(tgs)
 
 
 def duration(seconds: float | None) -> str:
-    """Write a wall time in its two largest units, rounded up to minutes: `2 h 10 min`."""
+    """Write a duration in its two largest units, rounded up to minutes: `2 h 10 min`."""
     if seconds is None or not math.isfinite(seconds):
         return ABSENT
     if seconds < _MINUTE_S:
@@ -187,9 +188,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def begun(text: str, most: int) -> str:
-    """Return the beginning of a text, `most` characters at most, without a part of a word.
+    """Return the beginning of a text, at most `most` characters, cut at the end of a word.
 
-    Half of a secret is not known as one.
+    Part of a secret would not be recognised as one.
 
     >>> begun("401 for hf_abcdef", 12), begun("a" * 9, 4)
     ('401 for', 'aaaa')

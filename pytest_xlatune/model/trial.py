@@ -1,7 +1,7 @@
 """What a study compares and runs: arm, trial, rotation, design of a confirmation, launch spec.
 
-Pure values with plain fields: nothing is parsed out of a text. A trial's identity is a digest of
-its cell, arm, profile, protocol, study, stage, block and position, never a test's node id.
+Pure values with plain fields. The identity of a trial is a digest of its cell, arm, profile,
+protocol, study, stage, block and position; the name of a test is no part of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pytest_xlatune.model.record import Record, digest, used
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.rotation import RotationSpec
 
-# by each of these XLA runs the kernels that an earlier run chose. The first and the last are in
-# every release from 0.4.35 on, the one in the middle in 0.8.3 to 0.11.0
+# With each of these flags, XLA runs the kernels that an earlier run chose. The first and the last
+# exist since 0.4.35, the middle one in 0.8.3 to 0.11.0.
 AUTOTUNE_CACHE = "xla_gpu_per_fusion_autotune_cache_dir"
 AUTOTUNE_PINS = (
     "xla_gpu_load_autotune_results_from",
@@ -27,12 +27,12 @@ AUTOTUNE_PINS = (
 
 
 class Arm(Record, frozen=True, kw_only=True):
-    """What a study compares: a profile in one cell, or a cell as deployed.
+    """What a study compares: a profile in one cell, or a deployed cell.
 
     Attributes:
-        id: a slug; the profile's id where arms are profiles.
-        cell_digest: in which cell it is measured.
-        profile: applied on top of the deployed; the baseline where arms are cells.
+        id: a slug; the profile's id if arms are profiles.
+        cell_digest: the cell in which it is measured.
+        profile: the settings on top of the deployed ones; the baseline if arms are cells.
     """
 
     id: str
@@ -44,17 +44,17 @@ class Arm(Record, frozen=True, kw_only=True):
 
 
 class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
-    """The layout that a confirming trial was planned in; it never changes once a trial has it.
+    """The layout in which a confirming trial was planned; it never changes for that trial.
 
-    Error rates are spent on a layout, so that neither a restart nor a larger budget may refill it.
+    Error rates are spent on a layout, so neither a restart nor a larger budget may renew them.
 
     Attributes:
-        look: 1 of the blocks that decide, another of spare ones.
-        looks: 1, how often the blocks are looked at.
-        arms: finalists that enter the first block, an alias included.
-        blocks: that decide.
-        baselines: trials of the reference in each block.
-        widths: arms of each deciding block in turn; () is `arms` in all of them.
+        look: 1 for the blocks that decide, another number for spare blocks.
+        looks: how often the blocks are looked at: 1.
+        arms: number of finalists that enter the first block, an alias included.
+        blocks: number of blocks that decide.
+        baselines: number of reference trials in each block.
+        widths: number of arms in each deciding block; () if it is `arms` in all.
     """
 
     look: int = 1
@@ -65,22 +65,23 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     widths: tuple[int, ...] = ()
 
 
-# The arm of every rotation: it measures several profiles, and none of them alone.
+# The arm id of every rotation, which measures several profiles and none alone.
 ROTATION = "rotation"
 
 
 class Rotation(Record, frozen=True, kw_only=True):
-    """What a trial is in which programs take turns.
+    """The programs and limits of a trial in which programs take turns.
 
     Attributes:
-        number: which rotation of its study, from 1; 0 is a look that measures no contrast.
-        spec: the programs, their order, the steps of a turn.
-        deadline_s: wall seconds after which the job is killed; 0 is the protocol's deadline. It is
-            no part of the identity.
-        died_of: the programs that earlier attempts died of. They are neither compiled nor run. They
-            are no part of the identity.
-        suspect: the profile that may have ended the attempt before; "" is none. It has the first
-            turn of all profiles, so that no other one follows it. It is no part of the identity.
+        number: number of the rotation in its study, from 1; 0 for the first one, with the baseline
+            alone.
+        spec: the programs, their order, and the steps of a turn.
+        deadline_s: wall seconds after which the job is killed; 0 takes the protocol's deadline. Not
+            part of the identity.
+        died_of: ids of programs that ended earlier attempts, and are not run any more. Not part of
+            the identity.
+        suspect: the profile that may have ended the attempt before; "" if none. It gets the first
+            turn of all profiles, so that no other profile precedes it. Not part of the identity.
     """
 
     number: int
@@ -91,42 +92,42 @@ class Rotation(Record, frozen=True, kw_only=True):
 
     @property
     def as_run(self) -> RotationSpec:
-        """The spec of its next attempt."""
+        """The spec of the next attempt."""
         spec = self.spec.without(self.died_of) if self.died_of else self.spec
         return spec.begun_by(self.suspect) if self.suspect else spec
 
     @property
     def is_look(self) -> bool:
-        """Whether the baseline runs alone, to see if the step's program can be found at all."""
+        """Whether the baseline runs alone, to test whether the step's program can be found."""
         return len(self.spec.programs) == 1
 
     @property
     def is_of_baseline(self) -> bool:
-        """Whether all its programs are the cell as deployed, so that it is a job of that too."""
+        """Whether all programs are the deployed cell, so that it also counts as a baseline job."""
         return all(program.is_baseline for program in self.spec.programs)
 
     @property
     def steps(self) -> int:
-        """Steps of the trainer that hold the whole order once, those before the first turn too."""
+        """Number of steps that contain the whole order once, with those before the first turn."""
         return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps
 
 
-# it has no slots, because they leave no place for an identity that is worked out once
+# not slotted, because its identity is cached
 class Trial(Record, frozen=True, kw_only=True, dict=True):
     """One measured run of one arm.
 
     Attributes:
         arm: id of the arm; "" becomes the profile's id.
-        cell_digest: in which cell.
-        profile: applied on top of the deployed.
-        protocol: the cell's, unless the study asks for another (an evidence run).
+        cell_digest: the digest of its cell.
+        profile: the settings on top of the deployed ones.
+        protocol: the cell's protocol, unless the study needs another one (evidence run).
         study: name of the study that proposed it.
-        stage: the study's own word, e.g. "wave2", "again" for a second run, or "confirm".
-        block: from 1; 0 is measured once to rank, and no block.
-        position: which one of the trials of this arm in this stage and block, from 0.
-        design: the design of the blocks that it belongs to; None where it is in none.
-        rotation: the programs that take turns in it; None of a trial of one profile. Its arm is
-            `ROTATION`, its profile the baseline, and its protocol has as many steps as the order.
+        stage: the study's name for the stage, e.g. "wave2", "again" for a second run, or "confirm".
+        block: number of the block, from 1; 0 for a trial outside blocks.
+        position: its number among the trials of this arm in this stage and block, from 0.
+        design: the design of its blocks; None outside blocks.
+        rotation: the programs that take turns; None for a trial of one profile. The arm is then
+            `ROTATION`, the profile the baseline, and the protocol has as many steps as the order.
     """
 
     arm: str = ""
@@ -149,14 +150,14 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def id(self) -> str:
-        """The identity: readable, then the digest."""
+        """The identity: a readable part, then the digest."""
         return f"{self.arm}-{self.stage}{self.block or ''}.{self.position}-{self.digest}"
 
     @cached_property
     def digest(self) -> str:
-        """10 hexadecimal digits of everything that matters.
+        """10 hexadecimal digits over all fields that identify the trial.
 
-        A profile's note and wave do not: rewording a note re-measures nothing.
+        A profile's note and wave do not count, so that rewording a note does not repeat a trial.
         """
         profile = self.profile.to_json() | {"wave": "", "note": ""}
         for remark in ("is_control", "origin"):
@@ -180,15 +181,15 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def deadline_s(self) -> int:
-        """Wall seconds after which it is killed: a rotation takes longer than other trials."""
+        """Wall seconds after which it is killed: longer for a rotation than for other trials."""
         rotation_s = self.rotation.deadline_s if self.rotation is not None else 0
         return rotation_s or self.protocol.deadline_s
 
     @property
     def autotune_folder(self) -> str:
-        """The folder of the kernels that the trials of this cell share; "" is none.
+        """The folder of GPU kernels that the trials of this cell share; "" if none.
 
-        A profile that names a flag of autotuning's results itself is asked for just that.
+        If the profile itself sets a flag of the autotuning cache, that one is used.
         """
         flag_names = {flag.name for flag in self.profile.flags}
         if not self.protocol.autotune_cache or not flag_names.isdisjoint(AUTOTUNE_PINS):
@@ -197,17 +198,17 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def pins(self) -> Flags:
-        """The flags by which it runs the GPU kernels of the cell's first trial; () are none."""
+        """The flags with which it runs the GPU kernels of the cell's first trial; () if none."""
         folder = self.autotune_folder
         return (Flag(name=AUTOTUNE_CACHE, value=folder),) if folder else ()
 
     @property
     def compile_folder(self) -> str:
-        """The folder of compiled programs that the trials of this cell share; "" is none.
+        """The folder of compiled programs that the trials of this cell share; "" if none.
 
-        A program is found by a key that holds its flags. An evidence run compiles what it dumps,
-        and a rotation each of its programs: with programs that an earlier rotation compiled, both
-        would draw the same luck, and no test could see it.
+        A program is found by a key that includes its flags. Evidence runs compile because they
+        dump, and rotations compile each of their programs: if two rotations shared compiled
+        programs, they would share their luck, which no test could detect.
         """
         kept = self.protocol.compile_cache
         if not kept or not self.autotune_folder or self.compiles_anew:
@@ -216,34 +217,34 @@ class Trial(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def compiles_anew(self) -> bool:
-        """Whether its programs must be compiled in it, and not come out of a cache."""
+        """Whether its programs must be compiled, and not come from a cache."""
         return self.protocol.dump or self.rotation is not None
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this trial measures the cell as deployed under the baseline's own name."""
+        """Whether this trial measures the deployed cell under the baseline's own id."""
         return self.arm == BASELINE_ID and self.rotation is None
 
     @property
     def called(self) -> str:
-        """What a line calls it: its arm, or a rotation by its number."""
+        """Its name in a line of text: its arm, or a rotation with its number."""
         if self.rotation is None:
             return self.arm
         return "look" if self.rotation.is_look else f"rotation {self.rotation.number}"
 
     @property
     def is_screened(self) -> bool:
-        """Whether this trial measures its arm once, to rank it: it is scored and in no block."""
+        """Whether this trial measures its arm once, to rank it: scored, and outside blocks."""
         return not self.block and self.protocol.is_scored and self.rotation is None
 
 
 class CompiledMemory(Record, frozen=True, kw_only=True):
-    """What compiling says of the memory that a cell takes of one device.
+    """The memory of one device that a cell needs, according to the compiler.
 
     Attributes:
-        needed_bytes: bytes that the step's program needs on a device; None is unknown.
-        limit_bytes: that the device's pool has; None is unknown.
-        is_refused: whether compiling, or the step that did it, ended for want of memory.
+        needed_bytes: bytes that the step's program needs on a device; None if unknown.
+        limit_bytes: bytes of the device's memory pool; None if unknown.
+        is_refused: whether compiling, or the step that compiled, ran out of memory.
         said: why nothing is known, or how it ended; "" otherwise.
         by: what compiled it.
     """
@@ -256,7 +257,7 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits; None where that is unknown."""
+        """Whether it fits into the memory; None if unknown."""
         if self.is_refused:
             return False
         if self.needed_bytes is None or self.limit_bytes is None:
@@ -265,7 +266,7 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What it says, for people."""
+        """The result as text for people."""
         figures = ""
         if self.needed_bytes is not None and self.limit_bytes is not None:
             figures = f"{self.needed_bytes / 2**30:.4g} of {self.limit_bytes / 2**30:.4g} GiB"
@@ -276,24 +277,24 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     """What the payload on the node does: plain data, written to `spec.json`.
 
     Attributes:
-        argv: the command; never passed through a shell by us.
-        env: variables set for it, byte for byte.
-        first_env: variables of rank 0 alone, on top of `env`: what makes one process talk.
-        unset: variables taken away from what it inherits.
+        argv: the command; we never pass it through a shell.
+        env: variables that are set for it, byte for byte.
+        first_env: variables of rank 0 alone, on top of `env`, so that one process prints more.
+        unset: variables that are removed from the inherited ones.
         inherit: names of the node's variables that it may inherit; others are not passed on.
-        files: name -> text, written into the trial's folder before the start.
-        cwd: working directory; "" is the trial's folder.
-        metrics_file: MaxText's metrics file inside the trial's folder; "" is none.
-        tells_options: whether XLA is asked to write its options into the trial's folder.
-        probe: the command that tells the trainer's environment, started as `argv` is; one process
-            of each node runs it, beside the start of the trainer where it only reads files, else
-            after a trainer that ended well. () is none.
-        is_probe_dear: whether that command takes a container of its own.
-        paths: of the trainer and its configuration, by the node's names.
-        node_health: the site's command that tells what a node's own log says; one process of each
-            node runs it once the trainer is over. () is none.
-        folders: made before the start, by the node's names, where they are missing.
-        last_step: step id after which the trial is complete.
+        files: name -> text of files that are written into the trial's folder before the start.
+        cwd: working directory; "" for the trial's folder.
+        metrics_file: MaxText's metrics file inside the trial's folder; "" if none.
+        tells_options: whether XLA writes its options into the trial's folder.
+        probe: the command that reports the trainer's environment, started like `argv` by one
+            process of each node: during the start of the trainer if it only reads files, otherwise
+            after a trainer that ended well. () if none.
+        is_probe_dear: whether that command needs a container of its own.
+        paths: the trainer and its configuration, by their paths on the node.
+        node_health: the site's command that reports a node's own log; one process of each node runs
+            it after the trainer has ended. () if none.
+        folders: folders on the node that are made before the start if they are missing.
+        last_step: id of the step after which the trial is complete.
         deadline_s: wall seconds after which the process group is killed.
     """
 

@@ -1,7 +1,7 @@
-"""What users construct is held against its annotations, for Python checks none.
+"""Check values that users construct against their annotations, which Python does not.
 
-A mistake is told, not tripped over: a keyword that does not exist with the nearest one, a missing
-one by its name, and a value of another kind where the class' own checks cannot deal with it.
+The messages name an unknown keyword with the nearest valid one, a missing keyword, and a value of
+the wrong type where the class itself cannot check it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _TERMS: dict[Any, str] = {
 
 
 class Telling(msgspec.StructMeta):
-    """The class of Structs that users construct. A decoder does not come by here."""
+    """The metaclass of Structs that users construct. Decoders do not call it."""
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:  # noqa: N805 - of a class
-        """Return the instance, or tell which keyword is wrong."""
+        """Return the instance, or raise ConfigError that names the wrong keyword."""
         what = _HUMP.sub(" ", cls.__name__).lower()
         return _constructed(cls, what, super().__call__, *args, **keywords)
 
 
 class Written(Record, frozen=True, kw_only=True, metaclass=Telling):
-    """Base of a record that users construct. Messages call it as its class, in small letters."""
+    """Base of a record that users construct. Messages use the class name in small letters."""
 
 
 def written(what: str) -> Callable[[type[_T]], type[_T]]:
@@ -82,7 +82,7 @@ def _constructed(cls: Any, what: str, make: Callable[..., Any], *args: Any, **ke
 
 @functools.cache
 def names_of(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields that a class is made of."""
+    """Return the names of the fields of a class that its constructor takes."""
     if issubclass(cls, msgspec.Struct):
         return tuple(cls.__struct_fields__)
     return tuple(field.name for field in dataclasses.fields(cls) if field.init)
@@ -98,10 +98,10 @@ def _required(cls: Any) -> tuple[str, ...]:
 
 
 def check_least(declared: object, *, what: str, least: Mapping[str, float]) -> None:
-    """Refuse an attribute below its least value; `what` is how messages call the whole.
+    """Raise ConfigError if an attribute is below its least value; messages call the object `what`.
 
     Raises:
-        ConfigError: names the first one that is, or that is no number.
+        ConfigError: the first attribute that is too small or no number.
     """
     for name, low in least.items():
         value = getattr(declared, name)
@@ -110,17 +110,17 @@ def check_least(declared: object, *, what: str, least: Mapping[str, float]) -> N
 
 
 def check_kinds(declared: object, *, what: str) -> None:
-    """Refuse an attribute whose value is not of its annotated kind.
+    """Raise ConfigError if the type of an attribute is not the annotated one.
 
-    Texts, numbers, mappings, tuples (a list will do), choices and classes are looked at; an
-    annotation of another sort is left alone.
+    It checks texts, numbers, mappings, tuples (or lists), choices and classes; attributes with
+    other annotations are not checked.
 
     Args:
-        declared: a Struct, or an instance of a dataclass; any other is left alone.
-        what: how messages call it, e.g. "sweep 'pp8'".
+        declared: a Struct or an instance of a dataclass; others are not checked.
+        what: its name in messages, e.g. "sweep 'pp8'".
 
     Raises:
-        ConfigError: names the first wrong one, the value and the expected kind.
+        ConfigError: the first wrong attribute, its value and the expected type.
     """
     cls: Any = type(declared)
     if dataclasses.is_dataclass(cls) or isinstance(declared, msgspec.Struct):
@@ -134,7 +134,7 @@ def _check_each(cls: Any, values: Mapping[str, Any], *, what: str) -> None:
 
 
 def told_without(error: ConfigError, *inputs: object) -> ConfigError:
-    """Return an error about what a user said, without the secrets in it."""
+    """Return an error about a user's input, without the secrets in that input."""
     secrets = frozenset[str]().union(*map(secrets_said, inputs))
     return type(error)(hide(str(error), secrets))
 
@@ -143,7 +143,7 @@ def told_without(error: ConfigError, *inputs: object) -> ConfigError:
 def _kinds(cls: Any) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:  # a launcher of the user's own may name types for its checker alone
+    except NameError:  # a user's own launcher may import types only for type checkers
         return {}
     return {name: hints[name] for name in names_of(cls)}
 
@@ -176,7 +176,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
 
 
 def _fits(kind: Any, value: object) -> bool:
-    """Whether a value is of a kind as far as its class says; one that cannot be told fits."""
+    """Return whether a value has a type, judged by its class; True if that cannot be judged."""
     if kind is Any:
         return True
     origin = typing.get_origin(kind)
@@ -196,7 +196,7 @@ def _fits(kind: Any, value: object) -> bool:
 
 
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
-    """Return the error of a value of another kind: where it stands, its kind, the expected one."""
+    """Return the error for a value of a wrong type: where it is, its type, the expected type."""
     given = f"{where} is {brief(value)} ({type(value).__name__})"
     hint = f": write {str(value)!r}" if expected == _TERMS[str] and _fits(float, value) else ""
     return ConfigError(f"{given}, expected {expected}{hint}")

@@ -1,7 +1,7 @@
-"""Runs beside each other: how much slower one is than the run at its side; bad jobs hardly count.
+"""Pairs of runs side by side: how much slower one is than the other; bad jobs hardly count.
 
-A few percent of all jobs are slow for no reason that lasts. One of them must neither make an
-accusation nor prevent one: means are trimmed, and pooled noise cuts values back that are far off.
+A few percent of all jobs are slow for no lasting reason. Such a job must neither cause an
+accusation nor prevent one. So means are trimmed, and outliers in the pooled noise are cut back.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from statistics import fmean, median
 
 from pytest_xlatune.stats.design import t_quantile
 
-MAD = 1.4826  # median absolute deviations in a standard deviation of a normal distribution
+MAD = 1.4826  # standard deviation of normal values, in median absolute deviations
 LEAST_REPEATS = 2
-LEAST_LOSS = math.log1p(-0.01)  # the smallest loss that is an accusation
+LEAST_LOSS = math.log1p(-0.01)  # the smallest loss that is an accusation, as a log ratio
 ALPHA = 0.005  # error rate of an accusation, one-sided
-# the standard error of a mean without the least and the greatest of so many normal values, in units
-# of the plain mean's (from order statistics; 4 million draws each)
+# Standard error of the mean of n normal values without the smallest and the largest, relative to
+# that of the plain mean, for n = 0, 1, 2, ... (order statistics, 4 million draws each).
 TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
-FAR = 3.5  # robust standard deviations: a value farther off is a bad job
+FAR = 3.5  # a value beyond so many robust standard deviations is a bad job
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Return the standard deviation of most of the values, those far off hardly counted."""
+    """Return the robust standard deviation of the values; outliers hardly count."""
     level = median(values)
     return MAD * median(abs(value - level) for value in values)
 
@@ -34,14 +34,13 @@ class Slower:
     """How much slower fresh runs are than those beside them, as a log ratio.
 
     Attributes:
-        estimate: the mean of the differences; of three or more the least and the greatest are left
-            out.
+        estimate: the mean of the differences; with three or more, without the smallest and the
+            largest.
         error: the standard error of the estimate.
         df: degrees of freedom of the pooled noise.
-        bound: the value that it exceeds with probability `ALPHA`, which all that were looked at
-            share.
-        n: how many fresh runs there are, each with one beside it.
-        rest: the second greatest loss: one bad run alone cannot make it.
+        bound: the value that the loss exceeds with probability `ALPHA`, shared by all comparisons.
+        n: how many fresh runs there are, each paired with one beside it.
+        rest: the second largest loss, so that one bad run alone cannot accuse.
     """
 
     estimate: float
@@ -53,7 +52,7 @@ class Slower:
 
     @property
     def accuses(self) -> bool:
-        """Whether a loss is shown, of at least 1 %, and not by a single run."""
+        """Whether a loss of at least 1 % is shown, and not by a single run."""
         return self.bound < 0 and max(self.estimate, self.rest) <= LEAST_LOSS
 
     @property
@@ -69,7 +68,7 @@ class Slower:
 
 
 def paired(scores: Iterable[float | None], neighbours: Iterable[float | None]) -> list[float]:
-    """Return the differences of runs and those beside them, where both have a score."""
+    """Return the differences between runs and those beside them, where both have a score."""
     both = zip(scores, neighbours, strict=True)
     return [a - b for a, b in both if a is not None and b is not None]
 
@@ -81,13 +80,13 @@ def slower(
     family: int = 1,
     jobs: float = 2.0,
 ) -> Slower | None:
-    """Return what runs side by side show; None with less than two.
+    """Return the loss that pairs of runs show; None with fewer than two.
 
     Args:
         differences: log ratio of each run to the run beside it.
-        others: groups of log scores that tell the noise too.
-        family: how many were looked at: they share the error rate.
-        jobs: how many jobs' variance a difference has: two, where one run stands beside another.
+        others: groups of log scores that contribute to the noise.
+        family: number of comparisons, which share the error rate.
+        jobs: variance of a difference in units of a job's: 2 if one run is compared with one other.
     """
     n = len(differences)
     if n < LEAST_REPEATS:
@@ -107,10 +106,10 @@ def slower(
 
 
 def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Return sum of squares and degrees of freedom inside groups, bad jobs hardly counted.
+    """Return sum of squares and degrees of freedom within groups; bad jobs hardly count.
 
-    A value that is far off the others of its group, in units of the robust spread of all, counts as
-    one at that limit; the farthest of each group first: it moves the mean of the others.
+    Values beyond the limit, in units of the robust spread of all, count as if they were at the
+    limit. In each group the farthest is cut first, because it moves the mean of the others.
     """
     kept = [sorted(group) for group in groups if len(group) > 1]
     total = sum(map(len, kept)) - len(kept)

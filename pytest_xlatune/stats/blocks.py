@@ -1,12 +1,12 @@
-"""Least squares of fresh blocks: one estimate per arm against the control beside it.
+"""Least squares of fresh blocks: one estimate for each arm against the control in its blocks.
 
-Additive model, score = block + arm + error, so that whatever a block has in common (time of day,
-drift, a node swap) drops out. Missing cells are allowed; complete blocks give differences of plain
-means. This module must not know what an arm is or how its scores came about.
+The model is additive, score = block + arm + error, so whatever is common to a block (time of day,
+drift, a node swap) drops out. Cells may be missing; complete blocks give differences of plain
+means. This module must not know what an arm is or where its scores come from.
 
-And the drift line through the baselines of a screen, with the tilt that all its jobs show: a single
-job's distance from it ranks the job and bounds it; it is never a verdict. Where the screen lies on
-several node slots the line has a level on each of them.
+It also fits the line of drift through the baselines of a screen; its slope takes all jobs into
+account. The distance of a single job from the line ranks and bounds it, but is no verdict. For a
+screen on several node slots, the line has a level on each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.stats.design import t_quantile
 
-IDENTICAL = 1e-9  # scores that agree to this were copied, not measured
+IDENTICAL = 1e-9  # scores that agree this closely were copied, not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +37,33 @@ class BlockScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmFit:
-    """An arm against the control: difference of log scores, its variance in units of sigma^2."""
+    """An arm against the control: difference of log scores, and its variance in sigma^2."""
 
     estimate: float
     variance: float
     n: int
-    # control jobs per job of the arm where it stands in every block; None where cells are missing
+    # control jobs for each job of the arm if the arm is in every block; None if cells are missing
     control_weight: float | None
-    # variance of the estimate by the arm's own block differences; None with less than three
+    # variance of the estimate from the arm's own block differences; None with fewer than three
     own_variance: float | None = None
-    # their variance over that of everything else in the blocks, both as of one job; None likewise
+    # ratio of a job's variance in these differences to that in all other blocks; None likewise
     excess: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFit:
-    """What the blocks say."""
+    """The result of the blocks."""
 
-    # by name, the control left out; an arm that no block links to the control is absent
+    # arm -> effect, without the control; an arm that shares no block with the control is absent
     arms: dict[str, ArmFit]
-    sigma: float  # residual standard deviation of one job's score
+    sigma: float  # residual standard deviation of a job's score
     df: int  # residual degrees of freedom
-    n_control: int  # control jobs
-    n_blocks: int  # blocks
+    n_control: int  # number of control jobs
+    n_blocks: int  # number of blocks
 
 
 def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None:
-    """Fit block and arm effects; None where there is no control or nothing beside it."""
+    """Fit block and arm effects; None if there is no control or no other arm in its blocks."""
     counts = Counter([score.arm for score in scores])
     arms = sorted(counts.keys() - {control})
     if not arms or not counts[control]:
@@ -85,7 +85,7 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
         cells.setdefault(score.block, {}).setdefault(score.arm, []).append(score.value)
 
     def alone(arm: str) -> tuple[float | None, float | None]:
-        """Return the arm's own variance, and what it is of everything else's."""
+        """Return the arm's own variance, and its ratio to the variance of everything else."""
         variances = _own_variance(cells.values(), arm, control)
         if variances is None:
             return None, None
@@ -120,10 +120,10 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
 
 
 def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> BlockFit | None:
-    """Fit block and arm effects; an arm is held against the mean effect of several controls.
+    """Fit block and arm effects; an arm is compared with the mean of several controls.
 
-    Each control keeps an effect of its own, so that what controls differ by for good is no noise.
-    None where no control or nothing beside them was scored.
+    Each control keeps its own effect, so that permanent differences between controls are no noise.
+    None if no control, or nothing but controls, has a score.
     """
     counts = Counter([score.arm for score in scores])
     scored_controls = sorted(counts.keys() & set(controls))
@@ -166,9 +166,9 @@ _Matrix = NDArray[Any]
 def _solved(
     scores: Sequence[BlockScore], design: _Matrix
 ) -> tuple[_Matrix, _Matrix, _Matrix, _Matrix, int]:
-    """Return effects, their covariance, what is estimable, residuals and degrees of freedom."""
+    """Return effects, covariance, what can be estimated, residuals and degrees of freedom."""
     values = np.array([score.value for score in scores])
-    # centred: a common factor of all TGS must not cost digits
+    # centred, because large values would lose digits in the differences
     values -= values.mean()
     normal = design.T @ design
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
@@ -178,8 +178,8 @@ def _solved(
     return effects, inverse, estimable, values - design @ effects, df
 
 
-_OWN_RUNS = 3  # block differences, below which their variance says nothing
-_REST_DF = 4  # degrees of freedom of everything else, likewise
+_OWN_RUNS = 3  # fewer block differences say nothing about their variance
+_REST_DF = 4  # likewise for the degrees of freedom of everything else
 
 
 def _own_variance(
@@ -187,7 +187,7 @@ def _own_variance(
 ) -> tuple[float, float] | None:
     """Return the variance of the mean of an arm's block differences, and that of one of its jobs.
 
-    None with less than three blocks that hold it and a control.
+    None with fewer than three blocks that hold the arm and a control.
     """
     both = [(cells[arm], cells[control]) for cells in blocks if arm in cells and control in cells]
     if len(both) < _OWN_RUNS:
@@ -204,10 +204,10 @@ def _own_variance(
 def _control_weights(
     scores: Sequence[BlockScore], arms: Sequence[str], control: str
 ) -> dict[str, float]:
-    """Return the control jobs per job of each arm that stands once in every block.
+    """Return arm -> control jobs for each of its jobs, if it is once in every block.
 
-    Such arms share every block with as many controls, whatever else stands there for a while: their
-    estimates are plain means of block differences.
+    The estimates of such arms are plain means of block differences, whatever other arms are in the
+    blocks.
     """
     cells = Counter([(score.block, score.arm) for score in scores])
     blocks = {block for block, _ in cells}
@@ -221,38 +221,38 @@ def _control_weights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Least squares through (slot, score) of n baselines; one baseline is a level."""
+    """Least squares line through (slot, score) of n baselines; a single baseline is a level."""
 
-    level: float  # the line at `centre`
-    slope: float  # per slot; 0 with one baseline and nothing beside
+    level: float  # value of the line at `centre`
+    slope: float  # change from one slot to the next; 0 with a single baseline and no other jobs
     centre: float  # the mean of the baselines' slots
-    spread: float  # sum of squared distances of the slots that the slope rests on, as weighted
+    spread: float  # weighted sum of squared distances of the slots that the slope rests on
     squares: float  # sum of squared residuals
-    df: int  # their degrees of freedom
-    n: int  # baselines
+    df: int  # degrees of freedom of `squares`
+    n: int  # number of baselines
     ends: tuple[float, float]  # first and last slot that the slope rests on
 
     def at(self, slot: float) -> float:
-        """Return the baseline's score expected in a slot.
+        """Return the score that a baseline is expected to have in a slot.
 
-        A line is level past its ends: while a screen runs, two baselines of a busy machine that
-        lie side by side would tell any figure of a profile far behind them.
+        Beyond its ends the line is flat: while a screen runs, two neighbouring baselines on a busy
+            machine would extrapolate to any value for a distant profile.
         """
-        # a live line once showed a profile at +46638.3 %
+        # an extrapolated line once showed a profile at +46638.3 %
         first, last = self.ends
         return self.level + self.slope * (min(max(slot, first), last) - self.centre)
 
     def leverage(self, slot: float) -> float:
-        """Return the variance of (one job - line) in a slot, in units of sigma^2.
+        """Return the variance of (a job's score - line) in a slot, in units of sigma^2.
 
-        It grows past the ends too: what drifted there is not known.
+        It keeps growing beyond the ends, because the drift there is unknown.
         """
         tilt = (slot - self.centre) ** 2 / self.spread if self.spread else 0.0
         return 1 + 1 / self.n + tilt
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """Fit the line through (slot, score); None without a point."""
+    """Fit the line through (slot, score) points; None without a point."""
     lines = fit_lines([points])
     return lines[0] if lines else None
 
@@ -261,16 +261,16 @@ _Points = Sequence[tuple[float, float]]  # slot, score
 
 
 def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> tuple[Line, ...]:
-    """Fit lines of one slope through groups of (slot, score), each at a level of its own.
+    """Fit lines with a common slope through groups of (slot, score), each at its own level.
 
-    Groups without a point have no line. The first line holds the residuals of all, as of lines
-    through these groups alone.
+    A group without points has no line. The first line holds the residuals of all lines through
+    `groups`; `others` do not count in them.
 
     Args:
         groups: the baselines.
-        others: groups of other jobs, each at a level of its own, most of which differ by their
-            noise only. A few baselines tell the slope badly; with ten jobs or more beside them it
-            is that of all, and jobs far off count less.
+        others: groups of other jobs, each at its own level, most of which differ only by noise.
+            With ten or more jobs in them, the slope comes from all jobs, because few baselines tell
+            it badly; outliers count less.
     """
     filled = [sorted(group) for group in groups if group]
     if not filled:
@@ -305,19 +305,21 @@ def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> t
     )
 
 
-_MANY = 10  # jobs whose spread tells the noise
+_MANY = 10  # from so many jobs on, their spread shows the noise
 _ROUNDS = 5
-_HUBER = 1.345  # standard deviations from which a job counts less: 95 % as good on normal noise
-_FAR = 3.0  # standard deviations from which a job differs by what it sets, and not by noise
-_REACH = 5.0  # times their noise, within which jobs may be of the group that tells it
+# beyond so many standard deviations a job counts less; 95 % efficient for normal noise
+_HUBER = 1.345
+_FAR = 3.0  # beyond so many standard deviations a job differs by its settings, not by noise
+_REACH = 5.0  # jobs within so many times the noise may belong to the main group
 
 
 def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
-    """Return the centre of each group's values, and the standard deviation about them.
+    """Return the centre of each group's values, and the standard deviation around the centres.
 
-    They are of the values that differ by noise. Many settings of a catalog do harm and few help by
-    far, so the search begins at the upper quartile of each group, within five times the distance of
-    the nearest quarter of all values; then it takes medians of those within five deviations.
+    Both describe the values that differ only by noise. Many settings of a catalog do harm and few
+    help by much. So the search starts at the upper quartile of each group, within five times the
+    distance of the nearest quarter of all values. Then it takes medians of the values within five
+    deviations.
 
     Raises:
         ValueError: a group is empty.
@@ -326,7 +328,7 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         raise ValueError("a group without values has no centre")
 
     def distances(values: Sequence[Sequence[float]]) -> list[float]:
-        """Return the distances to the centres, without one of each group: it lies at its centre."""
+        """Return the distances to the centres without one of each group, which is 0."""
         distances_off = [
             abs(x - at) for group, at in zip(values, centres, strict=True) for x in group
         ]
@@ -334,8 +336,8 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
     before: tuple[list[float], float] | None = None
-    # not the MAD of all: where a third does harm it is the scale of the harm, and of three winners
-    # beside twelve slow flags 58 % were found instead of 93 %
+    # The MAD of all values is no good: where a third does harm it measures the harm, and with three
+    # winners beside twelve slow flags it found 58 % of the winners instead of 93 %.
     off = distances(groups)
     sd = max(off[len(off) // 4], IDENTICAL)
     for _ in range(_ROUNDS):
@@ -352,7 +354,7 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
 
 def weight(distance: float, sd: float) -> float:
-    """Return how much a job counts that lies off by noise of `sd`, or by what it sets."""
+    """Return the weight of a job at a distance that may be noise of `sd`, or its settings."""
     off = abs(distance)
     if off > _FAR * sd:
         return 0.0
@@ -362,13 +364,13 @@ def weight(distance: float, sd: float) -> float:
 def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tuple[float, float]:
     """Return the slope of all jobs, and the weighted spread of their slots.
 
-    By iterated weights (P. J. Huber, Annals of Mathematical Statistics 35, 1964) of the jobs of the
-    main group; the others do not count, for what they set may differ by any amount.
+    Iteratively reweighted (P. J. Huber, Annals of Mathematical Statistics 35, 1964) over the jobs
+    of the main group; others do not count, because their settings may have any effect.
 
     Args:
-        off: the baselines' points, each less the mean of its group; they count in full.
+        off: the baselines' points minus the mean of their group; they count in full.
         others: the other groups.
-        slope: the slope of the baselines, where the search begins.
+        slope: the slope of the baselines, from which the iteration starts.
     """
     products = math.fsum([x * y for x, y in off])
     squares = math.fsum([x * x for x, _ in off])
@@ -399,30 +401,30 @@ def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotScore:
-    """The score of one job of a screen that lies on several node slots."""
+    """The score of one job of a screen that runs on several node slots."""
 
     slot: Hashable
-    at: float  # place in the slot's own queue
+    at: float  # place in the queue of the slot
     value: float
     is_baseline: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLines:
-    """Lines of one slope, each at the level of its slot."""
+    """Lines with a common slope, each at the level of its slot."""
 
-    levels: Mapping[Hashable, float]  # slot -> the baseline's score expected at `centre`
-    slope: float  # per place in a queue
+    levels: Mapping[Hashable, float]  # slot -> expected score of a baseline at `centre`
+    slope: float  # change from one place in a queue to the next
     centre: float  # mean place
-    variances: Mapping[Hashable, float]  # slot -> of its level, in units of sigma^2
-    tilt: float  # variance of the slope, likewise
+    variances: Mapping[Hashable, float]  # slot -> variance of its level, in units of sigma^2
+    tilt: float  # variance of the slope, in units of sigma^2
 
     def at(self, slot: Hashable, place: float) -> float:
-        """Return the baseline's score expected at a place of a slot's queue."""
+        """Return the score that a baseline is expected to have at a place in a slot's queue."""
         return self.levels[slot] + self.slope * (place - self.centre)
 
     def leverage(self, slot: Hashable, place: float) -> float:
-        """Return the variance of (one job - line) at a place, in units of sigma^2."""
+        """Return the variance of (a job's score - line) at a place, in units of sigma^2."""
         return 1 + self.variances[slot] + self.tilt * (place - self.centre) ** 2
 
 
@@ -432,13 +434,13 @@ _EM_ROUNDS = 30
 def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
     """Fit the lines of a screen on several slots; None without a baseline.
 
-    score = level + slot + slope x place + (what profiles have in common) + error. Slots are random
-    effects whose variance is estimated with the noise (restricted likelihood by expectation and
-    maximisation: N. M. Laird and J. H. Ware, Biometrics 38, 1982), so that slots that are alike
-    share a level, and slots that differ have their own. Most profiles do next to nothing and tell
-    the level of their slot too; those off the main group count less, or not. The slope is that of
-    all jobs where there are ten profiles or more: of a few a good one would pass for a drift. Then
-    the baselines alone tell it, and one on each slot tells none.
+    score = level + slot + slope x place + (common effect of profiles) + error. Slots are random
+    effects whose variance is estimated with the noise (restricted maximum likelihood by EM: N. M.
+    Laird and J. H. Ware, Biometrics 38, 1982). So equal slots share a level, and different slots
+    have their own. Most profiles have almost no effect, so they contribute to the level of their
+    slot; those outside the main group count less or not at all. With ten or more profiles the slope
+    comes from all jobs. With fewer, a good one could pass for drift, so it comes from the baselines
+    alone, and is 0 with one on each slot.
     """
     if not any(score.is_baseline for score in jobs):
         return None
@@ -496,7 +498,7 @@ def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
 
 
 def _weights(values: Sequence[float]) -> list[float]:
-    """Return how much each profile's job counts: those of the main group, and those near it."""
+    """Return the weight of each profile's job: of the main group, and of those near it."""
     if not values:
         return []
     (centre,), sd = main_group([values])
@@ -504,7 +506,7 @@ def _weights(values: Sequence[float]) -> list[float]:
 
 
 def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:
-    """Return the slope that the baselines of the slots share, and its variance in sigma^2."""
+    """Return the common slope of the baselines on the slots, and its variance in sigma^2."""
     groups: dict[Hashable, list[tuple[float, float]]] = {}
     for score in jobs:
         if score.is_baseline:
@@ -513,11 +515,11 @@ def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:
     return line.slope, 1 / line.spread if line.spread else 0.0
 
 
-_LEAST_SPREAD = 1e-3  # of the slots' variance over that of a job: they are alike then
+_LEAST_SPREAD = 1e-3  # below this ratio of the slots' variance to a job's, the slots are alike
 
 
 def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:
-    """Whether a two-sided 5 % test puts two groups of (slot, score) at different levels."""
+    """Return whether a two-sided 5 % test finds two groups of (slot, score) at other levels."""
     lines = fit_lines([group, other])
     if len(lines) < 2 or lines[0].df < 1:  # noqa: PLR2004 - a pair
         return False
@@ -532,12 +534,12 @@ def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, 
 def upper_bound(estimate: float, variance: float, *, sigma: float, df: int) -> float:
     """Return the bound that a log ratio exceeds with 2.5 % probability.
 
-    Half of 5 %, for the smaller of two such bounds is taken (screen alone, screen with blocks).
+    This is half of 5 %, because the smaller of two bounds is used (screen, screen with blocks).
     """
     return estimate + t_quantile(0.975, df) * sigma * math.sqrt(variance)
 
 
 def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return (estimate, variance) of independent (estimate, variance), by inverse variance."""
+    """Return the inverse-variance mean of independent (estimate, variance) pairs."""
     weight = math.fsum([1 / variance for _, variance in parts])
     return math.fsum([estimate / variance for estimate, variance in parts]) / weight, 1 / weight

@@ -1,8 +1,8 @@
-"""Where in a sequence a level changed: the posterior over position and size of one change.
+"""Find where in a sequence a level changed: posterior of position and size of one change.
 
-Every job's score is level + (size, from the changed position on) + error. Errors are t-distributed
-with 5 degrees of freedom, so that a bad job moves little; the scale is given. Positions are equally
-likely before anything is measured. This module must not know what stands in the sequence.
+The score of a job is level + (size, from the changed position on) + error. Errors are t-distributed
+with 5 degrees of freedom and a given scale, so that a bad job has little influence. The prior of
+the position is uniform. This module must not know what the sequence consists of.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 DF = 5.0  # degrees of freedom of the errors
-SIZES = 19  # from 1 % to 10 %, or to what the ends say
+SIZES = 19  # number of sizes on the grid from 1 % to 10 %, or further if the ends differ more
 _LEVELS = 9
 _LEVEL_SIGMAS = 2.5
-# a quiet trainer's loss of 0.2 % was taken up as a change before, and failed tests
+# without a least size, a quiet trainer's loss of 0.2 % was found and failed tests
 LEAST, _MOST = math.log1p(0.01), math.log1p(0.10)  # a smaller change is not looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """How likely each position is the first that changed.
+    """The probability of each position to be the first that changed.
 
     Attributes:
-        positions: places in the sequence that may be it, ascending.
+        positions: ascending positions in the sequence that may be the first changed one.
         mass: the probability of each position; they sum to 1.
     """
 
@@ -36,7 +36,7 @@ class Posterior:
 
     @property
     def likeliest(self) -> int:
-        """The position with most mass, the first of equals."""
+        """The position with the most mass, the first of equal ones."""
         return self.positions[max(range(len(self.mass)), key=lambda at: (self.mass[at], -at))]
 
     @property
@@ -45,10 +45,10 @@ class Posterior:
         return max(self.mass)
 
     def splitting(self) -> int:
-        """Return the position whose measurement splits the mass best: half of it lies before.
+        """Return the position whose measurement halves the mass best.
 
-        Changed at that position means that the change lies there or before it. The last position
-        is known to be changed and tells nothing.
+        If it has changed, the change lies there or before. The last position is known to have
+        changed, so measuring it tells nothing.
         """
         below, best, position = 0.0, math.inf, self.positions[0]
         for at, mass in zip(self.positions[:-1], self.mass[:-1], strict=True):
@@ -58,7 +58,7 @@ class Posterior:
         return position
 
     def holding(self, share: float) -> tuple[int, int]:
-        """Return the first and last position of the likeliest ones that hold this share."""
+        """Return the first and last of the likeliest positions that together hold this share."""
         order = sorted(range(len(self.mass)), key=lambda at: -self.mass[at])
         total, kept = 0.0, list[int]()
         for at in order:
@@ -78,22 +78,22 @@ def posterior(
     level: float,
     level_error: float,
 ) -> Posterior:
-    """Return where the level rises, given jobs at places of the sequence.
+    """Return where the level rises, given jobs at positions of the sequence.
 
     Args:
-        scores: place and value of each job, a change being a rise.
-        positions: ascending places that may be the first changed one.
+        scores: position and value of each job; the change is a rise.
+        positions: ascending positions that may be the first changed one.
         sigma: scale of the errors, above 0.
-        expected: size of the change as the ends say: the grid of sizes reaches beyond it.
+        expected: size of the change between the ends; the grid of sizes reaches beyond it.
         level: mean value before the change.
-        level_error: its standard error.
+        level_error: standard error of `level`.
     """
     places = np.array([place for place, _ in scores])
     values = np.array([value for _, value in scores])
     at = np.asarray(positions)
     sizes = np.geomspace(LEAST, max(_MOST, 1.5 * expected), SIZES)
     levels = level + level_error * np.linspace(-_LEVEL_SIGMAS, _LEVEL_SIGMAS, _LEVELS)
-    # a job is before the change or after it: two tables, summed by position
+    # a job is before or after the change: one table for each, summed up by position
     before = _log_density(values[:, None] - levels[None, :], sigma)  # jobs x levels
     after = _log_density(
         values[:, None, None] - levels[None, None, :] - sizes[None, :, None], sigma

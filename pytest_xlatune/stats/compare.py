@@ -1,10 +1,9 @@
-"""Two arms on job scores: the comparison, and what it concludes.
+"""Compare two arms by the scores of their jobs, and conclude.
 
-Every rule here is three-valued: what the data cannot tell is INCONCLUSIVE, never a pass, and a test
-that cannot be computed is no finding. Steps do not enter, except as counts of stragglers.
-
-A gate asks whether a candidate is no worse than the baseline by a margin (non-inferiority), and how
-many trials would tell. How it lays them out is not known here.
+Every rule here has three outcomes: what the data cannot tell is INCONCLUSIVE, never a pass, and a
+test that cannot be computed finds nothing. Steps only enter as counts of stragglers. For gates, it
+says whether a candidate is no worse than the baseline by a margin (non-inferiority), and how many
+trials would tell.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from pytest_xlatune.stats.design import (
 _SCORES_COPIED = "all scores are exactly equal: copies are no measurements"
 _SCORES_NOT_FINITE = "the scores are not finite"
 
-# an estimate of +5 % alone stops in half of all sweeps whose best is just +5 %; with the bound
-# +4 % stops in 0.5 %, +6 % in 95 % (docs/reference/error_rates.md)
+# An estimate of +5 % alone would stop half of all sweeps whose best gains just 5 %. With the bound,
+# +4 % stops in 0.5 % and +6 % in 95 % of sweeps (docs/reference/error_rates.md).
 STOP_ESTIMATE = 0.05
 STOP_FLOOR = 0.04
 VETO_P = 0.05
 
-Change = tuple[float, float, float]  # a log ratio, and the ends of its interval
+Change = tuple[float, float, float]  # log ratio, lower and upper end of its interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class NoComparison:
 
 
 def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison | NoComparison:
-    """Compare an arm with the control; `family` arms share `alpha` one-sidedly."""
+    """Compare an arm with the control; `family` arms share the one-sided `alpha`."""
     if fit.df < MIN_DF:
         return NoComparison(reason=say(FEW_DF, df=max(fit.df, 0), needed=MIN_DF))
     if not math.isfinite(fit.sigma):
@@ -97,12 +96,12 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
 def two_samples(
     reference: Sequence[float], candidate: Sequence[float], *, family: int = 1, alpha: float
 ) -> Comparison | NoComparison:
-    """Compare the jobs of two sides that shared no block by Welch's t.
+    """Compare the jobs of two sides that share no block, by Welch's t.
 
-    Sides of another time or place may differ in noise, and a common variance would call the noisier
-    one faster: 14.5 % of twelve old jobs against three new of twice the noise, at a nominal 5 %.
-
-    Degrees of freedom after F. E. Satterthwaite, Biometrics Bulletin 2, 1946, rounded down.
+    Sides of another time or place may differ in noise. With a common variance the noisier side was
+    called faster too often: 14.5 % for twelve old jobs against three new ones of twice the noise,
+    at a nominal 5 %. Degrees of freedom follow F. E. Satterthwaite, Biometrics Bulletin 2, 1946,
+    rounded down.
     """
     sides = (reference, candidate)
     total = sum(map(len, sides)) - len(sides)
@@ -139,23 +138,23 @@ def two_samples(
     )
 
 
-# One variance for all gave 6.7 to 10.3 % false winners where arms have 2 to 5 times the noise.
-# An arm whose jobs vary more than this many times as much as all else stands on its own variance,
-# with critical values at so many degrees of freedom. Of ten settings tried these keep the error
-# rate with arms of 2 to 5 times the noise, and cost the least power.
+# With one variance for all there were 6.7 to 10.3 % false winners if arms have 2 to 5 times the
+# noise. So an arm whose job variance exceeds that of all others by this factor is judged by its own
+# variance, with its own degrees of freedom. Of ten limits that were tried, this one keeps the error
+# rate with arms of 2 to 5 times the noise, and costs the least power.
 OWN_EXCESS = 3.0
 OWN_DF = 10
 
 
 def is_noisier(effect: ArmFit) -> bool:
-    """Whether the jobs of an arm vary so much more than all others that it stands on its own."""
+    """Return whether an arm's jobs vary so much more than others that its own variance counts."""
     return effect.excess is not None and effect.excess > OWN_EXCESS
 
 
 def noise_of(effect: ArmFit | None, *, sigma: float, df: int) -> tuple[float, int]:
-    """Return the noise of a job of an arm and its degrees of freedom: its own where it is noisier.
+    """Return the noise of an arm's job and its degrees of freedom: its own if that is larger.
 
-    `effect` is what blocks say of it, None where it stands in none; `sigma` and `df` are of all.
+    `effect` is the arm's result in blocks, None if it has none; `sigma` and `df` describe all arms.
     """
     if effect is None or effect.own_variance is None or not is_noisier(effect):
         return sigma, df
@@ -163,7 +162,7 @@ def noise_of(effect: ArmFit | None, *, sigma: float, df: int) -> tuple[float, in
 
 
 def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> float:
-    """Return the critical value of an arm, one of `family` that share `alpha`."""
+    """Return the critical value of one of `family` arms that share `alpha`."""
     if effect.control_weight is None:
         return bonferroni(family, df, alpha=alpha)
     return dunnett(family, df, control_weight=effect.control_weight, alpha=alpha)
@@ -174,9 +173,9 @@ def winners(
 ) -> tuple[str, ...]:
     """Return the arms that step down through `family` as faster, the clearest first.
 
-    The clearest is held against the critical value of all, the next against that of one less, until
-    one fails (a closed test; Marcus, Peritz and Gabriel, Biometrika 63, 1976). None is a winner
-    whose own 95 % interval holds 0, nor one that was measured once.
+    The clearest is compared with the critical value for all, the next with that for one less, until
+    one fails (a closed test; Marcus, Peritz and Gabriel, Biometrika 63, 1976). An arm whose own 95
+    % interval contains 0, or that was measured once, is no winner.
     """
 
     def excess(arm: str, left: int) -> float:
@@ -199,22 +198,22 @@ def winners(
     return tuple(passed)
 
 
-EQUIVALENCE = 0.01  # relative change that counts as none
-SELECTED_ALPHA = 0.0125  # of the low end that is told of a winner
-LIKELY_ALPHA = 0.025  # of the low end of the likely change
-PRIOR = 0.01  # standard deviation of the effects of settings, as log ratios, around 0
-# a likely change without this limit is 0.7 points too low where the true one is +5 %
-_PLAUSIBLE = 3.0  # standard deviations from which that prior does not hold
+EQUIVALENCE = 0.01  # a smaller relative change counts as none
+SELECTED_ALPHA = 0.0125  # error rate of the lower end of a winner's interval
+LIKELY_ALPHA = 0.025  # error rate of the lower end of the likely change
+PRIOR = 0.01  # prior standard deviation of the effects of settings: log ratios around 0
+# without this limit the likely change of a true +5 % is 0.7 points too low
+_PLAUSIBLE = 3.0  # the prior is not used beyond so many of its standard deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerFigures:
-    """The figures that are told of an arm that won, as log ratios.
+    """The figures of an arm that won, as log ratios.
 
     Attributes:
-        ci95: its interval, which takes the selection into account and never reaches below 0.
-        likely: its change as it is likely to be, and the ends of a 95 % interval of that; None of a
-            change that is too large for small effects to be expected.
+        ci95: its interval, corrected for selection, which never includes values below 0.
+        likely: its most likely change with a 95 % interval; None if the change is too large for the
+            prior of small effects.
     """
 
     ci95: tuple[float, float]
@@ -224,13 +223,13 @@ class WinnerFigures:
 def winner_figures(
     fit: BlockFit, comparison: Comparison, arm: str, *, family: int
 ) -> WinnerFigures:
-    """Return the figures to tell of a winner, the best of several, whose own is rather too high.
+    """Return the figures of a winner, whose plain estimate is too high as the best of several.
 
-    The interval's low end is simultaneous over the `family` at 1.25 %, its high end one-sided at
-    5 %: a plain interval holds the truth of the best winner in 79 to 92 % of sweeps whose effects
-    are weak, this one in 97 % (`benchmarks/winner_figure.py`), and it is shorter than the one that
-    conditions on having passed the critical value. That nothing below 0 is in it is what FASTER
-    says. The likely change is the mean of a normal posterior, effects being N(0, 1 %) before.
+    The lower end of the interval is simultaneous over the `family` at 1.25 %, the upper end is
+    one-sided at 5 %. A plain interval contains the true effect of the best winner in 79 to 92 % of
+    sweeps with weak effects, this one in 97 % (`benchmarks/winner_figure.py`), and it is shorter
+    than the interval conditional on passing the critical value. FASTER already excludes values
+    below 0. The likely change is the mean of a normal posterior with the prior N(0, 1 %).
     """
     error, effect = standard_error(comparison), fit.arms[arm]
     above = t_quantile(0.95, comparison.df)
@@ -239,7 +238,8 @@ def winner_figures(
         return _simultaneous(effect, comparison.df, family=family, alpha=alpha)
 
     low = comparison.estimate - reach(SELECTED_ALPHA) * error
-    if comparison.estimate > 0:  # else an earlier look decided, and later blocks fell back
+    # otherwise an earlier look decided, and later blocks lowered the estimate
+    if comparison.estimate > 0:
         low = max(low, 0.0)
     ci95 = low, comparison.estimate + above * error
     kept = PRIOR**2 / (PRIOR**2 + error**2)
@@ -271,24 +271,24 @@ def decide(comparison: Comparison, *, margin: float = EQUIVALENCE) -> VerdictKin
 
 
 def interval90(comparison: Comparison) -> tuple[float, float]:
-    """Return the 90 % interval of the log ratio: what two one-sided 5 % tests do not exclude."""
+    """Return the 90 % interval of the log ratio, which matches two one-sided 5 % tests."""
     reach = t_quantile(0.95, comparison.df) * standard_error(comparison)
     return comparison.estimate - reach, comparison.estimate + reach
 
 
 def is_within(comparison: Comparison, *, margin: float) -> bool:
-    """Whether two one-sided 5 % tests put the change inside -margin .. +margin (TOST)."""
+    """Return whether two one-sided 5 % tests put the change in -margin .. +margin (TOST)."""
     low, high = interval90(comparison)
     return math.log1p(-margin) < low and high < math.log1p(margin)
 
 
 def is_not_slower_than(comparison: Comparison, *, margin: float) -> bool:
-    """Whether the one-sided 95 % bound excludes a loss of `margin` or more (non-inferiority)."""
+    """Return whether the one-sided 95 % bound excludes a loss of `margin` (non-inferiority)."""
     return comparison.n > 1 and interval90(comparison)[0] > math.log1p(-margin)
 
 
 def stops(comparison: Comparison) -> bool:
-    """Whether the sweep may stop: +5 % or more, and +4 % excluded from below."""
+    """Return whether the sweep may stop: the gain is +5 % or more, and its bound above +4 %."""
     estimate, lower = relative(comparison.estimate), relative(comparison.lower)
     return comparison.n > 1 and estimate >= STOP_ESTIMATE and lower >= STOP_FLOOR
 
@@ -296,8 +296,8 @@ def stops(comparison: Comparison) -> bool:
 def straggler_p(slow: int, steps: int, baseline_slow: int, baseline_steps: int) -> float:
     """Return Fisher's exact p that an arm has no more slow steps than the baseline.
 
-    The screened score hides what causes slow steps; this does not. Guards a gain, never makes one:
-    steps of a job are correlated, so as a finding of its own the p would be too small.
+    The score leaves slow steps out, so this guards a gain against them. It never supports a finding
+    of its own: steps of a job are correlated, so the p would be too small.
     """
     slow_in_all, in_all = slow + baseline_slow, steps + baseline_steps
     if not steps or not baseline_steps:
@@ -309,12 +309,12 @@ def straggler_p(slow: int, steps: int, baseline_slow: int, baseline_steps: int) 
     return ways / math.comb(in_all, slow_in_all)
 
 
-MOST_BLOCKS = 60  # beyond, the change is too close to the margin to be told
+MOST_BLOCKS = 60  # if more are needed, the change is too close to the margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLayout:
-    """How many trials a gate rests on."""
+    """The number of trials of a gate."""
 
     arms: int  # candidates
     blocks: int  # trials of each candidate
@@ -322,7 +322,7 @@ class GateLayout:
 
     @property
     def trials(self) -> int:
-        """Trials to be run."""
+        """How many trials are run."""
         return self.blocks * (self.arms + self.baselines)
 
     @property
@@ -332,7 +332,7 @@ class GateLayout:
 
     @property
     def variance(self) -> float:
-        """Variance of a candidate's change, in units of the variance of one job's score."""
+        """Variance of a candidate's change, in units of the variance of a job's score."""
         return (1 + 1 / self.baselines) / self.blocks
 
     def noise(self, margin: float) -> float:
@@ -345,7 +345,8 @@ def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
     """Return the verdict of a gate: FASTER and EQUIVALENT pass.
 
     EQUIVALENT is "a loss of `margin` or more is excluded" (one-sided, 5 %), SLOWER "slower, and
-    such a loss is not excluded"; everything else is INCONCLUSIVE.
+    EQUIVALENT means that a loss of `margin` or more is excluded (one-sided, 5 %), SLOWER that the
+    candidate is slower and such a loss is not excluded. All else is INCONCLUSIVE.
     """
     kind = decide(comparison, margin=margin)
     if is_not_slower_than(comparison, margin=margin):
@@ -354,9 +355,9 @@ def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
 
 
 def above(values: Sequence[float], level: float) -> VerdictKind:
-    """Return whether the mean of job scores is above a level, one-sided 5 % either way.
+    """Return whether the mean of job scores is above a level, one-sided at 5 % on both sides.
 
-    EQUIVALENT is "above", SLOWER "below".
+    EQUIVALENT means "above", SLOWER means "below".
     """
     reach = reach_of(values)
     if reach is None:
@@ -368,9 +369,9 @@ def above(values: Sequence[float], level: float) -> VerdictKind:
 
 
 def reach_of(values: Sequence[float]) -> float | None:
-    """Return half the width of the 90 % interval of a mean of jobs: 5 % lie beyond either end.
+    """Return half the width of the 90 % interval of a mean; 5 % lie beyond each end.
 
-    It is t(0.95, n - 1) s / sqrt(n). None of too few jobs, and of jobs that do not differ.
+    It is t(0.95, n - 1) s / sqrt(n). None if there are too few jobs, or all are equal.
     """
     df = len(values) - 1
     spread = stdev(values) if df > 0 and all(map(math.isfinite, values)) else 0.0
@@ -380,9 +381,9 @@ def reach_of(values: Sequence[float]) -> float | None:
 
 
 def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> GateLayout | None:
-    """Return the smallest design that tells with 80 % power, if change and noise are as seen.
+    """Return the smallest layout that decides with 80 % power at the observed change and noise.
 
-    None where no reasonable one does: the change is too close to the margin.
+    None if no reasonable one does, because the change is too close to the margin.
     """
     to_margin = comparison.estimate - math.log1p(-margin)
     for blocks in range(2, MOST_BLOCKS + 1):

@@ -1,14 +1,14 @@
-"""What a budget of jobs can see: critical values, the layout of a sweep, the effect it confirms.
+"""What a budget of jobs can detect: critical values, layouts, the smallest effect.
 
-Pure arithmetic before anything is submitted: the same question has the same digits, also where
-selection is simulated. What cannot decide is refused by name: a sweep that only ranks must say so
-before it costs cluster time.
+Pure arithmetic before anything is submitted. The same question always gets the same digits, also
+where selection is simulated. A budget that cannot decide is refused with the reason: a sweep that
+only ranks must say so before it costs cluster time.
 
 Dunnett's quantile is exact for the designs used here (one control, equal correlation); an
-unbalanced stage takes Bonferroni, which needs no correlation. Its distribution is a mean over s,
-the estimated noise of a job in units of the true one, with df s^2 chi-squared: a sum over equal
-steps of log s, which for such smooth and short integrands converges faster than any power of the
-step (Trefethen and Weideman, SIAM Review 56, 2014).
+unbalanced design uses Bonferroni, which needs no correlation. The distribution is averaged over s,
+the ratio of estimated to true noise, where df s^2 is chi-squared. The integral is a sum over equal
+steps of log s, which for such smooth, short integrands converges faster than any power of the step
+(Trefethen and Weideman, SIAM Review 56, 2014).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _RANKS_ONLY = (
     "confirm one: ask for {least} jobs at least, {recommended} are recommended"
 )
 
-_CLOSE = 1e-12  # of a critical value, relative: where the search ends
-_REACH = 9.0  # standard deviations, beyond which a normal density is below the rounding error
+_CLOSE = 1e-12  # relative precision of a critical value, at which its search ends
+_REACH = 9.0  # beyond so many standard deviations the normal density is below the rounding error
 
 
 @functools.lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
     """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
 
-    With infinitely many degrees of freedom it is that of a standard normal.
+    With infinite degrees of freedom it is that of a standard normal.
     """
     from scipy import special
 
@@ -50,7 +50,7 @@ def t_quantile(probability: float, df: float) -> float:
 
 
 def bonferroni(arms: int, df: float, *, alpha: float) -> float:
-    """Return the one-sided critical value for `arms` comparisons of any correlation."""
+    """Return the one-sided critical value for `arms` comparisons with any correlation."""
     return t_quantile(1 - alpha / arms, df)
 
 
@@ -58,8 +58,8 @@ def bonferroni(arms: int, df: float, *, alpha: float) -> float:
 def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float:
     """Return the one-sided critical value of `arms` comparisons with one control; NaN below 1 df.
 
-    The control has `control_weight` times the observations of an arm, so that the comparisons
-    correlate by rho = 1 / (1 + control_weight). Solves P(max_i T_i <= c) = 1 - alpha, with
+    The control has `control_weight` times the observations of an arm, so the comparisons have the
+    correlation rho = 1 / (1 + control_weight). It solves P(max_i T_i <= c) = 1 - alpha, with
 
         P = E_s E_z Phi((c s - sqrt(rho) z) / sqrt(1 - rho)) ** arms,
 
@@ -71,7 +71,7 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
         return t_quantile(1 - alpha, df)
     rho = 1 / (1 + control_weight)
     z = np.linspace(-_REACH, _REACH, 145)
-    upper = _REACH / math.sqrt(2 * df)  # the density falls slower below 1 than above it
+    upper = _REACH / math.sqrt(2 * df)  # the density falls more slowly below 1 than above
     log_s = np.arange(-upper - upper**2, upper, min(0.1, 0.4 / math.sqrt(df)))
     s = np.exp(log_s)
     shared = _weights(-(z**2) / 2)
@@ -89,7 +89,7 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
 
 
 def _weights(log_density: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn the logarithms of a density at equal steps into weights, which sum up to 1."""
+    """Return the weights, with sum 1, for the logarithms of a density at equal steps."""
     density: NDArray[np.float64] = np.exp(log_density)
     return density / np.sum(density)
 
@@ -97,30 +97,31 @@ def _weights(log_density: NDArray[np.float64]) -> NDArray[np.float64]:
 SWEEP_ALPHA = 0.05
 MIN_DF = 3
 MAX_BLOCKS = 6
-MOST_BLOCKS = 20  # blocks that a large budget may have
-_USUAL_BUDGET = 65  # jobs up to which few profiles are not measured more often than need be
+MOST_BLOCKS = 20  # the most blocks that a large budget gets
+_USUAL_BUDGET = 65  # up to so many jobs, few profiles are not measured more often than necessary
 
 MIN_BLOCKS = 3
-# jobs that stay for a last block of what may still gain 2 %, before the full layout is made longer
+# jobs kept for a last block of profiles that may still gain 2 %, before the layout is enlarged
 _SPARE_JOBS = 8
-_QUIET = 0.004  # job noise up to which three runs tell, and up to five arms may stay to the end
+# up to this job noise, three runs show an effect and up to five arms may stay to the end
+_QUIET = 0.004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepLayout:
-    """One way to lay out a sweep: arms of each block in turn, and what stands beside them."""
+    """One way to lay out a sweep: the arms of each block in order, and its baselines."""
 
     screen_baselines: int
     widths: tuple[int, ...]
-    # with one a single baseline job that is 3 % slow makes 13 % false winners, with two 5 %
+    # with one baseline, a single bad one (3 % slow) makes 13 % false winners; with two 5 %
     block_baselines: int = 2
-    again: int = 0  # the best of the screen that run a second time before the blocks
-    most: int = MAX_BLOCKS  # blocks at most
+    again: int = 0  # how many of the best of the screen run a second time before the blocks
+    most: int = MAX_BLOCKS  # the largest number of blocks
 
     def for_profiles(self, profiles: int, *, slots: int = 1) -> SweepLayout:
-        """Return this layout for so many profiles: no block has more arms than there are profiles.
+        """Return this layout with no block wider than the number of profiles.
 
-        On several node slots as many blocks begin at once, and none of them waits for a cut.
+        On several node slots, as many blocks begin at once, and none of these waits for a cut.
         """
         first = self.widths[0]
         widths = (first if at < slots else width for at, width in enumerate(self.widths))
@@ -139,10 +140,10 @@ class SweepLayout:
         return narrowed_df(self.widths, self.block_baselines)
 
 
-# falling widths: 92 % of three winners at +2 % are found in 50 jobs, 83.5 % with equal blocks
-# in the order in which they are tried; statistics of all of them: docs/explanation/statistics.md
-# a third finalist is worth more than two baselines of the screen: of three winners among 8 profiles
-# 25 jobs find 90 % with it, and 59 % without
+# In the order in which they are tried; docs/explanation/statistics.md has the statistics of all.
+# With falling widths, 50 jobs find 92 % of three winners at +2 %, with equal blocks 83.5 %. A third
+# finalist is worth more than two baselines of the screen: with three winners among 8 profiles, 25
+# jobs find 90 % with it and 59 % without.
 _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 4, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),
@@ -152,24 +153,24 @@ _LAYOUTS = (
     SweepLayout(screen_baselines=1, widths=(3, 3, 3)),
     SweepLayout(screen_baselines=1, widths=(2, 2, 2), block_baselines=1),
 )
-# on node slots all blocks begin at once: what they cost more is wide, not long
+# on node slots all blocks begin at once, so they should be wide rather than many
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
-# where there are slots for all of these blocks a round of second runs costs little time, and few
-# finalists need short blocks
-# with second runs eight slots take 10 rounds, and 13 without them, at no less power
+# With enough slots for all of these blocks, a round of second runs costs little time, and few
+# finalists make short blocks: eight slots need 10 rounds with second runs and 13 without, at no
+# less power.
 SECOND_RUNS = 8
 _TWICE = SweepLayout(
     screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
 )
-# a large budget: beyond six blocks one more run of a finalist tells less than a second run of those
-# that nearly became one. The share of the profiles that run twice, and arms of each block
+# Layouts of a large budget: share of the profiles that run twice, and arms of each block. Beyond
+# six blocks, another run of a finalist tells less than second runs of profiles that just missed it.
 _LARGE = (
     (1.0, (12, 8, 6, 5, 4, *[3] * 8)),
     (2 / 3, (6, 5, 5, *[3] * 6)),
     (1 / 2, (6, 5, 4, 3, 3, 3, 3)),
     (1 / 2, (5, 5, 4, 3, 3, 3)),
 )
-# where the noise is small there may be more than three winners, and three runs show each of them
+# with little noise there may be more than three winners, and three runs show each of them
 _QUIET_LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 6, 6)),
     SweepLayout(screen_baselines=3, widths=(5, 5, 5)),
@@ -180,17 +181,17 @@ _QUIET_LAYOUTS = (
 class Plan:
     """The layout of a sweep."""
 
-    profiles: int  # profiles to screen
-    screen_baselines: int  # baselines spread through the queues of the screen
-    widths: tuple[int, ...]  # arms of each block in turn; the first are all finalists
+    profiles: int  # number of profiles to screen
+    screen_baselines: int  # number of baselines, spread through the queues of the screen
+    widths: tuple[int, ...]  # arms of each block in order; the first block has all finalists
     block_baselines: int  # baselines in each block
     jobs: int  # jobs of the whole sweep
-    again: int = 0  # the best of the screen that run a second time before the blocks
-    rotations: int = 0  # jobs in which profiles take turns, to be ranked; the look is one
+    again: int = 0  # how many of the best of the screen run a second time before the blocks
+    rotations: int = 0  # jobs in which profiles take turns to be ranked, the first one included
 
     @property
     def finalists(self) -> int:
-        """Arms that enter the blocks."""
+        """How many arms enter the blocks."""
         return self.widths[0]
 
     @property
@@ -200,7 +201,7 @@ class Plan:
 
     @property
     def in_blocks(self) -> int:
-        """Jobs of all blocks, those in reserve left out."""
+        """Jobs of all blocks, without those in reserve."""
         return sum(self.widths) + self.blocks * self.block_baselines
 
     @property
@@ -232,18 +233,18 @@ class Plan:
         )
 
     def mde80(self, sigma: float) -> float:
-        """Return the relative effect of a finalist that stays to the end, found with 80 % power."""
+        """Return the relative effect of a finalist in all blocks that is found with 80 % power."""
         c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=SWEEP_ALPHA)
         return mde80(
             sigma, critical=c, df=self.df, variance=(1 + 1 / self.block_baselines) / self.blocks
         )
 
     def from_start80(self, sigma: float) -> float:
-        """Return the relative effect of one of the profiles that the sweep finds with 80 % power.
+        """Return the relative effect of a profile that the whole sweep finds with 80 % power.
 
-        Before it stands in all blocks a profile must be among the best of the screen, where one run
-        speaks for it, and among the best of the first block. The others do nothing. Two rotations
-        rank at least as well as two jobs of each.
+        Before a profile runs in all blocks, it must be among the best of the screen, by one run,
+        and among the best of the first block. The other profiles are assumed to have no effect. Two
+        rotations rank at least as well as two jobs of each profile.
         """
         again = self.profiles if self.rotations else self.again
         least = selected80(self.profiles, self.widths, self.block_baselines, again=again)
@@ -252,7 +253,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a budget decides nothing, and only ranks."""
+    """Why a budget is too small for verdicts, and only ranks."""
 
     why: Message
 
@@ -269,19 +270,19 @@ def plan(
     turned: int = 0,
     rotations: int = 0,
 ) -> Plan | Refusal:
-    """Lay out a sweep of so many profiles in so many jobs: the first layout that fits.
+    """Lay out a sweep of profiles in a budget of jobs: the first layout that fits.
 
     Args:
-        profiles: how many there are to rank.
-        budget: how many jobs the whole sweep may take.
-        screen_baselines: the baselines of the screen where they are fixed already; 0 leaves them to
-            the layout.
-        waves: number of waves of the screen; each has a baseline of its own.
-        sigma: the job noise where it is known; None is the usual one.
-        slots: node slots that run side by side; the screen has a baseline on nearly each.
+        profiles: number of profiles to rank.
+        budget: number of jobs of the whole sweep.
+        screen_baselines: number of baselines of the screen if it is fixed already; 0 lets the
+            layout decide.
+        waves: number of waves of the screen; each has its own baseline.
+        sigma: the job noise; None assumes the usual one.
+        slots: number of node slots that run side by side; the screen has a baseline on nearly each.
         may_repeat: whether the best of the screen may run a second time.
-        turned: how many of the profiles rotations rank; the others run once.
-        rotations: how many jobs those rotations take.
+        turned: number of profiles that rotations rank; the others run once.
+        rotations: number of jobs that those rotations take.
     """
     if turned:
         alone = profiles - turned
@@ -306,7 +307,7 @@ def plan(
         most = candidate.most
         is_plain = slots == 1 and not is_repeated
         if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
-            most = MOST_BLOCKS  # few profiles, of which none runs twice
+            most = MOST_BLOCKS  # there are few profiles, and none runs twice
         more = max(min(left // block, most - len(candidate.widths)), 0)
         widths = candidate.widths + candidate.widths[-1:] * more
         return Plan(
@@ -327,7 +328,7 @@ def plan(
 def _behind_rotations(
     profiles: int, budget: int, screened: int, in_screen: int, rotations: int
 ) -> Plan | Refusal:
-    """Return the widest blocks that fit behind a screen of so many jobs, and more of the last."""
+    """Return the widest blocks that fit after a screen of `screened` jobs, the last repeated."""
     layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
     for candidate in layouts:
         left = budget - screened - candidate.in_blocks
@@ -359,21 +360,21 @@ def _behind_rotations(
     )
 
 
-USUAL_BLOCKS = _LAYOUTS[1].in_blocks  # jobs of blocks behind rotations, where no budget is named
+USUAL_BLOCKS = _LAYOUTS[1].in_blocks  # jobs of blocks after rotations if no budget is stated
 
 
 def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
-    """Return the jobs with which the best of the screen run twice; 0 where they do, or never do."""
+    """Return the budget with which the best of the screen run twice; 0 if they do, or never do."""
     if layout.again or slots < len(_TWICE.widths) or layout.profiles < 2 * _TWICE.again:
         return 0
     return layout.profiles + layout.screen_baselines + _TWICE.again + _TWICE.in_blocks
 
 
 def _with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
-    """Return the layouts in which the best of the screen run twice, in the order of their trial.
+    """Return the layouts in which the best of the screen run twice, in the order to try them.
 
-    On one slot those of a large budget; the last two have as many second runs as fit, eight or
-    more. On several slots all blocks lie side by side.
+    On one slot these are the layouts of a large budget; the last two have as many second runs as
+    fit, but at least eight. On several slots all blocks run side by side.
     """
     if slots > 1:
         is_wide = slots >= len(_TWICE.widths)
@@ -386,12 +387,12 @@ def _with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
 
 
 def _fewest(share: float, profiles: int) -> int:
-    """Return how many second runs a layout has at least."""
+    """Return the least number of second runs in a layout."""
     return SECOND_RUNS if share <= 1 / 2 else int(share * profiles)
 
 
 def unused(layout: Plan, budget: int) -> Message | None:
-    """Return why a plan leaves jobs of its budget, and what becomes of them; None: it does not."""
+    """Return why a plan does not use its whole budget, and what for; None if it uses all."""
     left = budget - layout.jobs
     if not left:
         return None
@@ -415,18 +416,18 @@ def unused(layout: Plan, budget: int) -> Message | None:
 
 
 def screen_slots(slots: int, profiles: int) -> int:
-    """Return on how many node slots a screen lies: a baseline is for two profiles or more."""
+    """Return the number of node slots for a screen: two profiles or more for each baseline."""
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
 
 
-FEW = 8  # slots of which one may lack a baseline: the profiles on it tell its level too
+FEW = 8  # with so many slots one may lack a baseline: the profiles on it show its level too
 
 
 def slot_baselines(slots: int, profiles: int) -> int:
-    """Return the baselines of a screen on node slots: one each, or few less if that saves a round.
+    """Return the number of baselines on node slots: one each, or slightly fewer to save a round.
 
-    Eight slots screen 25 profiles and seven baselines in four rounds, and would need a fifth for
-    one baseline more.
+    For example, eight slots screen 25 profiles and seven baselines in four rounds, but would need a
+    fifth round for an eighth baseline.
     """
     used = screen_slots(slots, profiles)
     last = (profiles + used) % used
@@ -453,7 +454,7 @@ def _why(profiles: int, budget: int, waves: int, slots: int) -> Message:
 
 
 def narrowed_df(widths: Sequence[int], block_baselines: int) -> int:
-    """Return the residual degrees of freedom of blocks of falling width: cells less parameters."""
+    """Return the residual degrees of freedom of blocks of falling width: cells minus parameters."""
     cells = sum(widths) + len(widths) * block_baselines
     return cells - len(widths) - max(widths, default=0)
 
@@ -466,13 +467,13 @@ def design_df(finalists: int, block_baselines: int, blocks: int) -> int:
 def mde80(sigma: float, *, critical: float, df: float, variance: float) -> float:
     """Return the smallest relative effect that is found with 80 % power.
 
-    (c + t_{.8, df}) sigma sqrt(variance); with the noncentral t it is 80 % to a point.
+    It is (c + t_{.8, df}) sigma sqrt(variance), within a point of the noncentral t's power.
     """
     return relative((critical + t_quantile(0.8, df)) * sigma * math.sqrt(variance))
 
 
-_RUNS = 10_000  # of the simulated selection; another start of the numbers moves it by .5 %
-# 80 %, and what the guards against an arm's own noise and against slow steps cost
+_RUNS = 10_000  # simulated sweeps; other random numbers change the result by .5 %
+# 80 %, plus the cost of the guards against an arm's own noise and against slow steps
 _FOUND = 0.825
 
 
@@ -485,19 +486,19 @@ def selected80(
     alpha: float = SWEEP_ALPHA,
     again: int = 0,
 ) -> float:
-    """Return what one of `profiles` must gain to be found with 80 % power, selection included.
+    """Return the gain of one of `profiles` that is found with 80 % power, selection included.
 
-    In standard deviations of a job's score. The others do nothing. Each simulated sweep tells the
-    least effect with which the profile enters the first block, stays at each cut, and passes the
-    critical value: the largest of these is what that sweep needs. What the baselines share moves
-    all profiles alike, and no rank.
+    The unit is the standard deviation of a job's score. The other profiles have no effect. In each
+    simulated sweep, the least effect is found with which the profile enters the first block, stays
+    at each cut and passes the critical value; that sweep needs the largest of these. The error of
+    the baselines shifts all profiles alike and changes no rank.
 
     Args:
-        profiles: number of profiles of the screen, each measured once.
-        widths: arms of each block in turn.
+        profiles: number of profiles in the screen, each measured once.
+        widths: arms of each block in order.
         block_baselines: baselines in each block.
         alpha: the error rate of the confirmation.
-        again: how many of the best of the screen are measured a second time before the first block.
+        again: how many of the best of the screen run a second time before the first block.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
     contrast_variance = 1 + 1 / block_baselines
@@ -508,7 +509,7 @@ def selected80(
     normal = rng.standard_normal
     rivals_count = profiles - 1
     candidate, need = normal(_RUNS), np.full(_RUNS, -np.inf)
-    # a row is a sweep; the screen of the rivals, falling, as far as any of them can come
+    # a row is a sweep: the best rivals in the screen, descending, as far as any of them can get
     if again >= profiles:
         runs = 2
         rivals = _best_of(rivals_count, widths[0], rng) / math.sqrt(runs)
@@ -540,18 +541,18 @@ def selected80(
         sums = sums + normal(sums.shape)
         total = total + normal(_RUNS)
     baselines = normal(_RUNS) / math.sqrt(blocks * block_baselines)
-    # chi-squared by the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
+    # chi-squared as the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
     seen = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0) ** 1.5
     passes = critical * math.sqrt(contrast_variance / blocks) * seen - (total / blocks - baselines)
     return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND * _RUNS) - 1])
 
 
 def _best_of(count: int, kept: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the best of `count` normal values in each simulated sweep, falling; `kept` at most.
+    """Return the `kept` largest of `count` normal values in each simulated sweep, descending.
 
-    The largest of n uniform values is distributed as a uniform value to the power 1/n, and those
-    below it in turn are as the largest of one value less (L. Devroye, Non-Uniform Random Variate
-    Generation, 1986, chapter V.3). So nothing is drawn that could not come so far.
+    The largest of n uniform values is distributed as a uniform value to the power 1/n, and the next
+    one is the largest of n - 1 values below it (L. Devroye, Non-Uniform Random Variate Generation,
+    1986, chapter V.3). So values that are too small to matter are not drawn.
     """
     from scipy import special
 
@@ -568,9 +569,9 @@ def outlook(
     budgets: tuple[int, ...] = (36, 50, 65),
     noise: Message | None = None,
 ) -> Message:
-    """Return what budgets of jobs could see at a job noise of `sigma`.
+    """Return a sentence on what budgets of jobs could detect at a job noise of `sigma`.
 
-    `noise` is that noise, and where it is from, where it is not of this very cell's jobs.
+    `noise` names that noise and its source if it does not come from jobs of this cell.
     """
     seen = []
     for budget in budgets:

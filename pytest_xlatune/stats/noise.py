@@ -1,7 +1,7 @@
-"""The noise of a cell, from jobs of the baseline against itself.
+"""The noise of a cell, from jobs of the baseline.
 
-What planning needs to know before it promises anything: how far two jobs of one configuration are
-apart, and what happens inside a job. A dozen jobs give sigma to within a quarter.
+Planning needs it before it promises anything: how much two jobs of one configuration differ, and
+how much steps differ inside a job. A dozen jobs give sigma to within a quarter.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from pytest_xlatune.stats.blocks import fit_line
 from pytest_xlatune.stats.window import steady_start
 
 MIN_SCORES = 4
-MIN_LENGTH = 4  # steps inside a job, below which their correlation is anything
+MIN_LENGTH = 4  # a correlation of fewer steps inside a job means nothing
 
 
 class Noise(Record, frozen=True, kw_only=True):
-    """What jobs of one configuration differ by, as fractions."""
+    """How jobs of one configuration differ, as fractions."""
 
-    sigma_job: Real  # standard deviation of a job's score about the drift line
-    sigma_low: Real  # 95 % interval of it
+    sigma_job: Real  # standard deviation of a job's score around the drift line
+    sigma_low: Real  # 95 % interval of sigma_job
     sigma_high: Real
-    step_sd: Real | None  # of a kept step inside its job; None where no steps were kept
-    lag1: Real | None  # correlation of neighbouring kept steps inside a job; None likewise
+    # standard deviation of kept steps within a job; None if no steps were kept
+    step_sd: Real | None
+    lag1: Real | None  # correlation of neighbouring kept steps within a job; None likewise
     straggler_rate: Real  # share of the window's steps that were dropped as slow
-    drift: Real  # change along the line from the first job to the last
-    steady_from: int | None  # first steady step, pooled; None where too few jobs say
-    jobs: int  # scored jobs behind it
+    drift: Real  # change along the line from the first to the last job
+    steady_from: int | None  # first steady step, pooled; None if too few jobs tell
+    jobs: int  # number of scored jobs
 
 
 def estimate_noise(scores: Sequence[Score]) -> Noise | None:
-    """Estimate the noise from scores in the order the jobs ran; None with fewer than four."""
+    """Estimate the noise from scores in the order of the jobs; None with fewer than four."""
     usable = [score for score in scores if math.isfinite(score.value)]
     line = fit_line([(float(at), score.value) for at, score in enumerate(usable)])
     if line is None or line.n < MIN_SCORES:
@@ -67,11 +68,11 @@ _SPREADS = 3.0
 
 
 def lower_bound(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean less three standard deviations, and how often one more value lies below.
+    """Return the mean minus three standard deviations, and how often a further value is lower.
 
-    The second is the probability of Student's t with n - 1 degrees of freedom below
-    -3 / sqrt(1 + 1/n): the new value differs from the mean of n by both noises. Needs two values;
-    of values that do not differ, the bound is their value.
+    The probability is that of Student's t with n - 1 degrees of freedom below -3 / sqrt(1 + 1/n),
+    because the new value and the mean of n both have noise. It needs two values; if all are equal,
+    the bound is their value.
     """
     from scipy import special
 
@@ -81,7 +82,7 @@ def lower_bound(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _kept(score: Score) -> list[float]:
-    """Return log seconds of the steps behind a score, less their mean."""
+    """Return log seconds of the steps of a score, minus their mean."""
     first, last = score.window
     logs = [
         math.log(seconds)
@@ -93,9 +94,9 @@ def _kept(score: Score) -> list[float]:
 
 
 def _lag1(inside: Sequence[Sequence[float]]) -> float | None:
-    """Return the pooled lag-1 correlation, corrected for the means that were taken off.
+    """Return the pooled lag-1 correlation, corrected for subtracting the means.
 
-    With n values E r = rho - (1 + 4 rho) / n (Marriott and Pope, Biometrika 41, 1954).
+    For n values, E r = rho - (1 + 4 rho) / n (Marriott and Pope, Biometrika 41, 1954).
     """
     squares = math.fsum(x * x for levels in inside for x in levels)
     length = fmean(len(levels) for levels in inside) if inside else 0.0
@@ -106,16 +107,16 @@ def _lag1(inside: Sequence[Sequence[float]]) -> float | None:
 
 
 _LEAST_RUNS, _LEAST_SIDE = 5, 2
-_GAP_SHARE = 0.2  # a group may spread over so much of the gap between the two
+_GAP_SHARE = 0.2  # the spread of a group may be so much of the gap between the two
 _LEAST_GAP = 0.005
 
 
 def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
-    """Return the gap between two groups of scores, and the size of each; None where there is one.
+    """Return the gap between two groups of scores, and the size of each; None if there is one.
 
-    Scores are logarithms, of one arm. Each group has two runs at least and spreads over a fifth of
-    the gap at most; the gap is 0.5 % at least. `tests/stats/test_two_groups.py` measures how often
-    scores of one normal distribution are taken for two groups.
+    The scores are logarithms and belong to one arm. Each group has at least two runs and spreads
+    over at most a fifth of the gap, which is at least 0.5 %. `tests/stats/test_two_groups.py`
+    measures how often normal scores are taken for two groups.
     """
     ordered = sorted(values)
     if len(ordered) < _LEAST_RUNS:

@@ -1,4 +1,4 @@
-"""How a rotation is laid out in steps, and what jobs and rotations have to do.
+"""How a rotation is laid out in steps, and how much work jobs and rotations are.
 
 A rotation ranks its programs and decides nothing. This module must not know of trials or logs.
 """
@@ -9,24 +9,26 @@ from dataclasses import dataclass
 
 from pytest_xlatune.model.record import Real, Record
 
-LOOK = 1  # one job of the baseline alone shows whether programs can take turns at all
-COPIES = 3  # of the baseline in each rotation: about the root of the profiles
-FIRST_STEPS = 3  # of a rotation, before its first turn: the default of `RotationSpec`
-RANKINGS = 2  # rotations of a profile, at most: one leaves .5 % of its change open, two .35 %
-# Until something is measured, half of a job is start-up and 40 % of start-up is compilation: for a
-# large model the pull, the init and the compilation take about 2, 3 and 4 minutes, 15 steps take 7.
+LOOK = 1  # a first job of the baseline alone shows whether programs can take turns
+# copies of the baseline in each rotation: about the square root of the number of profiles
+COPIES = 3
+FIRST_STEPS = 3  # steps of a rotation before its first turn: the default of `RotationSpec`
+RANKINGS = 2  # most rotations of a profile: one leaves an error of .5 %, two leave .35 %
+# Until something is measured, half of a job is taken as start-up, and 40 % of that as compilation:
+# for a large model, image pull, initialisation and compilation take about 2, 3 and 4 minutes, and
+# 15 steps take 7.
 START_SHARE, COMPILE_SHARE = 0.5, 0.4
 
 
 class JobPace(Record, frozen=True, kw_only=True):
-    """What the time of a job is made of.
+    """How the time of a job is composed.
 
     Attributes:
-        start_s: seconds until its first step is over, with the one compilation of a job.
+        start_s: seconds until the first step is over, including the one compilation of a job.
         step_s: seconds of a step.
         compile_s: seconds of each further compilation.
-        jobs: measured ones behind it; 0 is a guess.
-        compilations: measured ones; 0 is a guess.
+        jobs: number of jobs that were measured; 0 means an assumption.
+        compilations: number of compilations that were measured; 0 means an assumption.
     """
 
     start_s: Real
@@ -37,7 +39,7 @@ class JobPace(Record, frozen=True, kw_only=True):
 
     @classmethod
     def guessed(cls, limit_s: float, steps: int) -> JobPace:
-        """Return the pace of a job of so many steps that takes its whole time limit."""
+        """Return the pace of a job with `steps` steps that takes its whole time limit."""
         start_s = START_SHARE * limit_s
         return cls(
             start_s=start_s,
@@ -48,7 +50,7 @@ class JobPace(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWork:
-    """What jobs have to do: steps of the trainer, and programs beyond the one of each start."""
+    """The work of jobs: steps of the trainer, and programs beyond the first of each job."""
 
     jobs: int
     steps: int
@@ -62,7 +64,7 @@ class JobWork:
         )
 
     def seconds(self, pace: JobPace) -> float:
-        """Return how long the jobs take, one after the other."""
+        """Return the time of the jobs, one after the other."""
         compiling_s = self.compilations * pace.compile_s
         return self.jobs * pace.start_s + self.steps * pace.step_s + compiling_s
 
@@ -76,7 +78,7 @@ class TurnLayout:
 
     @classmethod
     def of(cls, steps: int) -> TurnLayout:
-        """Return turns and rounds of about so many steps of each program."""
+        """Return the layout with about `steps` steps for each program."""
         turn_steps = next(turn for least, turn in _TURN_STEPS if steps >= least)
         rounds = min(max(steps // turn_steps, _ROUNDS[0]), _ROUNDS[1])
         return cls(turn_steps=turn_steps, rounds=rounds)
@@ -85,22 +87,24 @@ class TurnLayout:
     def paced(cls, pace: JobPace) -> TurnLayout:
         """Return the layout in which a program runs about as long as it compiles.
 
-        Short steps so take more rounds, which noise needs; long ones the least, two turns of each.
+        So short steps get more rounds, which average noise; long ones get the least, two turns
+        each.
         """
         return cls.of(int(pace.compile_s / pace.step_s) if pace.step_s > 0 else 0)
 
     @property
     def rankings(self) -> int:
-        """How many rotations rank a profile: long steps cost more than the second one tells."""
+        """How many rotations rank a profile: with long steps, a second one costs too much."""
         return 1 if self.rounds == _ROUNDS[0] else RANKINGS
 
     def steps(self, programs: int) -> int:
-        """Return the steps of a rotation of so many programs."""
+        """Return the number of steps of a rotation of so many programs."""
         return self.turn_steps * self.rounds * programs
 
 
-# steps of a turn by the steps that a program has in a rotation; the first two or three of each do
-# not count. Rounds first, as what disturbs a loaded machine outlasts a turn: between five rotations
-# at a load of 9 to 17 a program differed by .22, a log, in 4 rounds of 6 steps, by .12 in 6 of 4
+# Least steps of a program in a rotation, and steps of a turn. The first two or three steps of a
+# turn do not count. Rounds matter more than long turns, because disturbances of a loaded machine
+# outlast a turn: at a load of 9 to 17, log scores of a program in five rotations spread by .22 with
+# 4 rounds of 6 steps, and by .12 with 6 of 4.
 _TURN_STEPS = ((64, 8), (32, 6), (0, 5))
 _ROUNDS = (2, 16)

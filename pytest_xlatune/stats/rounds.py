@@ -1,7 +1,7 @@
-"""The turns of one rotation: their order, their step lines, and what each program came to.
+"""The turns of one rotation: their order, their step lines, and the score of each program.
 
-A rotation is one job, and a job is the unit: turns shape its contrasts, and no test rests on them.
-This module must not know what a program sets, nor how rotations rank.
+The job is the unit: turns give contrasts within one rotation, and no test rests on them. This
+module must not know what a program sets, nor how rotations rank.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from pytest_xlatune.model.rotation_score import (
 if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
-_NO_TURN_OF_BASELINE = "the log tells {told} of {turns:+turn}, and none of the baseline"
+_NO_TURN_OF_BASELINE = "the log shows {told} of {turns:+turn}, and none of the baseline"
 
 Item = TypeVar("Item")
-# of each turn: the line of one may be a step late, and the next one warms up; where turns have more
-# steps, which are short, one more does
+# Skipped at the start of each turn: a step may be logged one line late, and the next one warms up.
+# In long turns, whose steps are short, one more is skipped.
 SKIPPED_STEPS = 2
-_LONG_TURN = 6  # steps from which a turn is long
-_TRIES = 3  # random orders of a round, of which the most even one is taken
+_LONG_TURN = 6  # a turn is long from so many steps on
+_TRIES = 3  # so many random orders of a round are drawn, and the most even one is taken
 _BESIDE_ITSELF = 1_000_000  # cost of a program that follows itself
 
 
 @lru_cache(maxsize=64)
 def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[int, ...]:
-    """Return whose turn it is, one index of the programs a turn; a round is one turn of each.
+    """Return the program index of each turn; a round has one turn of each program.
 
-    Each round is drawn anew. Each of the baseline's copies stands in a part of the round of its
-    own, drawn too, so that the baseline is measured all along. Swaps then even out what stands
-    before: each program follows each other one about equally often (carry-over), as in the squares
+    Each round is drawn anew. The copies of the baseline are spread over the round, so that it is
+    measured throughout. Swaps then balance the predecessors: each program follows each other one
+    about equally often, because a program may affect the next turn (carry-over), as in the squares
     of E. J. Williams, Australian Journal of Scientific Research A 2, 1949.
 
     Args:
-        programs: how many there are, the copies included.
-        copies: how many of them, from index 0 on, are the baseline.
-        rounds: how many to draw.
-        rng_seed: the same one draws the same order on every machine.
+        programs: number of programs, including the copies.
+        copies: how many of them, from index 0, are the baseline.
+        rounds: number of rounds to draw.
+        rng_seed: the seed; it gives the same order on every machine.
 
     Raises:
         ValueError: there are fewer programs than copies, or no copy or round at all.
@@ -80,13 +80,13 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
 
 
 def shuffled(items: Sequence[Item], rng_seed: str) -> list[Item]:
-    """Return items in the order of digests: random to the cluster, and the same everywhere."""
+    """Return the items sorted by digests: in random order, but the same everywhere."""
     keys = {at: digest([rng_seed, at]) for at in range(len(items))}
     return [items[at] for at in sorted(keys, key=keys.__getitem__)]
 
 
 def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
-    """Return a random order of all programs with one copy in each of as many equal parts."""
+    """Return a random order of all programs with the copies in equal parts of the round."""
     names = shuffled(range(copies), f"copies {rng_seed}")
     others = shuffled(range(copies, programs), f"others {rng_seed}")
     order: list[int] = []
@@ -98,34 +98,34 @@ def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
 
 
 def _pairs(order: Sequence[int], last: int | None) -> list[tuple[int, int]]:
-    """Return who follows whom, the last one of the round before included."""
+    """Return the pairs of successive programs, beginning with the last one of the round before."""
     before = [*([] if last is None else [last]), *order]
     return list(pairwise(before))
 
 
 def _cost(pairs: Iterable[tuple[int, int]], follows: Counter[tuple[int, int]]) -> int:
-    """Return how uneven pairs make what stands before; 0 where each is new."""
+    """Return how often the pairs have occurred before; 0 if all are new."""
     return sum(_BESIDE_ITSELF if one == other else 2 * follows[one, other] for one, other in pairs)
 
 
 def _evened(
     order: list[int], copies: int, last: int | None, follows: Counter[tuple[int, int]]
 ) -> list[int]:
-    """Return an order after each swap, tried once, that makes it more even.
+    """Return the order after all swaps that make it more even, each tried once.
 
-    Copies are swapped with copies only: they stay spread.
+    Copies are only swapped with copies, so that they stay spread.
     """
     evened, cost = list(order), _cost(_pairs(order, last), follows)
 
     def cost_around(*places: int) -> int:
-        """Return the cost of what stands around two places, which alone a swap changes."""
+        """Return the cost of the pairs around these places, which are all that a swap changes."""
         around = {at for place in places for at in (place, place + 1)} - {len(evened)}
         before = ((evened[at - 1] if at else last, at) for at in around)
         return _cost([(one, evened[at]) for one, at in before if one is not None], follows)
 
     for one in range(len(evened)):
         for other in range(one + 1, len(evened)):
-            # with all costs of an order added up for each swap, 200 programs took 6 s
+            # adding up all costs for each swap took 6 s with 200 programs
             if not cost:
                 return evened
             if (evened[one] < copies) != (evened[other] < copies):
@@ -148,20 +148,21 @@ def turns_of(
     skipped: int = SKIPPED_STEPS,
     left_out: Collection[int] = (),
 ) -> tuple[MeasuredTurn, ...] | NoTurns:
-    """Return the turns that the trainer's own lines tell.
+    """Return the turns as the trainer's step lines show them.
 
-    The level of a turn is the median of its steps, without those more than a fifth off the level of
-    their program: on a GPU 16 of 420 turns had a stall of the host in one of theirs. A turn that is
-    cut short, or loses steps to other things, counts with the others, two or more. So do the first
-    turns of programs, in which a GPU records their graphs and the lines of steps come in a bunch (a
-    step of 27 ms on an H200 as 3, 2, 27 and 90 ms).
+    The level of a turn is the median of its steps, without steps more than a fifth off the level of
+    their program: on a GPU, a stall of the host affected 16 of 420 turns. A turn counts if two or
+    more steps are left, even if it was cut short. So does the first turn of a program, although a
+    GPU then records its graphs and step lines come in a bunch (steps of 27 ms on an H200 as 3, 2,
+    27 and 90 ms).
 
     Args:
-        whose: (program, id of the first step, steps) of each turn, in order.
-        steps: all that the log tells, of one start of the trainer; others are passed over.
+        whose: (program, id of the first step, number of steps) of each turn, in order.
+        steps: all step records of the log, of which one start of the trainer is used.
         programs: how many programs take a turn in a round.
-        skipped: steps at the beginning of each turn that do not count.
-        left_out: ids of steps during which something else happened: a checkpoint, an evaluation.
+        skipped: how many steps at the beginning of each turn do not count.
+        left_out: ids of steps during which something else happened, e.g. a checkpoint or
+            evaluation.
     """
     seconds = {
         record.step: record.step_s
@@ -199,12 +200,12 @@ def turns_of(
     return tuple(measured)
 
 
-_LEAST_STEPS = 2  # steps without which a turn does not count
-_STALLED = 0.2  # share of the usual time by which a stalled step is off
-_RIDGE = 1.0  # of what a program leaves to the next one: as if one more turn had shown none of it
+_LEAST_STEPS = 2  # a turn with fewer steps does not count
+_STALLED = 0.2  # a step off by more than this share of the usual time has stalled
+_RIDGE = 1.0  # weight of the prior that programs have no carry-over, in turns
 _HUBER = 1.345  # as in `stats/blocks.py`
-_WEIGHED = 4  # how often the weights are worked out
-_TINY = 1e-12  # a distance of logs that is not divided by
+_WEIGHED = 4  # how often the weights are iterated
+_TINY = 1e-12  # avoids a division by zero
 
 
 def fit_turns(
@@ -212,15 +213,14 @@ def fit_turns(
 ) -> RotationScore | NoTurns:
     """Fit the turns of one rotation: each program against the mean of the baseline's copies.
 
-    Least squares of program, round, a slope inside the rotation, and the program before, with
-    weights that fall for turns far off (P. J. Huber, Annals of Mathematical Statistics 35, 1964).
-    What a program leaves to its successor is drawn towards none (a ridge of one turn): without it
-    a profile that slows the next turn by 2 % wins by 0.2 %, because it alone never follows
-    itself.
+    Least squares over program, round, drift within the rotation, and the program before, with less
+    weight for outliers (P. J. Huber, Annals of Mathematical Statistics 35, 1964). The carry-over of
+    each program is shrunk towards 0 (a ridge of one turn). Without it, a profile that slows the
+    next turn by 2 % wins by 0.2 %, because it alone never follows itself.
 
     Args:
         turns: the turns of one rotation, in order.
-        tokens: tokens of a device in a step; None is unknown.
+        tokens: tokens of a device in a step; None if unknown.
     """
     names = list(dict.fromkeys(turn.program for turn in turns))
     names.sort(key=lambda name: (not is_baseline(name), name if is_baseline(name) else ""))
@@ -258,9 +258,9 @@ def fit_turns(
 
 
 def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix, Matrix]:
-    """Return a row a turn, and the ridge of each column: programs, rounds, slope, what went before.
+    """Return one row for each turn, and the ridge of each column.
 
-    The copies of the baseline leave the same to their successors: they share that column.
+    The columns are programs, rounds, slope and carry-over; copies of the baseline share the last.
     """
     rounds = sorted({turn.round for turn in turns})[1:]
     before = sorted({BASELINE_ID if is_baseline(b) else b for turn in turns if (b := turn.before)})
@@ -277,13 +277,13 @@ def _design(turns: Sequence[MeasuredTurn], names: Sequence[str]) -> tuple[Matrix
         if turn.before:
             left = BASELINE_ID if is_baseline(turn.before) else turn.before
             design[at, carried[left]] = 1.0
-    ridge = np.full(design.shape[1], 1e-6)  # one round alone tells no slope
+    ridge = np.full(design.shape[1], 1e-6)  # one round alone does not determine the slope
     ridge[slope + 1 :] = _RIDGE
     return design, ridge
 
 
 def _weighted(design: Matrix, values: Matrix, ridge: Matrix) -> tuple[Matrix, Matrix, float | None]:
-    """Return effects, their covariance as of one turn, and the standard deviation of a turn."""
+    """Return effects, their covariance in units of a turn, and the standard deviation of a turn."""
     weights = np.ones(len(values))
     sd: float | None = None
     for _ in range(_WEIGHED):

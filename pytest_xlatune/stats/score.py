@@ -1,14 +1,15 @@
-"""Steps of one job to its score: the logarithm of tokens over time in steady state.
+"""Turn the steps of one job into its score: the logarithm of tokens over time in steady state.
 
-Where the protocol scores another figure the logarithm is of that; it has one window, the declared
-one.
+If the protocol scores another figure, the score is the logarithm of that, in the declared window
+only.
 
-The job is the experimental unit: what happens in here shapes one number and is no evidence of
-anything else. This module must not know of profiles, of other jobs or of logs.
+The job is the experimental unit: steps give one number and support no other claim. This module must
+not know of profiles, of other jobs or of logs.
 
-A step's printed seconds are the host's time between two dispatches. They telescope: a pause makes
-its own step slow and the next one impossibly fast, so a mean of rates is wrong by any amount and
-tokens over time is right. Windows are by step id and the same for all jobs of a comparison.
+The printed seconds of a step are the host's time between two dispatches. Their sum is exact, but a
+pause makes its own step slow and the next one impossibly fast. So a mean of rates may be wrong by
+any amount, and tokens over time is right. Windows are given by step id and are the same for all
+jobs of a comparison.
 """
 
 from __future__ import annotations
@@ -39,31 +40,32 @@ from pytest_xlatune.model.sentences import NO_STEP
 from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9
-LEAST_OUTLIER = 0.01  # no step within 1 % of the median is ever dropped
-# without a screen a score has four times the noise where 3 % of the steps straggle
+LEAST_OUTLIER = 0.01  # no step within 1 % of the median is dropped
+# without dropping outliers, a score has four times the noise if 3 % of the steps straggle
 OUTLIER_MADS = 4 * 1.4826
 GUARD_MADS = 4.0
-# a start that each job chooses is a bias of its own, and a late straggler captures it (MSER, change
-# points: 0.3 % to 4.7 % off in simulated jobs of 15 steps)
-GUARD_STEPS = 4  # the guard moves the start of the window by so many steps at most
+# If each job chose its own start, that would bias the score, and a late straggler would determine
+# it (MSER and change points: 0.3 % to 4.7 % off in simulated jobs of 15 steps).
+GUARD_STEPS = 4  # the guard moves the start of the window by at most so many steps
 GUARD_TAIL = 6
-SCATTER = 0.10  # a limit this wide finds no outlier: half the window may be one
-# a false alarm in 0.4 % of simulated jobs; it finds 79 % of those that warm up for four steps
+SCATTER = 0.10  # a wider limit finds no outlier, since half of the window would have to be one
+# false alarms in 0.4 % of simulated jobs; finds 79 % of those with four steps of warm-up
 LEAST_UNSTEADY = 0.015
-# the error of a difference of two medians of n/2 values each, 2.5 times
+# 2.5 standard errors of the difference of two medians of n/2 values each
 UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005
-PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three digits
+PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three decimals
 
-_MANY, _SAMPLE = 1 << 12, 1 << 9  # values whose median a sample of them helps to find
+# with so many values, a sample of this size first narrows down the median
+_MANY, _SAMPLE = 1 << 12, 1 << 9
 NO_TOKENS = say(
     "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: set "
     "per_device_batch_size and max_target_length of the cell; xlatune steps takes --tokens"
 )
 _FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
-_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that timings cannot tell
+_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that cannot be derived from timings
 
-_Figures = Sequence[float | None]  # a column of steps
+_Figures = Sequence[float | None]  # one value for each step
 
 
 def score(
@@ -73,13 +75,13 @@ def score(
     tokens_per_device_step: float | None,
     logged: Logged | None = None,
 ) -> Score | NoScore:
-    """Return the score of a job, or why it has none.
+    """Return the score of a job, or the reason why it has none.
 
     Args:
-        steps: records in any order; repeats, other ranks and earlier starts may be among them.
-        protocol: the cell's: window, profiler, evaluation, usable steps needed.
+        steps: records in any order, possibly with repeats, other ranks and earlier starts.
+        protocol: the cell's protocol: window, profiler, evaluation, least number of steps.
         tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
-        logged: figures of the protocol's metric that no step record holds.
+        logged: figures of the protocol's metric that are not in step records.
     """
     if not steps and protocol.needs_window:
         return NoScore(reason=coded(MessageCode.NO_TURNS, NO_STEP))
@@ -101,12 +103,12 @@ def score(
     products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     is_rate = tokens is None and any(map(_is_measure, inside.tgs))
-    if is_rate:  # no step prints its seconds; what a mean of rates is needs no tokens
+    if is_rate:  # no step prints its seconds; a mean of rates needs no tokens
         plain_steps = plain_steps.chosen(map(_is_measure, plain_steps.tgs))
         tokens = 1.0
     if tokens is None and inside:
         return NoScore(reason=NO_TOKENS)
-    tokens = tokens or 0.0  # of no step: there is nothing to time
+    tokens = tokens or 0.0  # there are no steps to time
     timed = _timed(plain_steps, tokens) if inside else ((), ())
     job_score = _scored(*timed, tokens, wanted, protocol, seen=last)
     if isinstance(job_score, NoScore):
@@ -131,10 +133,10 @@ def score(
 def timed_steps(
     steps: Sequence[StepRecord], *, tokens_per_device_step: float | None
 ) -> tuple[StepRecord, ...]:
-    """Return one record a step of the last start and one rank, by step, with its exact seconds.
+    """Return one record for each step of the last start, from one rank, with exact seconds.
 
-    TGS has more digits than the printed seconds: of a step of 12 ms these say 0.012. Where neither
-    is printed the seconds are None; where nothing tells the tokens they are right to a factor.
+    They come from TGS, which has more digits: seconds are printed as 0.012 for a step of 12 ms.
+    They are None if neither is printed, and only right up to a factor if the tokens are unknown.
     """
     known = _one_rank(Steps.of(steps))
     tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
@@ -143,13 +145,13 @@ def timed_steps(
 
 
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:
-    """Return a figure that goes with the rate as it is at `tgs`; None where no step prints it."""
+    """Return the figure that corresponds to a rate of `tgs`; None if no step prints it."""
     ratios = [*map(operator.truediv, *_measured(figures, rates))]
     return tgs * _median(ratios) if ratios and tgs else None
 
 
 def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoScore:
-    """Score the median of the metric's figures: those of the window, or all that are no step's."""
+    """Score the median of the metric's figures: of the window, or of all that belong to no step."""
     metric, values = protocol.scored_by, logged.values
     resumed_at = steps.step[0] if steps else 0
     if logged.problem:
@@ -200,7 +202,7 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
 def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     """Return the score of the same job in the window of another protocol, from its timings.
 
-    What only the log can tell (loss, a violated invariant, a resumed run) stays as it was.
+    Loss, violated invariants and resumption, which only the log shows, stay as they were.
     """
     if not scored.timings or scored.tgs is None or scored.step_s is None:
         return NoScore(reason=say("the seconds of its steps were not kept: it has one window only"))
@@ -236,7 +238,7 @@ def _scored(
     *,
     seen: int,
 ) -> Score | NoScore:
-    """Score the `wanted` ones of all timed steps; `seen` is the last step of the job."""
+    """Score the steps in the window `wanted`; `seen` is the last step of the job."""
     timings = Pairs(ids, seconds)
     inside = wanted.has(ids)
     if not all(inside):
@@ -272,7 +274,7 @@ def _scored(
             )
         )
     total_s = math.fsum(kept)
-    # of five runs on a loaded machine: tokens over time vary by 0.8 %, the mean of rates by 6.2 %
+    # on a loaded machine, tokens over time of five runs vary by 0.8 %, means of rates by 6.2 %
     tgs = tokens * len(kept) / total_s
     flags = {
         "not-steady": _is_unsteady(logs),
@@ -294,17 +296,17 @@ def _scored(
     )
 
 
-# the step after an evaluation is absurdly fast: a mean rate was 122,578 where 5,400 was true
+# The step after an evaluation looks absurdly fast: a mean rate was 122,578 instead of 5,400.
 _EVALUATED = 3  # an evaluation step and the two after it
 
 
 @dataclass(frozen=True, slots=True)
 class StepWindow(Sequence[int]):
-    """The step ids that a protocol scores, in order; a step that is not written out costs nothing.
+    """The step ids that a protocol scores, in order; none of them is stored.
 
     Attributes:
-        pieces: what the warm-up and the profiler leave, ascending.
-        every: an evaluation follows every step whose id + 1 is a multiple of it; 0 is never.
+        pieces: ascending ranges that remain without warm-up and profiler.
+        every: an evaluation follows each step whose id + 1 is a multiple of it; 0 means never.
     """
 
     pieces: tuple[range, ...]
@@ -318,7 +320,7 @@ class StepWindow(Sequence[int]):
         )
 
     def has(self, steps: Sequence[int]) -> list[bool]:
-        """Return which of some steps it has; of many that is faster than to ask for each."""
+        """Return for each step whether it is in the window; faster than asking for each."""
         inside = [False] * len(steps)
         for piece in self.pieces:
             first, end = piece.start, piece.stop
@@ -351,7 +353,7 @@ class StepWindow(Sequence[int]):
         return next(islice(iter(self) if at >= 0 else backwards, max(at, ~at), None))
 
     def _evaluated_in(self, piece: range) -> int:
-        """Count the steps that an evaluation takes: the first of each so many ids, shifted by 1."""
+        """Count the ids in a piece that an evaluation takes: three in each `every`."""
         if not self.every:
             return 0
         lost = min(_EVALUATED, self.every)
@@ -366,15 +368,15 @@ class StepWindow(Sequence[int]):
 def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     """Return the step ids that a protocol scores, in order.
 
-    Left out are the warm-up after (re)start, the capture and write-back of a profiler with the step
-    after it, and each evaluation step with the two after it.
+    It leaves out the warm-up after (re)start, the steps of the profiler, of its write-back and the
+    one after, and each evaluation step with the two after it.
     """
     first = max(protocol.first_step, PROFILED_FIRST_STEP if protocol.profiler else 0)
     first += resumed_at
     pieces: tuple[range, ...] = (range(first, protocol.steps),)
     if protocol.profiler:
         start = protocol.skip_first_steps + resumed_at
-        # the step behind a write-back printed 10,975 tokens a second where 1,450 was true
+        # the step after a write-back printed 10,975 tokens a second instead of 1,450
         after = max(start + protocol.profiler_steps + 2, first)
         pieces = (range(first, min(start, protocol.steps)), range(after, protocol.steps))
     return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
@@ -407,15 +409,15 @@ def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Me
 
 
 def _one_rank(steps: Steps) -> Steps:
-    """Return one record per step id, of the last start and one rank, by step.
+    """Return one record for each step id, of the last start and one rank, by step.
 
-    Rank 0 if its label is there, else the lowest. Where unlabelled ranks print the same step the
-    slowest counts: the step is over when its last rank is.
+    The rank is 0 if it is labelled, else the lowest. If several unlabelled ranks print a step, the
+    slowest counts, because a step is over when its last rank is.
     """
     ids = steps.step
     is_one = len({*steps.start}) == len({*steps.label}) == 1
     if not steps or (is_one and all(map(operator.lt, ids, ids[1:]))):
-        return steps  # as a log has them
+        return steps  # the log had them in this form already
     start = max(steps.start)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
     chosen: dict[int, StepRecord] = {}
@@ -433,7 +435,7 @@ def _rank_order(label: str) -> tuple[bool, int, str]:
 
 
 def _slowness(record: StepRecord) -> tuple[float, float, float]:
-    """Order two records of one step without regard to the order they came in."""
+    """Return a sort key for two records of one step that does not depend on their order."""
     return (
         record.step_s if _is_measure(record.step_s) else -math.inf,
         -record.tgs if _is_measure(record.tgs) else -math.inf,
@@ -446,8 +448,8 @@ def _is_measure(value: float | None) -> TypeGuard[float]:
 
 
 def _measured(ones: _Figures, others: _Figures) -> tuple[Sequence[float], Sequence[float]]:
-    """Return two figures of the steps that have both, in columns."""
-    # the rule of `_is_measure`, written out: a call for each figure of 100,000 steps took longer
+    """Return two columns of figures, reduced to the steps that have both."""
+    # `_is_measure` is inlined, because calls for 100,000 steps took longer
     which = [
         one is not None and other is not None and 0 < one < math.inf and 0 < other < math.inf
         for one, other in zip(ones, others, strict=True)
@@ -463,14 +465,14 @@ def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def _tokens(products: Sequence[float], declared: float | None) -> float | None:
-    """Return the tokens of a step: as the log's own two figures say, else as declared."""
+    """Return the tokens of a step: TGS x seconds of the log, else as declared."""
     return _median(products) if products else declared
 
 
 def _median(values: Sequence[float]) -> float:
-    """Return the median; of many values faster than by sorting all of them.
+    """Return the median; for many values faster than sorting all of them.
 
-    A sample tells between which two values it lies.
+    A sample first shows between which two values it must lie.
     """
     sample = sorted(values[:: len(values) // _SAMPLE]) if len(values) > _MANY else ()
     if not sample:
@@ -483,7 +485,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]:
-    """Return steps and seconds; from TGS where printed: it has more digits than the seconds."""
+    """Return steps and seconds; from TGS if it is printed, since it has more digits."""
     figures = zip(steps.tgs, steps.step_s, strict=True)
     seconds = [
         tokens / tgs
@@ -498,7 +500,7 @@ def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]
 
 
 def _violates(products: Sequence[float], step_s: Sequence[float], tokens: float) -> bool:
-    """Whether TGS x seconds of any step differs from `tokens` by more than rounding explains."""
+    """Return whether TGS x seconds of a step differs from `tokens` by more than rounding."""
     return any(
         abs(product / tokens - 1) > INVARIANT_TOLERANCE + PRINTED_RESOLUTION_S / seconds
         for product, seconds in zip(products, step_s, strict=True)
@@ -518,10 +520,10 @@ def _guarded(ids: Sequence[int], logs: Sequence[float], protocol: Protocol) -> i
 
 
 def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int, float]:
-    """Return the step ids to drop, how many of them were slow, and the limit used.
+    """Return the step ids to drop, how many of them are slow, and the limit used.
 
-    Two-sided. A slow step takes the fast one that pays it back along, even where that one alone
-    would pass: half the limit is enough to betray it. `logs` are those of the seconds.
+    The limit is two-sided. A slow step also takes the fast step after it that compensates it, for
+    which half the limit is enough. `logs` are logarithms of seconds.
     """
     level = _median(logs)
     limit = max(OUTLIER_MADS * _median([abs(x - level) for x in logs]), LEAST_OUTLIER)
@@ -541,7 +543,7 @@ def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int,
 
 
 def _is_unsteady(logs: Sequence[float]) -> bool:
-    """Whether the medians of the window's halves differ by more than their scatter explains."""
+    """Return whether the medians of the window's halves differ by more than their scatter."""
     half = len(logs) // 2
     parts = (logs[:half], logs[-half:])
     levels = [*map(_median, parts)]

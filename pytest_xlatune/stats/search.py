@@ -68,7 +68,7 @@ def ask(
 
 
 def _is_step(one: Point, other: Point, ordered: Sequence[bool]) -> bool:
-    """Whether two points differ in one setting by one step.
+    """Return whether two points differ in one setting by one step.
 
     A step goes to a neighbour on the ladder, or to any value where the values have no order, or it
     adds or removes the setting.

@@ -1,16 +1,16 @@
-"""Which ranks of a running job take longer for their steps than the others do. Pure.
+"""Find the ranks of a running job that take longer for their steps than the others do.
 
-Of each step a rank's seconds are compared with the median of all ranks, and of a window of steps
-the median of these ratios is kept: a pause of one step, or a checkpoint that one rank writes,
-changes it little. How far ranks differ in a healthy job is told by the ranks themselves, so a rank
-stands out only among its like: an outlier test on one value a rank (generalized extreme studentized
-deviate, Rosner, Technometrics 25, 1983, one-sided), at most a quarter of the ranks. It must stand
-out in two windows that share no step, by 2 % or more in each. Windows begin at fixed steps, so that
-a look more often is no further chance to be wrong. `benchmarks/straggler_rates.py` measures how
+In each step, a rank's seconds are divided by the median of all ranks, and a rank's value is the
+median of these ratios over a window of steps. So a pause of one step, or a checkpoint that one rank
+writes, has little effect. How much ranks differ in a healthy job is estimated from the ranks
+themselves: an outlier test on one value for each rank (generalized extreme studentized deviate,
+Rosner, Technometrics 25, 1983, one-sided) finds at most a quarter of the ranks. A rank must stand
+out in two windows without common steps, by 2 % or more in each. Windows begin at fixed steps, so
+that looking more often does not raise the error rate. `benchmarks/straggler_rates.py` measures how
 often a job without a straggler is accused.
 
-What it cannot see: where every step waits for all ranks, the seconds of all are those of the
-slowest, and the lines of a straggler look like those of the others.
+It cannot see a straggler if every step waits for all ranks: then all ranks print the seconds of the
+slowest.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dataclasses import dataclass
 
 from pytest_xlatune.stats.design import t_quantile
 
-WINDOW = 16  # steps of a window
+WINDOW = 16  # number of steps in a window
 WINDOWS = 2
 LEAST_RANKS = 4
-LEAST = 0.02  # so much slower than the median rank, 0.02 is 2 %
+LEAST = 0.02  # a straggler is at least so much slower than the median rank; 0.02 is 2 %
 ALPHA = 0.005  # error rate of one window, over all ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """A rank that takes longer.
+    """A rank that takes longer than the others.
 
     Attributes:
-        rank: its number.
+        rank: the number of the rank.
         slower: how much slower it was than the median rank in the last two windows; 0.05 is 5 %.
     """
 
@@ -45,13 +45,13 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimes:
-    """What the seconds of all ranks tell.
+    """How the seconds of all ranks compare.
 
     Attributes:
-        ranks: how many ranks were compared.
-        first, last: the steps that were looked at.
-        stragglers: the slowest first.
-        spread: how far the others' ratios differ, the standard deviation; 0.01 is 1 %.
+        ranks: number of ranks that were compared.
+        first, last: the range of steps that was compared.
+        stragglers: the slowest one first.
+        spread: standard deviation of the other ranks' ratios; 0.01 is 1 %.
     """
 
     ranks: int
@@ -62,14 +62,14 @@ class RankTimes:
 
 
 def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) -> RankTimes | None:
-    """Compare the ranks in the last two whole windows of steps that all of them printed.
+    """Compare the ranks in the last two complete windows of steps that all of them printed.
 
     Args:
-        seconds: rank -> step -> seconds of it.
-        first_step: those before it compile or warm up; windows are counted from it.
+        seconds: rank -> step -> seconds of the step.
+        first_step: windows are counted from it; earlier steps compile or warm up.
 
     Returns:
-        None where too few ranks or steps were printed, or a figure is no time.
+        None if too few ranks or steps were printed, or a figure is not a time.
     """
     if len(seconds) < LEAST_RANKS:
         return None
@@ -111,7 +111,7 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
 
 
 def outliers(values: Sequence[float]) -> set[int]:
-    """Return the places of the values that are too large to be of the others' kind."""
+    """Return the indices of values that are too large to belong with the others."""
     left = sorted(range(len(values)), key=lambda at: values[at])
     count, removed = 0, list[int]()
     for number in range(1, len(values) // 4 + 1):
@@ -125,14 +125,14 @@ def outliers(values: Sequence[float]) -> set[int]:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the standard deviation; that of `statistics` is exact, and slow in each look."""
+    """Return the standard deviation; the one of `statistics` is exact, but too slow here."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 @functools.lru_cache(maxsize=4096)
 def _critical(size: int, number: int) -> float:
-    """Return how many deviations the largest of those that are left may be from their mean."""
+    """Return by how many deviations the largest remaining value may exceed their mean."""
     left = size - number + 1
     quantile = t_quantile(1 - ALPHA / left, left - 2)
     return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)

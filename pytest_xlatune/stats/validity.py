@@ -1,11 +1,11 @@
 """Whether a trial measured what it was meant to: settings in effect, same computation.
 
-Decided before any statistics. Each setting is held against the strongest witness that shows it:
-XLA's dump of its options for a flag, the framework's configuration lines for an override, the lines
-of NCCL_DEBUG for a variable of NCCL or RCCL. A list of the environment, our own wrapper's line
-among them, only shows what was asked for: a program may change it before XLA reads it. A witness
-that should show a setting and is silent is told too. This module reads no log and no file: it is
-told what they show.
+This is decided before any statistics. Each setting is compared with the strongest witness that
+shows it: XLA's dump of its options for a flag, the framework's configuration lines for an override,
+the lines of NCCL_DEBUG for a variable of NCCL or RCCL. A list of the environment, such as the line
+of our wrapper, only shows what was asked for, because a program may change it before XLA reads it.
+A witness that should show a setting but is silent is reported too. This module reads no log and no
+file: its arguments say what these show.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import Effect, SettingKind, TrialSetting, Witness
 from pytest_xlatune.model.text import is_relative, same_value
 
-# options that say where things are, not what the program computes: a list of those that are not at
-# their default leaves them out
+# Options that say where things are and not what the program computes. XLA omits them from a list of
+# the options that are not at their default.
 _UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
 _OF_NCCL = ("NCCL_", "RCCL_")
 _KEY_VARIABLE = "M_"  # MaxText reads a key from the variable M_<KEY>
-# what a framework puts another value in place of: `-1` becomes the degree that is left
+# values that the framework replaces: `-1`, for example, becomes the degree of parallelism that is
+# left
 _CHOSEN_LATER = frozenset({"", "-1", "auto", "default", "none", "null"})
 # an enum as Python prints it:  ProfilerType.NONE    RematLocation.DEVICE
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)")
@@ -47,22 +48,22 @@ Defaults = Callable[[str], Collection[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What an attempt shows of its settings.
+    """What the logs and dumps of an attempt show of its settings.
 
     Attributes:
-        flags: text of XLA_FLAGS in a list of the environment; None where none shows it.
+        flags: text of XLA_FLAGS in a list of the environment; None if there is no such list.
         env: other variables of such a list, possibly only some.
-        options: what XLA dumped of its options; None without a dump.
-        config: the keys that the framework says it uses; empty where it prints none.
-        nccl: the variables that NCCL or RCCL says it reads; empty where it prints none.
-        read: the flags that the reader of another channel says it read; empty where none says it.
-        is_restarted: whether the program started more than once: the options may be those of a
-            start that died, and another one may have trained without them.
+        options: XLA's dump of its options; None without a dump.
+        config: the keys that the framework says it uses; empty if it prints none.
+        nccl: the variables that NCCL or RCCL says it reads; empty if it prints none.
+        read: the flags that readers of other channels say they read; empty if none says so.
+        is_restarted: whether the program started more than once. Then the options may come from a
+            start that died, and the one that trained may have lacked them.
         expects_options: whether the program was asked to dump its options and came far enough.
-        expects_nccl: the same of NCCL's lines, and of those of other channels' readers.
-        pgle_found: operations of a profile for XLA's scheduler that it found in any program; None
-            where it says nothing.
-        pgle_unread: such a file that it could not read.
+        expects_nccl: the same for NCCL's lines, and for readers of other channels.
+        pgle_found: number of operations of the scheduler's profile that XLA found in a program;
+            None if unknown.
+        pgle_unread: the file of such a profile that XLA could not read; "" if none.
     """
 
     flags: str | None = None
@@ -87,18 +88,18 @@ def judged(
     exempt: Iterable[str] = (),
     defaults: Defaults = lambda _: (),
 ) -> tuple[TrialSetting, ...]:
-    """Say of each setting how well it is known that it was in effect.
+    """Return each setting with the evidence that it was in effect.
 
     Args:
-        profile: what was applied on top.
+        profile: the profile that was applied.
         shown: what the attempt shows.
         deployed: text of the deployed XLA_FLAGS.
-        overrides: every key that the trainer was given, the profile's on top of the cell's.
-        exempt: patterns of names of which the sweep says that nothing can show them.
-        defaults: flag -> every default that it is known to have had, to tell an option at its
+        overrides: all keys that the trainer was given, the profile's on top of the cell's.
+        exempt: patterns of names that nothing can show, as the sweep says.
+        defaults: flag -> all defaults that it is known to have had, to tell an option at its
             default from one that was lost.
     """
-    # the last one wins: profiles set before an env file ran as the baseline, unseen
+    # the last value wins: profiles before an env file ran as the baseline, without a sign of it
     flags = effective_values((*parse_flags(deployed), *profile.flags))
     keys = overrides or profile.overrides
     of_flag = _of_flags(shown, defaults)
@@ -138,7 +139,7 @@ def judged(
             is_exempt=any(fnmatchcase(name, pattern.removeprefix("--")) for pattern in patterns),
         )
         for kind, name, value, testimony, is_own in asked
-        # of the cell's own keys only trouble is worth a word
+        # the cell's own keys are only worth a note if they are contradicted
         if is_own or kind is SettingKind.FLAG or testimony.effect is Effect.CONTRADICTED
     )
 
@@ -164,14 +165,14 @@ def contradictions(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
 
 
 def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
-    """Return a reason for each way in which settings are not known to be in effect."""
+    """Return the reasons why settings are not known to have been in effect."""
     labels: dict[Effect, list[str]] = {Effect.ASKED: [], Effect.NOT_SEEN: []}
     for setting in settings:
         if setting.effect in labels:
             labels[setting.effect].append(setting.label)
     kinds = {
-        Effect.ASKED: "asked, and nothing that reads it says that it is in effect: {names}",
-        Effect.NOT_SEEN: "not seen, although what reads it was asked to say so: {names}",
+        Effect.ASKED: "asked for, but no reader of them says that they are in effect: {names}",
+        Effect.NOT_SEEN: "not seen, although their readers were asked to print them: {names}",
     }
     return tuple(say(kinds[effect], names=names) for effect, names in labels.items() if names)
 
@@ -179,10 +180,10 @@ def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
 def other_device(
     devices: Mapping[str, str], reference: Mapping[str, str], *, arm: str
 ) -> Message | None:
-    """Return on which other device than `arm` a trial ran; None where nothing shows that.
+    """Return that a trial ran on another device than `arm`; None if nothing shows that.
 
-    Both are witness -> device. Only what the same witness says of both is evidence: a trainer for
-    GPUs may well compile a part of itself for the CPU.
+    Both mappings are witness -> device. Only the same witness is compared in both, because a
+    trainer for GPUs may well compile a part of itself for the CPU.
     """
     for witness, ran in devices.items():
         was = reference.get(witness, ran)
@@ -206,23 +207,23 @@ def different_loss(
     others: Iterable[float] = (),
     first: float | None = None,
 ) -> Message | None:
-    """Return how a loss differs from the baseline's; None where it does not.
+    """Return how a loss differs from the baseline's; None if it does not.
 
-    Same data, same seeds: another loss is another computation, whatever its speed. But a GPU adds
-    up in another order in each job. So a loss may be twice as far off as one of the baseline's own,
-    up to five times the tolerance. And where a run learns its one batch by heart, so that the loss
-    falls below a tenth of the first one, the tolerance is a share of that tenth: on an H200 two
+    With the same data and random numbers, another loss means another computation. But a GPU adds up
+    in another order in each job, so a loss may be twice as far off as one of the baseline's own
+    losses, up to five times the tolerance. And if a run memorises its one batch, so that the loss
+    falls below a tenth of the first one, the tolerance is relative to that tenth: on an H200, two
     equal jobs began at 9.5 and ended at 0.061 and 0.048.
 
     Args:
         loss: the trial's loss.
-        reference: the median of the baseline's.
-        tolerance: how far off it may be, as a share of the reference.
-        others: losses of the baseline.
-        first: the loss of the baseline's first step; None is unknown.
+        reference: the median loss of the baseline.
+        tolerance: how far off the loss may be, as a share of the reference.
+        others: the losses of the baseline's trials.
+        first: the loss of the baseline's first step; None if unknown.
     """
     scale, off = max(abs(reference), _BY_HEART * abs(first or 0.0)), abs(loss - reference)
-    # a NaN is within no tolerance
+    # written so that a NaN is not within the tolerance
     if off <= tolerance * scale:
         return None
     limit = _TIMES_THEIR_OWN * max((abs(other - reference) for other in others), default=0.0)
@@ -237,13 +238,14 @@ def different_loss(
     )
 
 
-_BY_HEART = 0.1  # of the first loss
-_TIMES_THEIR_OWN, _MOST_TIMES = 2.0, 5.0  # what the baseline's are apart, and the tolerance
+_BY_HEART = 0.1  # share of the first loss below which a run has memorised its batch
+# limits of the tolerance: times the baselines' own distance, times the tolerance
+_TIMES_THEIR_OWN, _MOST_TIMES = 2.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Testimony:
-    """What the strongest witness says of one setting."""
+    """The evidence of the strongest witness for one setting."""
 
     effect: Effect
     witness: Witness = Witness.NONE
@@ -256,7 +258,7 @@ _ASKED = _Testimony(effect=Effect.ASKED)
 
 
 def _testimony(witness: Witness, seen: str | Message, *, is_so: bool) -> _Testimony:
-    """Return what follows from a value, or from the reason why none is shown."""
+    """Return the evidence from a value, or from the reason why none is shown."""
     effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
     if isinstance(seen, Message):
         return _Testimony(effect=effect, witness=witness, why=seen)
@@ -264,7 +266,7 @@ def _testimony(witness: Witness, seen: str | Message, *, is_so: bool) -> _Testim
 
 
 def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Testimony]:
-    """Return what says of a flag and its value whether they were in effect."""
+    """Return a function that gives the evidence for a flag and its value."""
     listed, dropped = _listed(shown.flags)
 
     def testimony(name: str, value: str) -> _Testimony:
@@ -288,12 +290,13 @@ def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Testimo
 
 
 def pgle_refused(file: str, operations: int | None, unread: str) -> Message | None:
-    """Return why XLA scheduled without a profile that it was given; None where nothing says so.
+    """Return why XLA scheduled without the profile that it was given; None if nothing says so.
 
     Args:
         file: the file that the profile names.
-        operations: those of it that XLA says it found, the most of all programs.
-        unread: a file that it says it could not read; of a folder that is one of no program.
+        operations: how many of its operations XLA found, the largest number over all programs.
+        unread: a file that XLA says it could not read; for a folder, one that belongs to no
+            program.
     """
     if unread == file:
         return coded(
@@ -315,7 +318,7 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
 
 
 def _not_listed(listed: str | None, dropped: str) -> _Testimony:
-    """Return that a list of the environment shows another value of a flag, or none."""
+    """Return the evidence that a list of the environment shows another value, or none."""
     seen = None if listed is None else repr(listed)
     why = _NOT_SET if listed is None else None
     if dropped:
@@ -329,25 +332,25 @@ def _not_listed(listed: str | None, dropped: str) -> _Testimony:
 
 
 def _is_silent(name: str, value: str, shown: Shown) -> bool:
-    """Whether XLA told its options, or was asked to, and a flag that it reads is not among them."""
+    """Return whether XLA printed its options, or should have, without a flag that it reads."""
     if shown.options is None:
         return shown.expects_options
     return shown.options.is_whole or not (name.startswith(_UNTOLD) or is_relative(value))
 
 
 def _listed(text: str | None) -> tuple[Mapping[str, str] | None, str]:
-    """Return the flags of a list of the environment as XLA reads them, and what it drops."""
+    """Return the flags of an environment list as XLA reads them, and the text that it drops."""
     if text is None:
         return None, ""
     try:
         read, dropped = read_as_xla(text)
-    except ConfigError:  # cut, or no text of flags: it shows nothing
+    except ConfigError:  # cut off, or not flags: it shows nothing
         return None, ""
     return effective_values(read), dropped
 
 
 def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Testimony | None:
-    """Return what a dump says of a flag; None where it is none of its options."""
+    """Return the evidence of a dump for a flag; None if the flag is none of its options."""
     if name.startswith(_UNTOLD) and not options.is_whole:
         return None
     other = ALIASES.get(name, name)
@@ -356,8 +359,8 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
     dumped = values.get(other if is_alias else name)
     if dumped is None:
         known = defaults(name)
-        # nothing at all is printed for an emptied list, a zero or a default
-        # a field of that value is left out where it has no presence (jaxlib 0.6)
+        # Nothing is printed for an emptied list, a zero or a default: jaxlib 0.6 omits a field
+        # without presence.
         if options.is_whole and known and value.lower() in ("", "0", "false"):
             return _testimony(Witness.OPTIONS, say("left out"), is_so=True)
         if options.is_whole or not known or not value or is_relative(value):
@@ -374,7 +377,7 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
 
 
 def _is_edited(value: str, dumped: str) -> bool:
-    """Whether a list holds what `+FUSION,-CUBLAS` adds, and nothing of what it takes away."""
+    """Return whether a list has what `+FUSION,-CUBLAS` adds, and lacks what it removes."""
     have = {part.lower() for part in _parts(dumped)}
     edits = [edit.strip().lower() for edit in value.split(",") if edit.strip()]
     return all((edit[1:] in have) == (edit[0] == "+") for edit in edits)
@@ -389,7 +392,7 @@ def _parts(text: str) -> set[str]:
 
 
 def has_witness(variable: str) -> bool:
-    """Whether anything may show that a variable was in effect, where the trainer loads it."""
+    """Return whether anything may show that a variable was in effect, if the trainer reads it."""
     return variable in CHANNELS or variable.startswith((*_OF_NCCL, _KEY_VARIABLE))
 
 
@@ -402,15 +405,15 @@ def _of_variable(shown: Shown, name: str, value: str) -> _Testimony:
     listed = shown.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
-    # a library that is silent about one variable may be so about all: it may not be loaded
+    # a library that does not print one variable may not be loaded at all
     if is_nccl and (shown.nccl or shown.expects_nccl):
         return _NOT_SEEN
     return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
 
 def _of_channel(shown: Shown, variable: str, flag: str, value: str) -> _Testimony:
-    """Return what says of a flag in another channel than XLA_FLAGS whether it was in effect."""
-    if shown.read:  # all that the library read is there
+    """Return the evidence for a flag in another channel than XLA_FLAGS."""
+    if shown.read:  # all flags that the library read are listed
         read = shown.read.get(flag)
         is_so = read is not None and same_value(value, read)
         return _testimony(Witness.READER, "" if read is None else repr(read), is_so=is_so)
@@ -439,7 +442,7 @@ def _of_key(shown: Shown, name: str, value: str) -> _Testimony:
 
 
 def _same_key(asked: str, printed: str) -> bool:
-    """Whether a value as a framework prints it is the one that was asked for.
+    """Return whether a value as a framework prints it is the one that was asked for.
 
     Python prints `True`, `7.0`, `ProfilerType.NONE` and `['a', 'b']`.
     """

@@ -1,8 +1,8 @@
-"""Where steady state begins, pooled over all jobs of a comparison, and the one window that follows.
+"""Find where steady state begins, pooled over all jobs of a comparison, and set the window.
 
-One job has too few steps to tell; a start chosen job by job would itself bias a comparison. The
-pooled start moves the window of every job alike, never of one. This module must not know of
-profiles: which of them warms up longer is a comparison of jobs like any other.
+One job has too few steps to tell, and a start chosen for each job would bias the comparison. The
+pooled start moves the window of all jobs alike. This module must not know of profiles: whether one
+warms up longer is a comparison of jobs like any other.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pytest_xlatune.model.metric import Score
 from pytest_xlatune.model.record import Pairs, split_pairs
 from pytest_xlatune.stats.score import window_steps
 
-Timings = Sequence[tuple[int, float]]  # step id and seconds
+Timings = Sequence[tuple[int, float]]  # step id and seconds of each step
 
 TAIL = 6
 TOLERANCE = 0.005
-MIN_JOBS = 12  # with fewer the answer is noise
-LEVEL_STEPS = 3  # steps in a row that make a steady state: one may be level by chance
-# without it one of 105 steps of a noisy cell is late by chance, and moves the window
-ERRORS = 3.0  # standard errors of the pooled median that noise alone explains
-# of a median, in units of the scatter (1.4826 MAD) over the root of the number of jobs
+MIN_JOBS = 12  # with fewer jobs the answer is noise
+LEVEL_STEPS = 3  # one step may be level by chance, so the steady state takes so many in a row
+# without it, one of 105 steps of a noisy cell is late by chance and moves the window
+ERRORS = 3.0  # noise alone explains so many standard errors of the pooled median
+# standard error of a median, in units of MAD over the square root of the number of jobs
 _MEDIAN_ERROR = 1.2533 * 1.4826
-SPARE = 2  # usable steps beyond the fewest: with none, one straggler costs the job its score
+SPARE = 2  # usable steps beyond the least, so that one straggler does not cost a job its score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """The window of all jobs of a comparison."""
 
-    protocol: Protocol  # the one that scores them: as declared, or with a later first step
-    is_moved: bool = False  # whether it is not the declared one
-    note: Message | None = None  # what a reader should know; None where the declared one holds
+    protocol: Protocol  # the protocol that scores them: as declared, or with a later first step
+    is_moved: bool = False  # whether it is not the declared window
+    note: Message | None = None  # what a reader should know; None if the declared window holds
 
     @property
     def first_step(self) -> int:
@@ -51,16 +51,17 @@ class Window:
 
     @property
     def moved_to(self) -> int | None:
-        """The first step, where it is not the declared one."""
+        """The first step if it is not the declared one, else None."""
         return self.first_step if self.is_moved else None
 
 
 def steady_start(jobs: Sequence[Timings]) -> int | None:
     """Return the first step from which the pooled curve is level.
 
-    The curve is, per step id, the median over jobs of log seconds less the job's own last-six
-    median. Level is no slower than 0.5 %, or than three standard errors where the jobs are noisier,
-    for three steps in a row. None with fewer than twelve usable jobs, or where it never levels.
+    At each step id, the curve is the median over jobs of log seconds minus the median of the job's
+    last six steps. It is level if three steps in a row are at most 0.5 % slower, or at most three
+    standard errors in noisy jobs. None with fewer than twelve usable jobs, or if it never becomes
+    level.
 
     Args:
         jobs: the steps of each job, in ascending order.
@@ -70,7 +71,7 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
         return None
     start: int | None = None
     level = 0
-    # step by step, for the first level ones end it: of long jobs the other steps are not read
+    # step by step, because the search ends early: the later steps of long jobs are not read
     in_order = heapq.merge(*curves, key=operator.itemgetter(0))
     for step, pooled in itertools.groupby(in_order, key=operator.itemgetter(0)):
         if _is_slow([distance for _, distance in pooled]):
@@ -84,15 +85,15 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
 
 
 def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
-    """Return the window of all jobs of a comparison; `scores` are those of the declared window.
+    """Return the window of all jobs of a comparison; `scores` are in the declared window.
 
-    It moves where steady state begins after the declared first step, for all or for none: a job
-    whose steps were not kept keeps it where it is.
+    It moves for all jobs if steady state begins after the declared first step. A job whose steps
+    were not kept prevents that.
     """
     declared = window_steps(protocol)
     if not declared:
         return Window(protocol=protocol)
-    # a capture or an evaluation is no warm-up, and a resumed run warms up elsewhere
+    # a capture or an evaluation is no warm-up, and a resumed run warms up at another step
     first = declared[0]
     jobs = []
     for score in scores:
@@ -145,7 +146,7 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
 def first_half_excess(score: Score, protocol: Protocol) -> float | None:
     """Return how much slower the first half of a job's window is than the second, as a log ratio.
 
-    Of medians, so that stragglers do not enter. None where its steps were not kept or are too few.
+    It compares medians, so that stragglers have no effect. None if steps are missing or too few.
     """
     steps, seconds = split_pairs(score.timings)
     logs = [*map(math.log, itertools.compress(seconds, window_steps(protocol).has(steps)))]

@@ -31,7 +31,7 @@ History = Sequence[TrialResult]
 S = TypeVar("S", bound="Study")
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
-_REMEMBERED = 4  # how many histories a method keeps its results for
+_REMEMBERED = 4  # a method keeps its results for so many histories
 
 
 class OnNodeFailure(StrEnum):
@@ -43,16 +43,18 @@ class OnNodeFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a study wants of the campaign that runs it.
+    """What a study demands of the campaign that runs it.
 
     Attributes:
         on_node_failure: what follows when a node cannot take its trial.
-        reads_evidence: whether its history holds the evidence trials of other studies too.
-        compiled_stage: the stage whose trials are compiled alone and never submitted: each is
-            answered with the memory that its cell needs; "" where it has none.
-        asks_nodes: whether each node is asked what its own log says, where the site can.
-        derives: whether profiles follow from results, so that no plan can name them.
-        rules: failure class -> what follows, before the playbook's rule and after the site's.
+        reads_evidence: whether the history of the study includes the evidence trials of other
+            studies.
+        compiled_stage: the stage whose trials are only compiled and never submitted; the result of
+            each is the memory that its cell needs. "" if the study has no such stage.
+        asks_nodes: whether the log of each node is asked for errors, where the site allows it.
+        derives: whether profiles follow from results, so that a plan cannot name them in advance.
+        rules: failure class -> what follows. A rule of the site goes first, the playbook's comes
+            last.
     """
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
@@ -66,13 +68,14 @@ class Policy:
 class Ask(StrEnum):
     """What a waiting test may ask."""
 
-    REFERENCE = "reference"  # the line of the reference, once its first trials are over
-    SCREENED = "screened"  # an arm as measured once to rank, once its wave is over
+    REFERENCE = "reference"  # the verdict line of the reference, once its first trials are over
+    SCREENED = "screened"  # an arm as the screen ranks it, once its wave is over
     CONFIRMED = "confirmed"  # the verdict on an arm, once everything is over
-    SLOT = "slot"  # the arm that filled a named slot, once its wave is over
-    RANKED = "ranked"  # the arm that went to confirmation as number so and so, from 0
-    BEST = "best"  # the arm that is proved fastest, once everything is over
-    PROVEN = "proven"  # the same from the results so far, whatever this run has deselected
+    SLOT = "slot"  # the arm that filled a named slot, once the wave of the slot is over
+    RANKED = "ranked"  # the arm that entered the confirmation at a rank, counted from 0
+    BEST = "best"  # the arm that is shown to be the fastest, once everything is over
+    # the same from the results so far, although this run deselected some trials
+    PROVEN = "proven"
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -81,8 +84,8 @@ class Question(Record, frozen=True, kw_only=True):
     Attributes:
         about: what is asked.
         name: the name of an arm, or of a slot.
-        wave: the wave in which the arm or slot stands; "" is any.
-        number: the number of a ranked arm, from 0.
+        wave: the wave of the arm or slot; "" if any wave will do.
+        number: the rank of the arm that is asked for, from 0.
     """
 
     about: Ask
@@ -92,21 +95,21 @@ class Question(Record, frozen=True, kw_only=True):
 
 
 class Answered(StrEnum):
-    """How far an answer is."""
+    """Whether a question has its answer yet."""
 
     NOT_YET = "not-yet"
-    NEVER = "never"  # the study has no such arm
-    UNMEASURED = "unmeasured"  # the trials are over and could not be measured
+    NEVER = "never"  # the study has no such arm and will have none
+    UNMEASURED = "unmeasured"  # the trials are over, but the arm could not be measured
     YES = "yes"
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """What a study says to a question.
+    """The answer of a study to a question.
 
     Attributes:
-        state: how far the answer is.
-        verdict: the verdict, where one was asked for and the trials are over.
-        arm: the arm, where one was asked for; None although `state` is YES: there is none.
+        state: whether the question has its answer yet.
+        verdict: the verdict, if one was asked for and the trials are over.
+        arm: the arm, if one was asked for. None with the state YES says that there is none.
     """
 
     state: Answered
@@ -119,31 +122,32 @@ NEVER = Answer(state=Answered.NEVER)
 
 
 class Aim(StrEnum):
-    """What a kind of study does with its arms, which says when the test of an arm fails."""
+    """What a kind of study does with its arms. It decides when the test of an arm fails."""
 
-    EXPLORES = "explores"  # when it is slower; one that cannot run is an expected failure
-    ACCUSES = "accuses"  # when it is slower, or cannot run: both are findings about it
-    RANKS = "ranks"  # never: every place is an answer. Its arms are cells, which share their nodes
-    GATES = "gates"  # when it is not shown to be no worse
+    # fails if the arm is slower; an arm that cannot run is an expected failure
+    EXPLORES = "explores"
+    ACCUSES = "accuses"  # fails if the arm is slower or cannot run: both are findings about it
+    RANKS = "ranks"  # never fails: every rank is an answer. The arms are cells on the same nodes
+    GATES = "gates"  # fails unless the arm is shown to be no worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What every study of a kind is, for all that collect, place and report it.
+    """What all studies of a kind have in common, for the code that collects and reports them.
 
     Attributes:
-        aim: what it does with its arms; the verdicts of one that gates say besides that a winner
-            holds on another configuration.
-        about_cell: whether it tells of the cell itself: a report shows it only where nothing else
-            was asked, and no sweep file asks for it.
-        compares_settings: whether a report adds what settings do to program and pipeline.
-        is_deployed: whether the tuning document of the model covers it; a sweep file asks for it
-            by its profiles.
-        cell_nodes: nodes of each of its cells; 0 is all that are named. A node that takes no job
-            is then an answer, and keeps no sweep from beginning.
-        has_slots: whether it can lie on several node slots of its cell, which stay as they are.
-        selection_fields: the fields that deselect a part of it -> their values where nothing is
-            deselected.
+        aim: what the study does with its arms. The verdicts of a study that gates also say whether
+            a winner holds on another configuration.
+        about_cell: whether the study describes the cell itself. No sweep file asks for such a
+            study, and a report shows it only if it has nothing else.
+        compares_settings: whether a report adds what the settings change in program and pipeline.
+        is_deployed: whether the tuning document of the model covers the study. A sweep file
+            declares such a study by its profiles.
+        cell_nodes: nodes of each cell of the study; 0 means all named nodes. With another number, a
+            node that takes no job is an answer and does not keep the sweep from starting.
+        has_slots: whether its trials can be spread over node slots, which then stay as they are.
+        selection_fields: the fields that select a part of the study -> their values if all of it is
+            selected.
         measured_fields: the fields that hold what earlier sessions measured.
     """
 
@@ -159,14 +163,14 @@ class Traits:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a study makes of a history. Not slotted: the conclusion is drawn at the first use.
+    """What a study decides from a history. It has no slots: the conclusion is cached on first use.
 
     Attributes:
         due: the trials to run next, in order; () when there is nothing left to run. Every trial
             that can be planned now and is not final in the history.
-        arms: all that is compared, the reference first: declared arms, then derived ones.
-        concluded: draws the conclusion. Never raises for what a workload did.
-        added: which trials were added to those that were planned, and why; None: none were.
+        arms: all arms that are compared, the reference first, derived arms last.
+        concluded: draws the conclusion; it never raises for what a workload did.
+        added: which trials were added to the planned ones, and why; None if none were.
     """
 
     due: tuple[Trial, ...]
@@ -176,30 +180,30 @@ class Decision:
 
     @functools.cached_property
     def conclusion(self) -> Conclusion:
-        """What follows from the history: verdicts, facts and notes."""
+        """The verdicts, facts and notes that follow from the history."""
         return self.concluded()
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The profiles that are compared, each once, the deployed baseline left out."""
+        """The profiles that are compared, each once, without the deployed baseline."""
         by_id = {arm.profile.id: arm.profile for arm in self.arms}
         return tuple(profile for name, profile in by_id.items() if name != BASELINE_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is still to come of a study, as far as it can be foretold.
+    """What a study still has to run, as far as it can be foretold.
 
     Attributes:
-        ahead: the trials that are due, and those that can be named and wait for others.
-        left: how many trials are likely still to come, those not planned yet included.
-        at_most: how many may still come at most.
-        rounds: how many of those that are left follow one another.
-        work: what the trials to come have to do; None where they are alike, as in most studies.
-        places: where a trial of the history, or of those ahead, stands, by its id: `round 3 of
-            about 7, 4 pairs`. Where a study says nothing, a trial in a block belongs to the
-            confirmation.
-        write_lines: gives `lines`, which are written only when a plan asks for them.
+        ahead: the trials that are due, then the trials that wait for others but have a name
+            already.
+        left: how many trials are likely still to come, including those not planned yet.
+        at_most: how many trials may still come at most.
+        rounds: the number of rounds that must follow one another, of the trials that are left.
+        work: what each trial to come has to do; None if all are alike, as in most studies.
+        places: id of a trial -> its place in the study, e.g. `round 3 of about 7, 4 pairs`. For a
+            trial without an entry, a block number means that it belongs to the confirmation.
+        write_lines: writes `lines`; it is called only when a plan asks for them.
     """
 
     ahead: tuple[Trial, ...]
@@ -212,12 +216,12 @@ class Outlook:
 
     @property
     def lines(self) -> tuple[Message, ...]:
-        """What a plan says of the study: its trials, and what they can show."""
+        """The lines of a plan about the study: its trials, and what they can show."""
         return self.write_lines()
 
     @classmethod
     def of(cls, due: tuple[Trial, ...], *, lines: tuple[Message, ...]) -> Self:
-        """Return the outlook of a study whose trials can all be planned: one after the other."""
+        """Return the outlook of a study whose trials can all be planned and run one by one."""
         count = len(due)
         return cls(ahead=due, left=count, at_most=count, rounds=count, write_lines=lambda: lines)
 
@@ -225,40 +229,40 @@ class Outlook:
 class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
     """The whole contract between a study and all that runs it.
 
-    A subclass is a frozen dataclass without slots, for what follows from its fields is kept. As
-    builtins (`to_json`) it repeats, with a history, every conclusion.
+    A subclass is a frozen record with a `__dict__`, because values derived from its fields are
+    cached there. The JSON form of a study (`to_json`), with a history, reproduces every conclusion.
 
     Attributes:
-        traits: those of its kind.
-        seed: the seed of its random orders; None where it draws none.
+        traits: the traits of the kind of study.
+        seed: the seed of its random orders; None if it draws none.
     """
 
     traits: ClassVar[Traits] = Traits()
-    if TYPE_CHECKING:  # no fields: a subclass has its own, or a property
+    if TYPE_CHECKING:  # not fields: a subclass has a field or a property of the name
 
         @property
         def seed(self) -> int | None:
-            """What its random orders follow from."""
+            """The seed of its random orders."""
 
         @property
         def cells(self) -> tuple[Cell, ...]:
-            """Every cell that a trial of it may name, by digest."""
+            """All cells that its trials may name, ordered by digest."""
     else:
         seed = None
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The study's word, e.g. `tuning`; then `-` and a digest where there may be several."""
+        """The kind of study, e.g. `tuning`; then `-` and a digest if a ledger can hold several."""
 
     @property
     def reference(self) -> str:
-        """The id of the arm that the others are compared with; "" where there is none."""
+        """The id of the arm that the others are compared with; "" if there is none."""
         return ""
 
     @property
     def policy(self) -> Policy:
-        """What the study wants of the campaign that runs it."""
+        """What the study demands of the campaign that runs it."""
         return Policy()
 
     @abstractmethod
@@ -279,22 +283,22 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
 
 
 def name_of(kind: str, *parts: Json) -> str:
-    """Return the name of a study: its kind, and a digest of what tells it from others of it."""
+    """Return a study's name: its kind, and a digest of the parts that tell it from others."""
     return f"{kind}-{digest(list(parts), length=8)}" if parts else kind
 
 
 def all_selected(study: S) -> S:
-    """Return a study with nothing deselected: what a report is about."""
+    """Return the study with nothing deselected, which is what a report describes."""
     fields = study.traits.selection_fields
     changes = {name: value for name, value in fields.items() if getattr(study, name) != value}
     return replace(study, **changes) if changes else study
 
 
 def as_begun(study: S, declared: Mapping[str, Json]) -> S:
-    """Return a study as the first process of its session declared it.
+    """Return the study as the first process of its session declared it.
 
-    What was found since then, such as a calibration's noise, counts from the next session on:
-    otherwise two processes of one session would plan differently.
+    What was measured since then, such as the noise of a calibration, counts from the next session
+    on. Otherwise two processes of one session would plan differently.
     """
     current, before = (
         study.to_json(),
@@ -302,19 +306,19 @@ def as_begun(study: S, declared: Mapping[str, Json]) -> S:
     )
     if current | before == current:
         return study
-    # a declaration is kept without its secrets: all but what was found stays our own
+    # A kept declaration has no secrets, so only the measured fields are taken from it.
     restored = study.from_json(current | before)
     return replace(study, **{name: getattr(restored, name) for name in before})
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """A rival of the cell as deployed: settings, a commit, an image, an interpreter.
+    """A rival of the deployed cell: other settings, another commit, image or interpreter.
 
     Attributes:
-        profile: its id, and its settings on top of the deployed; none where the rest says all.
-        code: of the trainer's repository: a hash, a branch or `HEAD`.
-        image: in the place of the cell's.
-        python: the trainer's interpreter, in the place of the launcher's.
+        profile: its id, and its settings on top of the deployed ones; it may have none.
+        code: a commit of the trainer's repository: a hash, a branch or `HEAD`; "" for the cell's.
+        image: the image that replaces the cell's; "" for the cell's.
+        python: the trainer's interpreter that replaces the launcher's; "" for the launcher's.
     """
 
     profile: Profile
@@ -324,26 +328,26 @@ class Candidate(Record, frozen=True, kw_only=True):
 
     @property
     def is_a_cell(self) -> bool:
-        """Whether it is measured in a cell of its own: it is more than settings."""
+        """Whether it changes more than settings, so that it is measured in its own cell."""
         return bool(self.code or self.image or self.python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a sweep file and the selected tests hand to a declaration, which makes its study of it.
+    """What a sweep file and the selected tests pass to a declaration, which returns the study.
 
     Attributes:
         cell: the cell of the sweep.
-        variants: config tag -> the cell of that configuration.
-        profiles: all that the sweep declares.
-        others: id of a profile -> the cell that it is measured in, where that is another.
-        selected: ids of the arms that the selected tests name; None is all.
-        budget: trials that the study may cost.
+        variants: config tag -> the cell of the sweep in that configuration.
+        profiles: all profiles that the sweep declares.
+        others: id of a profile -> the cell that it is measured in, if that is not `cell`.
+        selected: ids of the arms that the selected tests name; None selects all.
+        budget: how many trials the study may cost.
         seed: the seed of the random orders.
-        loss_tolerance: relative distance of a loss that makes a trial invalid.
-        configured: the trainer's configuration file, key -> value, where it can be read here.
-        commits: the commits as the user named them, where some are compared: `others` has their
-            cells by short hash and subject then, in order.
+        loss_tolerance: relative deviation of a loss that makes a trial invalid.
+        configured: the trainer's configuration file, key -> value; empty if it cannot be read here.
+        commits: the commits as the user named them; empty if none are compared. `others` then holds
+            their cells in order, by short hash and subject.
         asks_compiler: whether the sweep asks for a compile check.
     """
 
@@ -361,19 +365,19 @@ class Asked:
 
 
 class DeclaredStudy(Written, frozen=True, kw_only=True):
-    """A study as a sweep file declares it: `Sweep(study=...)`. Its fields are the study's own.
+    """A study as a sweep file declares it: `Sweep(study=...)`. A subclass adds the options.
 
-    A subclass is a frozen, slotted, keyword-only dataclass in the module of its study.
+    A subclass is a frozen, keyword-only record in the module of its study.
 
     Attributes:
-        kind: the kind of its entry in the registry.
+        kind: the name of its kind in the registry.
     """
 
     kind: ClassVar[str] = ""
 
     @abstractmethod
     def study(self, asked: Asked) -> Study:
-        """Return the study of a sweep; raises ConfigError where the two do not fit."""
+        """Return the study of a sweep; raise ConfigError if the declaration does not suit it."""
 
     @property
     def names_arms(self) -> bool:
@@ -382,16 +386,16 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """What it compares beside the profiles of the sweep."""
+        """The candidates that it compares in addition to the profiles of the sweep."""
         return ()
 
     @property
     def commits(self) -> str | None:
-        """The commits that it compares, "" where an option names them; None compares none."""
+        """The commits that it compares: "" if an option names them, None if it compares none."""
         return None
 
     def is_search(self, commits: str) -> bool:
-        """Whether these commits are searched, and so every one between the ends is a cell."""
+        """Whether these commits are a range to search, so that every commit in it is a cell."""
         del commits
         return False
 
@@ -400,7 +404,7 @@ def check_declared(declaration: object, *, kinds: Collection[str], what: str) ->
     """Refuse a value that declares no study of one of these kinds.
 
     Raises:
-        ConfigError: names it `what`.
+        ConfigError: the value is no such declaration; the message calls it `what`.
     """
     if not isinstance(declaration, DeclaredStudy) or declaration.kind not in kinds:
         raise wrong_kind(what, declaration, "a study's declaration, e.g. Gate(...)")
@@ -409,11 +413,11 @@ def check_declared(declaration: object, *, kinds: Collection[str], what: str) ->
 def remembered(
     method: Callable[[Owner, tuple[TrialResult, ...]], Value],
 ) -> Callable[[Owner, History], Value]:
-    """Make a pure method keep its last results: asked again of a history, it costs a comparison.
+    """Return the pure method with a cache of its last results, keyed by study and history.
 
-    Results are compared one by one with those of the history before, which is fast where they are
-    the same objects: a campaign hands the same ones over until something happens. Equal studies,
-    such as the session's own and the one that a report reads from the ledger, share them.
+    Histories are compared result by result. This is fast if the results are the same objects, and a
+    campaign passes the same objects until something happens. Equal studies, such as the session's
+    own and the one that a report reads from the ledger, share a cache.
     """
     known: list[tuple[Owner, tuple[TrialResult, ...], Value]] = []
 
@@ -423,7 +427,7 @@ def remembered(
         for at, (study, past, value) in enumerate(known):
             is_same = study is self or study == self
             if is_same and (past is asked_of or past == asked_of):
-                known.insert(0, known.pop(at))  # those that are asked of most stay
+                known.insert(0, known.pop(at))  # the histories asked for most recently stay
                 return value
         value = method(self, asked_of)
         known.insert(0, (self, asked_of, value))

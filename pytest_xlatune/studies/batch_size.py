@@ -1,12 +1,12 @@
-"""Which batch size is fastest, and how large a one fits: a search, then fresh blocks.
+"""Find the fastest batch size and the largest that fits: a search, then fresh blocks.
 
-An arm is a cell: the sweep's own with another value of one key, most often
-`per_device_batch_size`, or of that and a second key. A size that does not fit is an answer. What is
-due after what:
+An arm is a cell: the sweep's own with another value of one key, most often `per_device_batch_size`,
+or of two keys. A size that does not fit is an answer. The stages are, in order:
 
-    compiled   sizes by a line through their memory, where a compiler is asked: no job
-    probe      each size once: up while it fits, the middle of the gap, then around the best
-    block      the leading sizes side by side, in a random order of its own
+
+        compiled   If a compiler is asked: sizes near the expected ceiling of memory; costs no job.
+        probe      Each size once: upwards while it fits, then into the gap, then around the best.
+        block      The leading sizes side by side, in random order.
 
 The first run of a size only chooses the sizes to run again; blocks decide. This module must not
 know of executors or logs.
@@ -70,43 +70,43 @@ from pytest_xlatune.studies.verdicts import (
 from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 
 KIND = "batch"
-BEST_FILE = "batch.best"  # in the work directory: the setting, one line
+BEST_FILE = "batch.best"  # file in the work directory; its one line is the setting
 PER_DEVICE, TARGET_LENGTH = "per_device_batch_size", "max_target_length"
 COMPILED, PROBE, BLOCK = "compiled", "probe", "block"
 
-# what may be tried
 _MOST_CELLS = 256
-_REACH = 4  # times the start: the largest size of a search that names none
-# keys that change the computation: their speeds are a finding, and rank nothing
+_REACH = 4  # default for the largest size of a search, as a multiple of the start
+# Keys that change the computation: a difference in speed is reported, but ranks nothing.
 _CHANGES_LOSS = ("quantization", "dtype", "precision", "quantize")
-# a variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
+# the name of an environment variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SHORT: Mapping[str, str] = {PER_DEVICE: "pdbs", TARGET_LENGTH: "length"}
 
-# the search
-UP, DOWN = 1.5, 1.6  # factors while all sizes fit, while none does
-# by halves more of the jobs ran out of memory, and none of those tells a speed
-GAP = 1 / 3  # of the way from the largest that ran to the smallest that did not, as ratios
-BRACKET = 1.12  # ratio at which the largest that fits is known well enough
-ASIDE = 1.35  # from the best down, where no smaller size is known
-NEAR = 1.15  # ratio of the neighbours that must be known
-STEPS_NEAR, STEPS_RATIO = 2, 1.25  # places beside the best that must be known, up to this ratio
-START = 0.75  # of a compiled ceiling
-ALMOST = 1.05  # ratio to a compiled ceiling at which that itself is tried
+UP, DOWN = 1.5, 1.6  # factor of the next size while every size fits, and while none does
+# Bisecting the gap at one half makes more jobs run out of memory, and those show no speed.
+# next size in the gap between largest that ran and smallest that did not, on a log scale
+GAP = 1 / 3
+BRACKET = 1.12  # at this ratio between the two, the ceiling is known well enough
+ASIDE = 1.35  # factor from the best size down to the next, if no smaller size is known
+NEAR = 1.15  # neighbours within this ratio of the best must be known
+# so many places beside the best must be known, up to this ratio
+STEPS_NEAR, STEPS_RATIO = 2, 1.25
+START = 0.75  # first size, as a fraction of the ceiling that a compiler says
+ALMOST = 1.05  # closer to the compiled ceiling than this ratio, the ceiling itself is tried
 
-# the blocks
 ALPHA = 0.05
-CUT_SIGMAS, CUT_AT = 3.0, 0.01  # below the lead, the larger of both: the sizes that run in blocks
+# sizes run in blocks if they are behind by less than the larger of the two
+CUT_SIGMAS, CUT_AT = 3.0, 0.01
 _MOST_LEADERS, BLOCKS_RUN = 4, 4
 _LEAST_BLOCKS = 2
-_SIGMA = 0.006  # where none was measured
+_SIGMA = 0.006  # noise of a score if none was measured
 _BEST = say("the best")
 _NEAR = say("it is too near to the ceiling to be relied on")
 
 _WORSE = (VerdictKind.SLOWER, VerdictKind.SCREENED)
 
-_SAME_FAILURE = 3  # runs that end alike before any other: the configuration
-# the memory of a device, of its host, or what the pool leaves outside
+_SAME_FAILURE = 3  # first runs that all fail alike: the configuration is at fault
+# failures for want of memory: on the device, on its host, or outside of the memory pool
 _UNFIT = frozenset(
     {
         *(FailureClass.OOM_GPU, FailureClass.OOM_RCCL_HEADROOM, FailureClass.OOM_HOST),
@@ -119,11 +119,11 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
     """What a search for a batch size recommends, and where the ceiling is.
 
     Attributes:
-        key: what differed.
-        arm, value: the recommended one; "" where there is none. With a second key values are named
-            with that, `8 remat_policy=full`.
-        same: values that cannot be told from the best, itself among them.
-        largest, unfit: the largest that ran, the smallest that did not fit; "" is unknown.
+        key: the key whose values are compared.
+        arm, value: the recommended one; "" if there is none. With a second key, a value includes
+            it: `8 remat_policy=full`.
+        same: the values that cannot be told from the best, the best itself included.
+        largest, unfit: the largest value that ran, the smallest that did not fit; "" if unknown.
     """
 
     kind: ClassVar[str] = KIND
@@ -136,29 +136,27 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> str:
-        """The recommended setting, as a launcher takes it; "" where there is none."""
+        """The recommended setting in the launcher's notation; "" if there is none."""
         return f"{self.key}={self.value}" if self.value else ""
-
-
-# --- what the arms are ---
 
 
 class BatchSize(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
     Attributes:
-        key: what differs between arms: `per_device_batch_size`, `max_target_length`, any key of the
-            trainer, or in capitals a variable, e.g. `XLA_PYTHON_CLIENT_MEM_FRACTION`.
-        sizes: values to try. Numbers are tried from the smallest up, until one does not fit; of
-            other values, e.g. remat policies, each is tried. () searches instead.
-        start: where the search begins; None is the sweep's own size, else the configuration's.
-        step: between sizes that may be tried.
-        smallest, largest: ends of the search; None is one step, and four times the start.
-        sigma: noise of one job's score between jobs, from a calibration (0.006 is 0.6 %); None is
-            unknown, and the best two sizes at least are run in blocks.
-        key_of_study: what tells this study from the last one: runs of another key are not used.
-        by: another key each of whose values goes with each of `sizes`; "" is none.
-        by_values: its values.
+        key: the key whose values are compared: `per_device_batch_size`, `max_target_length`,
+            another key of the trainer, or an environment variable, e.g.
+            `XLA_PYTHON_CLIENT_MEM_FRACTION`.
+        sizes: the values to try. Numbers are tried from the smallest upwards until one does not
+            fit; other values, e.g. remat policies, are all tried. () searches instead.
+        start: first size of the search; None takes the sweep's, else the configuration's size.
+        step: all sizes of a search are multiples of it.
+        smallest, largest: bounds of the search; None means one step, and four times the start.
+        sigma: standard deviation of a score between jobs, from a calibration (0.006 is 0.6 %). None
+            if unknown; then at least the best two sizes run in blocks.
+        key_of_study: tells this study from the last; runs with another `key_of_study` are not used.
+        by: a second key; each of its values is combined with each of `sizes`. "" for none.
+        by_values: the values of the second key.
     """
 
     kind: ClassVar[str] = KIND
@@ -203,14 +201,14 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
 
     @property
     def grows(self) -> bool:
-        """Whether memory grows along the values."""
+        """Whether memory use grows with the values."""
         return not any(isinstance(size, str) for size in self.sizes)
 
     def study(self, asked: Asked) -> BatchStudy:
         """Return the study of a sweep.
 
         Raises:
-            ConfigError: nothing says where to begin, or there are too many sizes.
+            ConfigError: no size to start from is known, or there are too many sizes.
         """
         if asked.profiles:
             raise ConfigError(
@@ -234,12 +232,13 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
             budget=asked.budget,
             seed=asked.seed,
             loss_tolerance=asked.loss_tolerance,
-            # a compiler knows the keys of the program, and no variable
+            # a compiler can tell the memory of the program's keys, but not of an environment
+            # variable
             asks_compiler=asked.asks_compiler and self.grows and not _VARIABLE.fullmatch(self.key),
         )
 
     def _listed(self, asked: Asked) -> tuple[tuple[str, ...], int]:
-        """Return all values that may be tried, numbers ascending, and the place of the first."""
+        """Return all values that may be tried, numbers ascending, and the index of the first."""
         if self.sizes:
             return _texts(sorted(self.sizes) if self.grows else self.sizes), 0
         start = self.start or _own_value(asked, self.key)
@@ -292,14 +291,14 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lane:
-    """The sizes with one value of the second key, by their places, ascending; without one all.
+    """The sizes with one value of the second key, by index, ascending; all sizes without one.
 
-    A larger size is never tried after one that did not fit. Each lane has a ceiling of its own, by
-    compiled memory and by runs. Without slots: what follows from its fields is kept.
+    No larger size is tried after one that did not fit. Each lane has its own ceiling, from compiled
+    memory and from runs. The class has no slots, because derived values are cached.
     """
 
-    sizes: Sequence[float]  # of all cells
-    tried: Collection[int]  # places of all cells that have run once
+    sizes: Sequence[float]  # the size of every cell of the study
+    tried: Collection[int]  # indices of the cells that have run once
     places: range
     scores: Mapping[int, float]
     unfit: Collection[int]
@@ -307,22 +306,22 @@ class _Lane:
 
     @cached_property
     def compiled(self) -> tuple[int, int]:
-        """The largest place that compiled memory allows, and the smallest that it does not."""
+        """The largest index that fits by compiled memory, and the smallest that does not."""
         fits = [at for at, memory in self.memory.items() if memory.fits]
         too_large = [at for at, memory in self.memory.items() if memory.fits is False]
         return max(fits, default=self.places.start - 1), min(too_large, default=self.places.stop)
 
     @property
     def next_compiled(self) -> int | None:
-        """The place to compile next; None once the ceiling is known, or cannot be."""
+        """The index to compile next; None once the ceiling is known, or cannot be known."""
         low, high = self.compiled
         if high - low <= 1 or any(memory.fits is None for memory in self.memory.values()):
             return None
-        # what is known to fit already is followed by the next size, which proves the ceiling
+        # Compile next to the largest size known to fit: that it does not fit proves the ceiling.
         return min(max(self._expected_top(low, high), low + 1), high - 1)
 
     def _expected_top(self, low: int, high: int) -> int:
-        """Return the place of the ceiling by a line through memory; the middle without one."""
+        """Return the index of the ceiling, extrapolated from memory; the middle if it cannot be."""
         needed = {at: size.needed_bytes for at, size in self.memory.items() if size.needed_bytes}
         limits = (memory.limit_bytes for memory in self.memory.values() if memory.limit_bytes)
         limit = next(limits, None)
@@ -338,34 +337,34 @@ class _Lane:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether a compiler says that some size does not fit."""
+        """Whether a compiler said that some size does not fit."""
         return self.compiled[1] < self.places.stop
 
     @property
     def top(self) -> int:
-        """The largest place that may be tried."""
+        """The largest index that may be tried."""
         return self.compiled[0] if self.is_compiled else self.places.stop - 1
 
     @cached_property
     def end(self) -> int:
-        """The smallest place that is known, or said, not to fit; it is not tried.
+        """The smallest index that is known or predicted not to fit; it is not tried.
 
-        A job that did not fit although a compiler said that it would shows that the compiler does
-        not see everything: the search came from below, and risks no further size beside it.
+        If a job did not fit although the compiler said that it would, the compiler does not see all
+        memory. The search came from below, so it tries no larger size.
         """
         end = min((*self.unfit, self.top + 1))
         ran = [at for at in self.scores if at < end]
         return max(ran) + 1 if self.unfit and self.is_compiled and ran else end
 
     def free(self, target: float, after: int = -1, before: int = _MOST_CELLS) -> int | None:
-        """Return the untried place strictly between two whose size is nearest to a target."""
+        """Return the untried index strictly between two whose size is nearest to `target`."""
         within = range(max(after + 1, self.places.start), min(before, self.end))
         left = (at for at in within if at not in self.tried)
         distances = {at: abs(math.log(self.sizes[at] / target)) for at in left}
         return min(distances, key=lambda at: (distances[at], at), default=None)
 
     def searched(self, start: float) -> int | None:
-        """Return the place to try next, the first one at `start`; None once the best is known."""
+        """Return the index to try next, from `start` on; None once the best is known."""
         if not (self.scores or self.unfit):
             if self.is_compiled and self.top in self.places:
                 most = START * self.sizes[self.top]
@@ -379,7 +378,7 @@ class _Lane:
         return self.sizes[high] / self.sizes[low]
 
     def _towards_ceiling(self) -> Iterator[tuple[float, int, int]]:
-        """Yield where the search goes until it knows what fits: a size, and the places around."""
+        """Yield the next targets until it is known what fits: a size, and the indices around it."""
         sizes = self.sizes
         if not self.scores:
             yield sizes[self.end] / DOWN, -1, self.end
@@ -387,11 +386,11 @@ class _Lane:
         low = max(self.scores)
         if self.unfit:
             if (ratio := self._ratio(low, min(self.unfit))) > BRACKET:
-                # nearer to what ran: a job that does not fit tells nothing of the speed
+                # nearer to the size that ran, because a job that does not fit shows no speed
                 yield sizes[low] * ratio**GAP, low, self.end
         elif low < self.top:
             wanted = sizes[low] * UP
-            # the largest that may be tried is tried where it is not far, else the middle
+            # the ceiling itself is tried if it is near, else the middle
             if self.is_compiled and self._ratio(low, self.top) > ALMOST:
                 wanted = min(wanted, math.sqrt(sizes[low] * sizes[self.top]))
             yield wanted, low, self.end
@@ -409,7 +408,7 @@ class _Lane:
             yield math.sqrt(self.sizes[left] * size), left, best
         if right is not None and self._ratio(best, right) > NEAR:
             yield math.sqrt(size * self.sizes[right]), best, right
-        # odd sizes dip: a step beside the best may be on the other side of that
+        # Odd sizes are often slower, so the optimum may lie beyond the next size.
         for step in range(1, STEPS_NEAR + 1):
             for at in (best - step, best + step):
                 is_near = at in self.places and self._ratio(*sorted((at, best))) <= STEPS_RATIO
@@ -418,21 +417,21 @@ class _Lane:
 
 
 def is_unfit(result: TrialResult) -> bool:
-    """Whether a run shows that its value does not fit."""
+    """Return whether a run shows that its value does not fit."""
     is_told = any(finding.cls in _UNFIT for finding in result.findings)
     return result.status is TrialStatus.DROPPED and is_told
 
 
 def _cause_of(result: TrialResult) -> str | Message | None:
-    """Return the class that a run without a score ended in, else why it has none."""
+    """Return the failure class of a run without a score, else the reason why it has none."""
     findings = (*result.asking, *reversed(result.findings))
     return next((finding.cls for finding in findings), result.reason)
 
 
 class _BatchWalk(CellWalk["BatchStudy"]):
-    """One search as far as it came, and what it shows of the values, by their places in the list.
+    """One search so far, and what it shows of the values, which are given by index.
 
-    What has run is taken as it is, whichever search asked for it: a larger budget goes on from it.
+    Every run of a value counts, whichever search asked for it: a larger budget continues a search.
     """
 
     def __init__(self, study: BatchStudy, history: History) -> None:
@@ -450,7 +449,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             if not run.trial.block and run.status.is_final
         }
         self.scores = {at: score.value for at, run in self.probes.items() if (score := usable(run))}
-        self.hung = {at for at in self.probes if self._has_hung(at)}  # they run once more
+        self.hung = {at for at in self.probes if self._has_hung(at)}  # these run once more
         failed = {at for at, run in self.probes.items() if is_unfit(run)} - self.hung
         self.unfit_probes = self._with_above(failed)
         in_blocks = [run for run in self.jobs if run.trial.block and is_unfit(run)]
@@ -463,12 +462,16 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             if result.status.is_final and result.memory is not None
         }
         self.blocks: list[tuple[Trial, ...]] = []
-        self.leaders: Sequence[int] = ()  # that should run in blocks; () where one leads by far
-        self.compared: Sequence[int] = ()  # those of them for which the budget is enough
+        # indices that should run in blocks; () if one leads by far
+        self.leaders: Sequence[int] = ()
+        self.compared: Sequence[int] = ()  # the leaders that the budget can compare in blocks
         self.most_blocks = 0
-        self.fit: BlockFit | None = None  # of the blocks; None where none holds two that ran
-        self.lead: int | None = None  # the place of the largest mean, else of the fastest first run
-        self.noise = study.asked.sigma  # of one job's score: of the blocks, else as declared
+        # least squares over the blocks; None if no block has two scores
+        self.fit: BlockFit | None = None
+        # index of the largest block mean, else of the fastest first run
+        self.lead: int | None = None
+        # sigma of a job's score: from the blocks, else as declared
+        self.noise = study.asked.sigma
 
     def walk(self) -> None:
         sizes = (lane.next_compiled for lane in self.lanes if self.study.asks_compiler)
@@ -485,7 +488,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             if blocks >= _LEAST_BLOCKS:
                 self.compared, self.most_blocks = self.leaders[:width], blocks
         places = [*self.compared]
-        # what did not fit in a block is in no later one; one alone is compared with nothing
+        # A size that failed in a block enters no later block, and one size alone compares nothing.
         while len(self.blocks) < self.most_blocks and len(places) > 1:
             arms = (self.study.every_arm[at] for at in places)
             trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
@@ -496,30 +499,30 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             places = [at for at in places if self.study.ids[at] not in gone]
 
     def _smaller(self, at: int, among: Iterable[int]) -> list[int]:
-        """Return the places of smaller sizes than that of a place, with the same second value."""
+        """Return the indices of smaller sizes than that at `at`, with the same second value."""
         first = at - at % len(self.study.values)
         return [other for other in among if first <= other < at]
 
     def _with_above(self, unfit: set[int]) -> set[int]:
-        """Return what did not fit, and what ran although a smaller size did not.
+        """Return what did not fit, and what ran although a smaller size did not fit.
 
-        Near the ceiling a run may fit by chance: where memory grows with the size, it is as near.
+        Near the ceiling a run may fit by chance, so a larger size that ran once is not relied on.
         """
         if not self.study.asked.grows:
             return unfit
         return unfit | {at for at in self.scores if self._smaller(at, unfit)}
 
     def _has_hung(self, at: int) -> bool:
-        """Whether a size stood still in its only run, and a smaller one ran."""
+        """Return whether a size hung in its only run although a smaller one ran."""
         run = self.probes[at]
         is_hang = _cause_of(run) == FailureClass.HANG_SILENT_OOM and run.trial.position == 0
         return is_hang and is_unfit(run) and bool(self._smaller(at, self.scores))
 
     @cached_property
     def lanes(self) -> tuple[_Lane, ...]:
-        """The sizes with each value of the second key; a single lane without one."""
+        """The sizes for each value of the second key; a single lane without a second key."""
         study, count = self.study, len(self.study.values)
-        # sizes that failed in a block were below the ceiling of the search
+        # a size that failed only in a block is below the ceiling of the search
         unfit = self.unfit - self.scores.keys() if study.asked.grows else set[int]()
         return tuple(
             _Lane(
@@ -541,10 +544,10 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     @cached_property
     def wanted(self) -> Trial | None:
-        """The run outside blocks that would tell more, whatever the budget; None: there is none."""
+        """The next useful run outside blocks, whatever the budget; None if there is none."""
         if self.hung:
             return self._trial([min(self.hung)], PROBE, position=1)
-        # a list upwards, else by the search
+        # a list is tried upwards, otherwise the search chooses
         sizes, is_listed = self.study.numbers, self.study.asked.names_arms
         start = sizes[self.study.start]
         lanes = reversed(self.lanes)
@@ -553,18 +556,18 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     @cached_property
     def next_probe(self) -> Trial | None:
-        """The run that is wanted next outside blocks; None where the search is over."""
+        """The next run outside blocks within the budget; None if the search is over."""
         trial, least = self.wanted, 2 * _LEAST_BLOCKS
         if trial is None or trial.id in self.results:
             return trial
-        # the ceiling and a first figure are worth more than two blocks of two sizes
+        # Jobs are kept for two blocks only once two sizes have a score.
         is_kept = len(self.scores) > 1 and self.study.budget >= 2 * least
         left = self.study.budget - len(self.jobs) - (least if is_kept else 0)
         return trial if left > 0 else None
 
     @cached_property
     def stopped(self) -> Message | None:
-        """Why no other size is tried: what failed is no matter of size; None: it is one."""
+        """Why no size is tried any more: the failures do not depend on it; None if they may."""
         causes = Counter[str | Message | None](map(_cause_of, self.lost.values()))
         common, count = next(iter(causes.most_common(1)), ("", 0))
         if self.scores or count < _SAME_FAILURE:
@@ -576,10 +579,10 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     @cached_property
     def another_loss(self) -> Mapping[int, Message]:
-        """Place -> why its value is not ranked: it computes something else.
+        """Index -> why its value is not ranked: it changes the computation.
 
-        Its loss is held against the first value's of the same batch and length: another batch, or
-        another length of it, has another loss.
+        Losses are compared only between runs of the same batch size and length, because both change
+        the loss.
         """
         if key := self.study.changing_key:
             why = say("{key} changes the computation: a finding, not a ranking", key=key)
@@ -607,27 +610,28 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return self._fastest(self.unfit)
 
     def _leaders(self) -> Sequence[int]:
-        # by their first runs alone: a leader that fails later leaves its block, and no other enters
+        # Only first runs count: if a leader fails later, no other size takes its place in the
+        # block.
         ranked, sigma = self._fastest(self.unfit_probes), self.study.asked.sigma
         if not ranked:
             return ()
-        # the best of the single runs alone loses more than 1 % of TGS in 28 % of simulated curves
+        # The best of single runs alone loses more than 1 % of TGS in 28 % of simulated curves.
         cut = self.scores[ranked[0]] - max(CUT_SIGMAS * (sigma or _SIGMA), CUT_AT)
         near = sum(self.scores[at] >= cut for at in ranked)
-        # the noise is known by blocks alone, unless it is said
+        # without a declared sigma only blocks can tell the noise, so at least two sizes enter
         leaders = ranked[: min(max(near, 1 if sigma else 2), _MOST_LEADERS)]
         return leaders if len(leaders) > 1 else ()
 
     def _fitted(self) -> tuple[BlockFit | None, int | None]:
-        """Return least squares of the blocks, against the largest mean there, and that place.
+        """Return the least squares of the blocks against their largest mean, and that index.
 
-        Without two that ran in blocks it is the place of the fastest first run.
+        Without two sizes that ran in blocks, the index is that of the fastest first run.
         """
         ids = self.study.ids
         places = {arm: at for at, arm in enumerate(ids) if at not in self.unfit}
         trials = {trial.id for block in self.blocks for trial in block}
         scores = [
-            # nothing compares across a change of nodes
+            # a block whose nodes were changed counts as two, because scores differ between nodes
             BlockScore(block=(run.trial.block, run.epoch), arm=run.trial.arm, value=score.value)
             for run in self.jobs
             if run.trial.id in trials and run.trial.arm in places and (score := usable(run))
@@ -675,7 +679,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
         shown = [levelled(v, best) if v.against == _BEST else v for v in verdicts.values()]
-        # the best, then what ran, the fastest first
+        # the best first, then what ran, by speed
         shown.sort(key=lambda verdict: (verdict.arm != arm, not verdict.n, -(verdict.delta or 0.0)))
         notes = self._notes() if self.is_over else ()
         return self.concluded(shown, record, alpha=ALPHA if self.blocks else 0.0, notes=notes)
@@ -740,7 +744,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return screened(base, say("so far"))
 
     def _of_speed(self, base: Verdict, at: int) -> Verdict:
-        """Return the verdict on a size that ran; that on the best is left open."""
+        """Return the verdict on a size that ran; the best one is handled elsewhere."""
         fit, is_best = self.fit, at == self.lead
         if fit is None or not (at in self.compared and (is_best or base.arm in fit.arms)):
             base = replace(base, method=say(ITS_FIRST_RUN))
@@ -751,7 +755,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         if is_best:
             return base
         pair, family = self._compared(at), max(len(self.compared) - 1, 1)
-        if isinstance(pair, NoComparison):  # the mean of the blocks is known, its error is not
+        if isinstance(pair, NoComparison):  # the block mean is known, its error is not
             return undecided(changed(base, fit.arms[base.arm].estimate), pair.reason)
         base = replace(changed(base, pair.estimate, pair.ci95), mde80=relative(pair.mde80))
         if pair.estimate + bonferroni(family, pair.df, alpha=ALPHA) * standard_error(pair) < 0:
@@ -767,12 +771,14 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         is_rough = sigma is None and fit is not None and fit.df < MIN_DF
         if noise is not None:
             df = fit.df if fit is not None and math.isfinite(fit.sigma) else math.inf
-            apart = t_quantile(0.975, df) * math.sqrt(2)  # two single runs, in 95 % of pairs
+            # by so much two single runs differ at most, in 95 % of pairs
+            apart = t_quantile(0.975, df) * math.sqrt(2)
             ends = None if is_rough else (gap - apart * noise, gap + apart * noise)
-            # the same program, run on a busy machine beside two blocks, was called worse by 47 %
+            # On a busy machine, 47 % of first runs were called worse than blocks of the same
+            # program.
             sigmas = max(sigmas, apart) if is_rough else sigmas
         base = changed(base, gap, ends)
-        # how far a first run may lie behind by noise alone; without a block leaders stay together
+        # by so much a first run may be behind by noise alone
         by_chance = max(sigmas * (sigma or noise or _SIGMA), CUT_AT)
         is_open = at in (self.leaders if fit is None else self.compared)
         if gap < -by_chance:
@@ -786,10 +792,10 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return compared(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 
     def _leading(self, base: Verdict, *, is_far: bool) -> Verdict:
-        """Return the verdict on the best: FASTER where every other is shown to be slower.
+        """Return the verdict on the best: FASTER if every other value is shown to be slower.
 
-        Its change is then against the next of its blocks. Where one of them cannot be told from it,
-        or it ran once, nothing is shown.
+        Its change is relative to the next best in the blocks. Nothing is shown if another cannot be
+        told from it, or if it ran once.
         """
         pairs = {at: self._compared(at) for at in self.compared if at != self.lead}
         shown = {at: pair for at, pair in pairs.items() if isinstance(pair, Comparison)}
@@ -863,15 +869,15 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
 
 class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
-    """One search for a batch size.
+    """A search for a batch size.
 
     Attributes:
-        cells: one for each value that may be tried; with a second key, for each of its values in
-            turn, one for each size.
-        values: of the key, as text; numbers ascend.
-        start: the place of the first one that is tried.
-        asks_compiler: whether sizes are compiled before any is run.
-        by_values: values of the second key; () is no such key.
+        cells: one for each value that may be tried; with a second key, all sizes for its first
+            value, then for the next.
+        values: the values of the key as text; numbers ascend.
+        start: the index of the first value that is tried.
+        asks_compiler: whether sizes are compiled before one is run.
+        by_values: values of the second key; () if there is none.
     """
 
     walk_class = _BatchWalk
@@ -892,51 +898,52 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The study's word, and which study it is: of another key, another name."""
+        """The kind of study and a digest: studies of different keys have different names."""
         parts = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
         return name_of(KIND, *(parts if parts != (PER_DEVICE, "") else ()))
 
     @property
     def policy(self) -> Policy:
-        """A size that does not fit is an answer, and is not tried again."""
+        """Count a size that does not fit as an answer, and do not try it again."""
         return Policy(
             compiled_stage=COMPILED if self.asks_compiler else "",
             rules={
                 FailureClass.OOM_HOST: RetryRule(retries=0, then=Next.DROP),
-                # by the kernel for want of memory, or by a person: the second time it is memory
+                # The kernel kills for want of memory, or a person does; after the second time it is
+                # memory.
                 FailureClass.KILLED: RetryRule(retries=1, then=Next.DROP),
             },
         )
 
     @property
     def changing_key(self) -> str:
-        """The key that changes the computation, so that nothing is ranked; "" where none does."""
+        """The key that changes the computation, so that nothing is ranked; "" if none does."""
         keys = (self.asked.key, self.asked.by)
         return next((k for k in keys if any(word in k.lower() for word in _CHANGES_LOSS)), "")
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """The sizes of the cells; of values that are no numbers their places."""
+        """The size of each cell; if the values are not numbers, their indices."""
         places = range(1, len(self.values) + 1)
         sizes = tuple(map(float, self.values if self.asked.grows else places))
         return sizes * (len(self.cells) // len(sizes))
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """An id for each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
+        """The id of each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
         head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
         ids = [f"{head}-{_slug(text)}" for text in self.values]
         return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in ids] or ids
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """How a sentence names each cell: `8`, `8 remat_policy=full`."""
+        """The name of each cell in a sentence: `8`, `8 remat_policy=full`."""
         key = self.asked.by
         pairs = [f"{value} {key}={text}" for text in self.by_values for value in self.values]
         return pairs or self.values
 
     def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return the values that were listed, or those that a search has tried so far."""
+        """Return the listed values, or those that the search has tried so far."""
         if self.asked.names_arms:
             return self.every_arm
         tried = {run.trial.arm for run in self.walked(history).jobs}
@@ -944,8 +951,10 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it."""
-        search = "{key} from {start}, between {least} and {most}: about 5 to 8 jobs, each a size"
+        """The lines of a plan about the study."""
+        search = (
+            "{key} from {start}, between {least} and {most}: about 5 to 8 jobs, one for each size"
+        )
         if self.asked.names_arms:
             search = "{cells} cells of {key}, each once, upwards until one does not fit"
         blocks = "then {blocks} blocks of four sizes at most decide: at most {budget} jobs in all"

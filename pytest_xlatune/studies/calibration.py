@@ -1,7 +1,7 @@
-"""How noisy a cell is: the baseline against itself, a dozen times.
+"""How noisy a cell is: the baseline is run a dozen times and compared with itself.
 
-An A/A study. It compares nothing, so it spends no alpha; its trials are its own, and no sweep takes
-them for baselines measured beside its profiles. This module must not know of executors or logs.
+This is an A/A study. It compares no arms, so it spends no alpha. A sweep never takes its trials for
+baselines of its own. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pytest_xlatune.studies.trials import Past, read, start_of, usable
 from pytest_xlatune.studies.verdicts import OneCell, deployed, reference
 
 KIND = "calibration"
-JOBS = 12  # gives the noise to within a quarter
+JOBS = 12  # estimates the noise to within a quarter
 
 
 class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
-    """So many jobs of a cell as deployed.
+    """A number of jobs of the cell as deployed.
 
     Attributes:
         cell: the cell whose noise is measured.
@@ -47,12 +47,12 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The study's word."""
+        """The kind of study."""
         return KIND
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All that it plans."""
+        """All trials that it plans."""
         return tuple(
             Trial(
                 cell_digest=self.cell.digest,
@@ -67,7 +67,7 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @remembered
     def decide(self, history: History) -> Decision:
-        """Return the jobs that are not over, and the noise so far."""
+        """Return the jobs that are still to run, and the noise so far."""
         past = self.past(history)
         due = not_over(past, self.trials)
         return Decision(
@@ -82,13 +82,13 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
         return Outlook.of(self.decide(history).due, lines=(line,))
 
     def past(self, history: History) -> Past:
-        """Return its own trials."""
+        """Return the study's own trials of a history."""
         protocols = {self.cell.digest: self.cell.protocol}
         return read(history, protocols=protocols, declared={}, study=KIND)
 
 
 def conclusion(past: Past, *, is_over: bool) -> Conclusion:
-    """Return the baseline's line, the job noise, and what budgets could see with it."""
+    """Return the baseline's verdict, the noise of jobs, and what budgets could detect with it."""
     noise = noise_of(scored(past))
     return Conclusion(
         verdicts=(),
@@ -101,10 +101,10 @@ def conclusion(past: Past, *, is_over: bool) -> Conclusion:
 
 
 def jobs_of(study: Study, history: History) -> list[TrialResult]:
-    """Return the jobs of a calibration that have a score, in the order they ran.
+    """Return the jobs of a calibration that have a score, in the order in which they ran.
 
     Raises:
-        TypeError: it is another study.
+        TypeError: the study is no calibration.
     """
     if not isinstance(study, CalibrationStudy):
         raise TypeError(f"{study.name} is no calibration")
@@ -112,7 +112,7 @@ def jobs_of(study: Study, history: History) -> list[TrialResult]:
 
 
 def scored(past: Past) -> list[TrialResult]:
-    """Return the jobs that have a score, in the order they ran."""
+    """Return the jobs that have a score, in the order in which they ran."""
     jobs = [result for result in past.screen.values() if usable(result) is not None]
     starts = {id(result): start_of(result) for result in jobs}
     if None in starts.values():
@@ -121,5 +121,5 @@ def scored(past: Past) -> list[TrialResult]:
 
 
 def noise_of(jobs: History) -> Noise | None:
-    """Estimate the noise of jobs in the order they ran; None of too few."""
+    """Estimate the noise of jobs in the order in which they ran; None if there are too few."""
     return estimate_noise([score for job in jobs if (score := usable(job)) is not None])

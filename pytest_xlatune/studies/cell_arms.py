@@ -1,9 +1,8 @@
-"""What studies whose arms are cells do alike: nodes, pairs of nodes, batch sizes, commits.
+"""What all studies of cells share: of nodes, pairs of nodes, batch sizes, commits.
 
-The profile stays as deployed; what an arm varies is in its cell. No such arm has to run, so there
-is no reference, and verdicts come at once when the last trial is over. Of a failed run it says
-whether the nodes may be at fault: one that a person cancelled, or that the scheduler or a hub lost,
-accuses no node.
+The profile stays as deployed, and an arm is a cell. No arm is required to run, so there is no
+reference, and all verdicts come when the last trial is over. A failed run accuses its nodes unless
+a person cancelled it, or the scheduler or a hub lost it.
 """
 
 from __future__ import annotations
@@ -49,25 +48,26 @@ from pytest_xlatune.studies.trials import is_ours, usable
 from pytest_xlatune.studies.verdicts import as_answer, changed, level_kind, named
 
 C = TypeVar("C", bound="CellArms")
-_MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per further value
+# efficiency of a median absolute deviation: degrees of freedom per additional value
+_MAD_DF = 0.37
 
 
 class _StageOpenError(Exception):
-    """A stage is not over: the walk ends here."""
+    """A stage is not over, so that the walk through the stages ends here."""
 
 
 class CellWalk(ABC, Generic[C]):
-    """How far one history of a study reaches: its stages in `walk`, the answer in `conclusion`.
+    """The progress of a study through its stages: `walk` runs them, `conclusion` says the result.
 
-    A walk runs one stage after the other, in the order in which things happen. Where a stage is not
-    over the walk ends, and its missing trials are due. Plan and findings are one: the conclusion
-    rests on what the walk saw.
+    A walk goes through the stages in order. At a stage that is not over, the walk ends and the
+    missing trials of the stage are due. The plan and the conclusion come from the same walk, so
+    that they agree.
 
     Attributes:
-        results: its scored trials in a history, by id: the order of arrival says nothing.
+        results: its scored trials by id; the order of arrival does not matter.
         planned: the trials of all stages so far, in order.
-        pending: those of the last stage that are not over.
-        later: how many are likely to follow those, such that cannot be planned yet included.
+        pending: the trials of the last stage that are not over.
+        later: how many trials are likely to follow the pending ones, planned or not.
     """
 
     def __init__(self, study: C, history: History) -> None:
@@ -84,16 +84,16 @@ class CellWalk(ABC, Generic[C]):
 
     @abstractmethod
     def walk(self) -> None:
-        """Run the stages of the study, the first one first."""
+        """Go through the stages of the study in order."""
 
     @abstractmethod
     def conclusion(self) -> Conclusion:
-        """Return what follows from the walk, however far it came."""
+        """Return what follows from the walk so far."""
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
-        """Return the results of a stage, in its order; the walk ends here where one is not over.
+        """Return the results of a stage, in the order of `trials`; end the walk if it is not over.
 
-        `later` trials are likely to follow it.
+        About `later` more trials are likely to follow the stage.
         """
         self.planned += trials
         self.pending = tuple(trial for trial in trials if self.over(trial) is None)
@@ -103,18 +103,18 @@ class CellWalk(ABC, Generic[C]):
         return self.results_of(trials)
 
     def over(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial that is over; None of another."""
+        """Return the result of the trial if it is over, else None."""
         result = self.results.get(trial.id)
         return result if result is not None and result.status.is_final else None
 
     def value(self, trial: Trial) -> float | None:
-        """Return the log score of a trial; None where there is none."""
+        """Return the log score of the trial; None if it has none."""
         result = self.over(trial)
         score = usable(result) if result is not None else None
         return None if score is None else score.value
 
     def results_of(self, trials: Iterable[Trial]) -> list[TrialResult]:
-        """Return the results of trials, as far as there are any."""
+        """Return the results of those trials that have one."""
         return [self.results[trial.id] for trial in trials if trial.id in self.results]
 
     def concluded(
@@ -126,7 +126,7 @@ class CellWalk(ABC, Generic[C]):
         notes: Iterable[Message] = (),
         reference: Verdict | None = None,
     ) -> Conclusion:
-        """Return the conclusion as far as the walk came; the record says what was declared."""
+        """Return the conclusion so far; `record` holds the result of the study."""
         verdicts = tuple(verdicts)
         mde80 = next((verdict.mde80 for verdict in verdicts if verdict.mde80), None)
         return Conclusion(
@@ -140,16 +140,16 @@ class CellWalk(ABC, Generic[C]):
 
     @property
     def is_over(self) -> bool:
-        """Whether every stage is."""
+        """Whether every stage is over."""
         return not self.pending
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
-        """Return the arms that a trial tells of."""
+        """Return the ids of the arms that a trial measures."""
         return (trial.arm,)
 
     @cached_property
     def by_arm(self) -> dict[str, list[TrialResult]]:
-        """The results of all stages by arm, in the order of the stages; once the walk has ended."""
+        """Arm id -> its results of all stages, in the order of the stages."""
         results: dict[str, list[TrialResult]] = {arm.id: [] for arm in self.study.compared(())}
         for result in self.results_of(self.planned):
             for arm in self.arms_of(result.trial):
@@ -161,10 +161,10 @@ class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
     """A study of cells, as a sweep file declares it.
 
     Attributes:
-        peak_tflops: TFLOP/s that one device can do, for MFU; None is as logs print it.
+        peak_tflops: peak TFLOP/s of one device, for MFU; None takes the figure from logs.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ()  # demands; None demands nothing
+    positive: ClassVar[tuple[str, ...]] = ()  # names of fields that must be positive or None
     peak_tflops: Real | None = None
 
     def __post_init__(self) -> None:
@@ -175,14 +175,15 @@ class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
 
 
 class CellArms(Study, frozen=True, kw_only=True):
-    """A study whose arms are cells, run as deployed: none has to run, so there is no reference.
+    """A study whose arms are cells, run as deployed: no arm is required, so none is a reference.
 
     Attributes:
-        walk_class: what it makes of a history.
-        asked: what the sweep file declares.
-        budget: jobs that it may cost.
-        seed: of the random orders, where a study draws any.
-        loss_tolerance: relative distance of losses at which two runs compute something else.
+        walk_class: the class that walks through the stages.
+        asked: the declaration in the sweep file.
+        budget: how many jobs it may cost.
+        seed: the seed of the random orders, if the study draws any.
+        loss_tolerance: relative difference of losses at which two runs count as different
+            computations.
     """
 
     walk_class: ClassVar[type[CellWalk[Any]]]
@@ -191,16 +192,16 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @cached_property
     def name(self) -> str:
-        """The study's word, and which one it is where that was said."""
+        """The kind of study, then the user's key if there is one."""
         return name_of(self.asked.kind, *filter(None, [self.asked.key]))
 
     @property
     def most_jobs(self) -> int:
-        """What it costs at most."""
+        """How many jobs it costs at most."""
         return self.budget
 
     def refuse_budget(self, what: str, *, least: int, most: int) -> None:
-        """Refuse a budget below the `least` jobs that it needs, as `what` says; `most` it takes."""
+        """Raise ConfigError if the budget is below `least` jobs; the message starts with `what`."""
         if self.budget < least:
             raise ConfigError(
                 f"{what}, the budget is {self.budget}; ask for --xlatune-budget {most}, "
@@ -208,7 +209,7 @@ class CellArms(Study, frozen=True, kw_only=True):
             )
 
     def refuse_nodes(self, names: Sequence[str], *, least: int) -> None:
-        """Refuse a list of fewer nodes than `least`, or that names one twice, in whatever case."""
+        """Raise ConfigError if there are fewer nodes than `least`, or one is named twice."""
         if len(names) < least:
             raise ConfigError(
                 f"a study of {self.asked.kind} compares nodes with each other: {len(names)} nodes "
@@ -221,7 +222,7 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @remembered
     def walked(self, history: History) -> Any:
-        """Return the walk as far as a history reaches."""
+        """Return the walk over the history."""
         progress = self.walk_class(self, history)
         with suppress(_StageOpenError):
             progress.walk()
@@ -229,14 +230,14 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @remembered
     def decide(self, history: History) -> Decision:
-        """Return the trials of the stage that is not over, and what follows from the walk."""
+        """Return the trials that are missing in the current stage, and the conclusion so far."""
         progress = self.walked(history)
         arms = self.compared(history)
         return Decision(due=progress.pending, arms=arms, concluded=progress.conclusion)
 
     @remembered
     def outlook(self, history: History) -> Outlook:
-        """Return what is still to come: trials on the nodes of others run beside them."""
+        """Return what is still to come; trials on disjoint nodes run at the same time."""
         progress = self.walked(history)
         left = len(progress.pending) + progress.later
         trials = (*(result.trial for result in progress.results.values()), *progress.pending)
@@ -251,28 +252,28 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @property
     def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it: its trials, and what they can show."""
+        """The lines of a plan about the study: its trials, and what they can show."""
         return ()
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a trial stands, e.g. `round 3 of about 7`."""
+        """Return where a trial stands in the study, e.g. `round 3 of about 7`."""
         del trial
         return None
 
     @property
     def policy(self) -> Policy:
-        """A cell that cannot run on its nodes is an answer; a node that runs alone is asked too."""
+        """Count a cell that cannot run as an answer; ask the log of a node that runs alone."""
         is_alone = self.traits.cell_nodes == 1
         return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=is_alone)
 
     @property
     @abstractmethod
     def ids(self) -> Sequence[str]:
-        """The ids of its arms, one for each of its cells."""
+        """The id of each arm, in the order of `cells`."""
 
     @cached_property
     def every_arm(self) -> tuple[Arm, ...]:
-        """Its cells as arms: all that it may run."""
+        """Its cells as arms: all that may run."""
         return tuple(
             Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
             for name, cell in zip(self.ids, self.cells, strict=True)
@@ -280,7 +281,7 @@ class CellArms(Study, frozen=True, kw_only=True):
 
     @cached_property
     def protocols(self) -> Mapping[str, Protocol]:
-        """Digest of a cell -> how its trials are run and scored."""
+        """Digest of a cell -> the protocol of its trials."""
         return {cell.digest: cell.protocol for cell in self.cells}
 
     def trial_of(self, arm: Arm, stage: str, *, block: int = 0, position: int = 0) -> Trial:
@@ -297,22 +298,22 @@ class CellArms(Study, frozen=True, kw_only=True):
         )
 
     def block(self, stage: str, number: int, arms: Iterable[Arm]) -> tuple[Trial, ...]:
-        """Return a block of these arms in a random order of its own."""
+        """Return a block of these arms in random order."""
         drawn = sorted(arms, key=lambda arm: digest([self.seed, number, arm.cell_digest]))
         return tuple(self.trial_of(arm, stage, block=number) for arm in drawn)
 
     def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return all that it compares: each cell that it may run."""
+        """Return all arms that are compared: every cell that may run."""
         del history
         return self.every_arm
 
     def best(self, conclusion: Conclusion) -> str:
-        """Return the id of the recommended arm; "" where there is none."""
+        """Return the id of the recommended arm; "" if there is none."""
         del conclusion
         return ""
 
     def answer(self, history: History, question: Question) -> Answer:
-        """Return the verdict on an arm, or the recommended one, once everything is over."""
+        """Return the verdict on an arm, or the recommended arm, once everything is over."""
         if question.about in (Ask.REFERENCE, Ask.SLOT, Ask.RANKED):
             return NEVER
         decision = self.decide(history)
@@ -322,42 +323,43 @@ class CellArms(Study, frozen=True, kw_only=True):
             return named(self.best(decision.conclusion), decision.arms)
         verdict = decision.conclusion.verdict(question.name)
         if verdict is not None and self.traits.aim is Aim.ACCUSES:
-            return Answer(state=Answered.YES, verdict=verdict)  # what cannot run is a finding too
+            # an arm that cannot run has a verdict too
+            return Answer(state=Answered.YES, verdict=verdict)
         return as_answer(verdict)
 
 
 def decided(verdict: Verdict, kind: VerdictKind, *reasons: Message) -> Verdict:
-    """Return a verdict of a kind, why in front of what was known of it."""
+    """Return the verdict with this kind, and with these reasons before its earlier ones."""
     return replace(verdict, kind=kind, reasons=(*reasons, *verdict.reasons))
 
 
 def undecided(verdict: Verdict, *reasons: Message) -> Verdict:
-    """Return the verdict on an arm of which nothing is shown, and nothing excluded."""
+    """Return an INCONCLUSIVE verdict: nothing is shown and nothing excluded."""
     return decided(verdict, VerdictKind.INCONCLUSIVE, *reasons)
 
 
 def not_accused(verdict: Verdict, *reasons: Message) -> Verdict:
-    """Return the verdict on an arm that is not low: EQUIVALENT where its interval shows that."""
+    """Return the verdict on an arm that is not slower: EQUIVALENT if its interval shows that."""
     return decided(verdict, level_kind(verdict), *reasons)
 
 
 def dropped(verdict: Verdict, *reasons: Message) -> Verdict:
-    """Return the verdict on an arm that cannot run: its test fails."""
+    """Return the verdict on an arm that cannot run, whose test fails."""
     return replace(decided(verdict, VerdictKind.INVALID, *reasons), can_run=False)
 
 
 def within_spread(verdict: Verdict, change: float, *, sigma: float, n: int) -> Verdict:
-    """Return a verdict with the change of a single run, a log ratio to the level of all.
+    """Return a verdict with the change of a single run, a log ratio to the level of all arms.
 
-    Its interval comes from `sigma`, the robust spread of the single runs of all `n` arms.
+    The interval comes from `sigma`, the robust spread over the single runs of all `n` arms.
     """
     reach = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
     return changed(verdict, change, (change - reach, change + reach))
 
 
 ACCUSED = (VerdictKind.INVALID, VerdictKind.SLOWER)
-LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)  # of arms that are not accused
-# the kinds that are named in a sentence; these and their order are those of a report
+LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)  # kinds of verdicts that accuse nothing
+# The kinds that a sentence names, in the order of a report.
 _NAMED = {
     VerdictKind.INVALID: "not measured: {arms}",
     VerdictKind.SLOWER: "slower: {arms}",
@@ -368,7 +370,7 @@ _MOST_NAMED = 8
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return verdicts in the order of a report: the worst kind first, then the greatest loss."""
+    """Return the verdicts in a report's order: the worst kind first, then the greatest loss."""
     worst = [*_NAMED][:3]
 
     def rank(verdict: Verdict) -> tuple[int, float]:
@@ -379,7 +381,7 @@ def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def in_a_sentence(verdicts: Sequence[Verdict]) -> Message:
-    """Return which arms are slower, and by how much, which have no figure, and which are open."""
+    """Return a sentence: which arms are slower and by how much, not measured, or undecided."""
     parts = []
     for kind, text in _NAMED.items():
         arms = [_with_change(verdict) for verdict in verdicts if verdict.kind is kind]
@@ -396,7 +398,7 @@ def _with_change(verdict: Verdict) -> Message:
     return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
 
 
-# what ends a trial and says nothing of its cell, whatever its arms are
+# Failures that end a trial and say nothing about its cell, in any study of cells.
 _OF_THE_SITE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
@@ -406,7 +408,7 @@ _OF_THE_SITE = frozenset(
         *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
     }
 )
-# nor does this say anything of a node, or of a commit
+# Neither do these say anything about a node or a commit.
 OF_THE_SWEEP = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR})
 OF_THE_NODES = frozenset(
     {
@@ -417,9 +419,9 @@ OF_THE_NODES = frozenset(
 
 
 def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
-    """Whether a trial without a score says nothing of its nodes, or of what it was run for.
+    """Return whether a trial without a score says nothing about its nodes or its purpose.
 
-    Failure classes `by` excuse it, beside those that excuse every trial.
+    The failure classes in `by` excuse it, in addition to those that excuse every trial.
     """
     excuses = {*_OF_THE_SITE, *by}
     if result.outcome is not None and CLASS_OF_STATE.get(result.outcome.state) in excuses:

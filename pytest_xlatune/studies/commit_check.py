@@ -1,15 +1,16 @@
-"""Which commit made it slower, and which models a commit breaks or slows.
+"""Find the commit that made training slower, and the models that a commit breaks or slows.
 
-An arm is a commit, or a load (a model on so many nodes) on a commit. What is due after what:
+An arm is a commit, or a load (a model on some nodes) at a commit. The stages, in order:
 
-    a search   ends      the first commit and the last in alternating pairs
-               search    the commit that halves what is left, one run after the other
-               confirm   fresh pairs of the likeliest and its parent
-    a table    once      each load on each commit
-               confirm   fresh pairs of what looks slower and the commit before
 
-The first run only chooses suspects; fresh pairs carry an accusation. A commit that cannot run is an
-answer too. This module must not know git, executors or logs.
+        a search   ends      the first and the last commit in alternating pairs
+                   search    the commit that halves the remaining range, one run after the other
+                   confirm   fresh pairs of the likeliest commit and its parent
+        a table    once      each load at each commit
+                   confirm   fresh pairs of a commit that looks slower and the commit before
+
+First runs only choose suspects; fresh pairs decide. A commit that cannot run is an answer too. This
+module must not know git, executors or logs.
 """
 
 from __future__ import annotations
@@ -68,32 +69,33 @@ from pytest_xlatune.studies.verdicts import NO_SCORE, changed, levelled, screene
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
 PAIRS = 4
-# the words of a search's answer; a table has none
+# the possible answers of a search; a table has none
 FIRST, RANGE, NO_CHANGE, CANNOT_TELL = "FIRST", "RANGE", "NO CHANGE", "CANNOT TELL"
 
-# of a search
-ENDS_ALPHA = 0.005  # one-sided, each of the two looks at the ends
-LEANS = 0.33  # standard errors of a loss from which four more pairs are run
-SURE = 0.95  # of the posterior on one commit
+# --- constants of a search ---
+ENDS_ALPHA = 0.005  # one-sided, for each of the two looks at the ends
+LEANS = 0.33  # a loss of so many standard errors calls for four more pairs
+SURE = 0.95  # posterior of one commit at which halving ends
 JOBS_PER_DOUBLING = 6
-_EXCLUDED, _CONFIRMED = 0.95, 0.975  # one-sided, and two-sided 95 %
-_LIKELY = 0.01  # of the posterior on a commit that may still be it
-_MIN_EACH = 2  # scored runs of a side
-# of a table
+_EXCLUDED, _CONFIRMED = 0.95, 0.975  # one-sided 95 %, and two-sided 95 %
+_LIKELY = 0.01  # a commit with this posterior is still a suspect
+_MIN_EACH = 2  # least number of scored runs on each side
+# --- constants of a table ---
 ALPHA = 0.05
-SLOWER_AT = math.log1p(-0.02)  # a loss that counts
+SLOWER_AT = math.log1p(-0.02)  # the smallest loss that matters
 FASTER_AT = -SLOWER_AT
-# these only choose what runs again: by one run and -2 %, 28 % of simulated tables of ten healthy
-# loads accused one, where 3 % of the jobs are bad
+# These limits only choose what runs again: single runs at -2 % accused one in 28 % of simulated
+# tables of ten healthy loads, if 3 % of the jobs are bad.
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
-PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # of a gain: it accuses no commit, and may wait
-BROKEN_MODELS = 2  # that ran on the commit before: the rest of the commit is not submitted
+PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # for gains, which accuse no commit and may wait
+# models that ran at the commit before: if so many break, no other load of the commit is run
+BROKEN_MODELS = 2
 _MIN_DIFFERENCES, _MIN_PAIRS = 4, 2
 
-_LEAST_SIGMA = 1e-5  # runs that agree to this were hardly measured apart
-_SHORT = 12  # characters of a hash
+_LEAST_SIGMA = 1e-5  # the least noise of a run that is assumed, in case all runs agree by chance
+_SHORT = 12  # characters of a shortened hash
 Scores = tuple[float, ...]
-# what a commit names or asks for wrongly: it is broken, and the others go on
+# Wrong names or options in one commit: it counts as broken, and the others go on.
 _CANNOT_START = (
     *(FailureClass.IMAGE_MISSING, FailureClass.CONTAINER_FAIL),
     *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
@@ -104,13 +106,13 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
     """What a study of commits found.
 
     Attributes:
-        found: the answer of a search in a word; "" of a table, and before the search is over.
-        first, last: the commit that changed it, twice; of a range the last commit before it and the
-            last that may have changed it.
-        delta: the change, relative; None if unknown.
-        excluded: the change that is excluded where none is shown.
-        commits: all, as people read them, the first one first.
-        skipped: those that could not be measured.
+        found: the answer of a search; "" for a table, and before the search is over.
+        first, last: the commit that changed the speed, in both; for a range, the last commit before
+            the change and the last that may contain it.
+        delta: the relative change; None if unknown.
+        excluded: the change that is excluded if none is shown.
+        commits: all commits as shown to people, in order.
+        skipped: the commits that could not be measured.
     """
 
     kind: ClassVar[str] = KIND
@@ -123,21 +125,21 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
 
     def shown_name(self, arm: str) -> str:
-        """Return an arm with the subject of its commit."""
+        """Return the arm's id with the subject of its commit."""
         short = arm.rpartition("-")[2]
         subjects = (label.partition(" ")[2] for label in self.commits if label.startswith(short))
         return f"{arm} {next(subjects, '')}".strip()
 
 
 class Load(Written, frozen=True, kw_only=True):
-    """One line of the table: a model on so many of the sweep's nodes.
+    """One line of the table: a model on some of the sweep's nodes.
 
     Attributes:
-        model: its tag.
-        nodes: how many; 0 is all of them.
-        parallelism: its axes, e.g. `FSDP=16`; "" is the sweep's.
+        model: the model tag.
+        nodes: how many nodes; 0 means all.
+        parallelism: its axes, e.g. `FSDP=16`; "" takes the sweep's.
         overrides: `key=value` for the launcher.
-        per_device_batch_size: None is the model's own.
+        per_device_batch_size: None takes the model's default.
     """
 
     model: str
@@ -148,17 +150,18 @@ class Load(Written, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its slug."""
+        """A slug for the load."""
         count = f"-{self.nodes}n" if self.nodes else ""
         return re.sub(r"[^a-z0-9._+-]+", "-", f"{self.model}{count}".lower())
 
     def cell(self, sweep_cell: Cell) -> Cell:
-        """Return its cell on the sweep's nodes: the same nodes whatever else the table holds.
+        """Return its cell on the sweep's nodes, which do not depend on the other loads.
 
-        They are the nodes `count .. 2 count - 1`: 1, 2 and 4 of 8 are disjoint, and run together.
+        A load on `count` nodes takes numbers `count .. 2 count - 1`: 1, 2 and 4 of 8 do not
+        overlap.
 
         Raises:
-            ConfigError: the sweep names fewer nodes.
+            ConfigError: the sweep has too few nodes.
         """
         names, count = sweep_cell.nodelist, self.nodes or len(sweep_cell.nodelist)
         if count > len(names) and names:
@@ -181,13 +184,13 @@ class Load(Written, frozen=True, kw_only=True):
 class Commits(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Commits())`, with a `CheckoutLauncher`.
 
-    Without loads a range `main..HEAD` is searched for the commit that changed the speed. With
-    loads, or commits by name (`v1,v2`), each load runs on each commit, the ends of a range.
+    Without loads, a range `main..HEAD` is searched for the commit that changed the speed. With
+    loads, each load runs at each named commit (`v1,v2`) or at both ends of the range.
 
     Attributes:
-        commits: a range or names, where `--xlatune-commits` does not say it.
+        commits: a range or names; `--xlatune-commits` overrides it.
         loads: models and node counts of the table.
-        key: what tells this study from the last one of the same commits.
+        key: tells this study from the last one of the same commits.
     """
 
     kind: ClassVar[str] = KIND
@@ -203,12 +206,12 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
             raise ConfigError(f"commits: two loads are called {twice[0]!r}; leave one out")
 
     def is_search(self, commits: str) -> bool:
-        """Whether these commits are searched, and so every one between the ends is a cell."""
+        """Whether these commits are a range to search, so that every commit in it is a cell."""
         return ".." in commits and not self.loads
 
     def study(self, asked: Asked) -> CommitStudy:
-        """Return the study of the commits of the sweep, each a cell of its own."""
-        # whole-cluster loads come last: they wait for every other
+        """Return the study of the sweep's commits, each of which is a cell."""
+        # loads on the whole cluster come last, because they wait for all others
         loads = tuple(sorted(self.loads, key=lambda load: load.nodes or len(asked.cell.nodelist)))
         at_commits = tuple(asked.others.values())
         return CommitStudy(
@@ -225,8 +228,9 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     """One study of commits: a search, or a table.
 
     Attributes:
-        cells: of a search the commits in order; of a table load by load, each on all commits.
-        labels: of the commits in order: short hash, then subject.
+        cells: in a search the commits in order; in a table all commits of the first load, and so
+            on.
+        labels: the commits in order: short hash, then subject.
         is_search: whether the change is looked for between the first and the last commit.
     """
 
@@ -249,14 +253,14 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The study's word, and which one it is where that was said."""
-        if self.is_search:  # another range is another search
+        """The kind of study, then the user's key or a digest of the range."""
+        if self.is_search:  # each range has its own search
             return name_of(KIND, self.asked.key, self.cells[0].digest, self.cells[-1].digest)
         return super().name
 
     @property
     def policy(self) -> Policy:
-        """Another commit may compute another loss, or be unable to start: both are findings."""
+        """Count as findings that a commit computes another loss, or cannot start."""
         broken = RetryRule(retries=0, then=Next.DROP)
         # the server of a submodule may be away for a moment
         again = RetryRule(retries=1, backoff_s=60, then=Next.DROP)
@@ -265,31 +269,31 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def commits(self) -> int:
-        """How many."""
+        """The number of commits."""
         return len(self.labels)
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Digest of a cell -> its place among the cells."""
+        """Digest of a cell -> its index in `cells`."""
         return {cell.digest: at for at, cell in enumerate(self.cells)}
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The arms' ids, by place: a hash, in a table behind the name of its load."""
+        """The arm id of each cell: a hash; in a table the load's name comes first."""
         hashes = [cell.code[:_SHORT] for cell in self.cells[: self.commits]]
         loads = [f"{load.name}-" for load in self.asked.loads] or [""]
         return tuple(f"{load}{commit}" for load in loads for commit in hashes)
 
     @property
     def most_jobs(self) -> int:
-        """What it costs at most."""
+        """How many jobs it costs at most."""
         if self.is_search:
             return 6 * PAIRS + JOBS_PER_DOUBLING * (self.commits - 1).bit_length()
         loads = len(self.cells) // self.commits
         return len(self.cells) + 2 * PAIRS * (len(self.cells) - loads)
 
     def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return the loads on commits; of a search the ends, then what was measured between."""
+        """Return the loads at commits; for a search the ends, then what was measured between."""
         if not self.is_search:
             return self.every_arm
         last = len(self.cells) - 1
@@ -298,7 +302,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it."""
+        """The lines of a plan about the study."""
         texts: tuple[str, ...] = (
             "{runs:+job} in {waves:+wave}: {loads:+load} on {commits:+commit}",
             "then {pairs} fresh pairs of each that looks slower: at most {most} jobs in all",
@@ -322,11 +326,11 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def walk_class(self) -> type[_CommitWalk]:  # type: ignore[override]
-        """A search, or a table."""
+        """The walk of a search or of a table."""
         return _Halving if self.is_search else _CommitTable
 
     def pairs(self, stage: str, one: int, other: int, numbers: Iterable[int]) -> tuple[Trial, ...]:
-        """Return pairs of two places, one first, then the other first, and so on."""
+        """Return pairs of two cells given by index, in alternating order."""
         return tuple(
             self.trial_of(self.every_arm[at], stage, block=number, position=other)
             for number in numbers
@@ -335,7 +339,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
 
 class _CommitWalk(CellWalk[CommitStudy]):
-    """What a search and a table have in common: a place is a commit, or a load on one."""
+    """What a search and a table share: a place is a cell's index, i.e. a load at a commit."""
 
     def __init__(self, study: CommitStudy, history: History) -> None:
         super().__init__(study, history)
@@ -350,7 +354,7 @@ class _CommitWalk(CellWalk[CommitStudy]):
         self, verdicts: Sequence[Verdict], record: CommitsRecord, pairs: Iterable[tuple[int, int]],
         *, alpha: float, notes: Iterable[Message], reference: Verdict | None = None,
     ) -> Conclusion:  # fmt: skip
-        """Return the conclusion; commits that compute something else than others fail its test."""
+        """Return the conclusion; commits whose loss differs from the others' fail their test."""
         losses, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
         text = "{commit} computes something else than {before}: loss {loss:.6g}, not {usual:.6g}"
         for before, after in pairs:
@@ -366,7 +370,7 @@ class _CommitWalk(CellWalk[CommitStudy]):
         return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
     def lost(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
-        """Return the verdict on a place whose run has no score; new is what ran before."""
+        """Return the verdict on a cell whose run has no score; `is_new`: the one before it ran."""
         why = result.reason or NO_SCORE
         if is_excused(result, OF_THE_NODES):
             return undecided(base, say(RUN_AGAIN, why=why))
@@ -374,20 +378,17 @@ class _CommitWalk(CellWalk[CommitStudy]):
 
 
 def _spread_in(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Return the standard deviation inside groups, and its degrees of freedom; (NaN, 0): none."""
+    """Return the standard deviation within groups and its degrees of freedom; (NaN, 0) if none."""
     squares = math.fsum((value - fmean(runs)) ** 2 for runs in groups for value in runs)
     df = sum(map(len, groups)) - len(groups)
     return (max(math.sqrt(squares / df), _LEAST_SIGMA), df) if df else (math.nan, 0)
 
 
-# --- a search ---
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Sides:
-    """Two commits whose runs stood in pairs: their log scores, a loss being a rise.
+    """Two commits whose runs were paired: their negated log scores, so that a loss is a rise.
 
-    The runs of other commits may tell the noise as well.
+    The runs of other commits may contribute to the noise.
     """
 
     before: Scores
@@ -411,44 +412,44 @@ class _Sides:
         return self.spread[0] * math.sqrt(1 / len(self.before) + 1 / len(self.after))
 
     def reach(self, level: float) -> float:
-        """Return how far the rise may be off, one-sided."""
+        """Return by how much the rise may be wrong, one-sided."""
         return t_quantile(level, self.spread[1]) * self.error
 
     @property
     def change(self) -> tuple[float, tuple[float, float]]:
-        """The change of the score, a log ratio, and its 95 % interval."""
+        """The change of the score as a log ratio, and its 95 % interval."""
         change, reach = -self.estimate, self.reach(_CONFIRMED)
         return change, (change - reach, change + reach)
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a change that a person should look at: one-sided 99.5 %, and 1 %."""
+        """Whether a change is shown: one-sided 99.5 %, and 1 % or more."""
         return self.estimate >= LEAST and self.estimate - self.reach(1 - ENDS_ALPHA) > 0
 
     @property
     def ceiling(self) -> float:
-        """The least rise that is excluded, one-sided 95 %."""
+        """The smallest rise that is excluded, one-sided 95 %."""
         return self.estimate + self.reach(_EXCLUDED)
 
     @property
     def is_open(self) -> bool:
-        """Whether more pairs may show a change: they lean that way, and 1 % is not excluded."""
+        """Whether more pairs may show a change: the estimate leans, and 1 % is not excluded."""
         leans = self.estimate > LEANS * self.error
         return not self.is_shown and leans and self.ceiling >= LEAST
 
 
 class _Halving(_CommitWalk):
-    """One search as far as it came, and what it shows of where the change lies."""
+    """A search by halving so far, and where it places the change."""
 
-    word = ""  # the word of the answer, once there is one
+    word = ""  # the answer in a word; "" before there is one
     looks: tuple[Trial, ...] = ()  # the pairs of the ends
     steps: tuple[TrialResult, ...] = ()  # the runs that halve the range
     skipped: frozenset[int] = frozenset()  # the commits that could not be measured
-    belief: Posterior | None = None  # where the change lies, by the ends and the steps
+    belief: Posterior | None = None  # where the change lies, from the ends and the steps
     suspect: int | None = None
     parent = 0  # the nearest commit before the suspect that can run
     fresh: tuple[Trial, ...] = ()  # pairs of the suspect and its parent
-    confirmed: _Sides | None = None  # those, where they are enough
+    confirmed: _Sides | None = None  # the scores of the fresh pairs, once they are enough
 
     @property
     def is_confirmed(self) -> bool:
@@ -461,8 +462,9 @@ class _Halving(_CommitWalk):
 
     def walk(self) -> None:
         study, last = self.study, self.last
-        # whether there is a change comes first: halving alone names a commit where nothing changed,
-        # and a wrong one in 9 to 53 % of simulated searches for a loss of 3 %, by the noise
+        # The ends are compared first. Halving alone names a commit even if nothing changed, and for
+        # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, depending on the
+        # noise.
         self.looks = study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
         if not any(map(self._is_lost, (0, last))):
             self.run(self.looks)
@@ -507,14 +509,14 @@ class _Halving(_CommitWalk):
         return _Sides(before=before, after=after)
 
     def _is_lost(self, at: int) -> bool:
-        """Whether two runs of an end are over and none has a score: more would say the same."""
+        """Return whether two runs of an end are over without a score; a third adds nothing."""
         runs = [self.over(trial) for trial in self.looks if self.place_of(trial) == at]
         over = [result for result in runs if result is not None]
         return len(over) >= _MIN_EACH and all(usable(result) is None for result in over)
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of one run within the ends; None of too few."""
+        """Standard deviation of a run, from the ends; None if there are too few."""
         return self.ends.spread[0] if self.ends.is_enough else None
 
     def _before(self, at: int) -> int:
@@ -535,7 +537,7 @@ class _Halving(_CommitWalk):
 
     @property
     def unexplained(self) -> float:
-        """How much more the ends differ than the suspect's pairs with its parent say; 0 if none."""
+        """How much more the ends differ than the suspect and its parent do; 0 if no more."""
         if self.confirmed is None:
             return 0.0
         rest = self.ends.estimate + self.confirmed.change[1][0]
@@ -543,11 +545,11 @@ class _Halving(_CommitWalk):
 
     @property
     def range(self) -> tuple[int, int]:
-        """The last commit before the change and the last that may have brought it."""
+        """The last commit before the change, and the last that may contain it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
-        # with several small losses a single commit was accused of all
-        if self.unexplained:  # several commits changed it, and the belief knows of one
+        # otherwise one commit was accused of the losses of several
+        if self.unexplained:  # several commits changed the speed, and the posterior assumes one
             return 0, self.last
         low, high = self._belief((*self.steps, *self.results_of(self.fresh))).holding(SURE)
         return self._before(low), high
@@ -635,12 +637,12 @@ class _Halving(_CommitWalk):
             level = -fmean(ends.before) if ends.before else fmean(values)
             base = replace(changed(base, fmean(values) - level), against=say("the first commit"))
         if at == self.suspect and self.word == FIRST and self.confirmed is not None:
-            text = "beside its parent {parent} in {pairs} fresh pairs, noise pooled with the ends'"
+            text = "against its parent {parent} in {pairs} fresh pairs; the noise includes the ends"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
             base = changed(decided(base, VerdictKind.SLOWER), *self.confirmed.change)
             return replace(base, against=say("its parent"), method=method)
         if at == self.last and (self.word or self.belief) and ends.is_enough:
-            text = "beside the first commit in {pairs} alternating pairs"
+            text = "against the first commit in {pairs} alternating pairs"
             base = replace(changed(base, *ends.change), method=say(text, pairs=len(ends.after)))
             return decided(base, VerdictKind.SLOWER) if ends.is_shown else not_accused(base)
         return screened(base, say("measured to halve the range"))
@@ -669,11 +671,8 @@ class _Halving(_CommitWalk):
             yield say(text, rest=self.unexplained)
 
 
-# --- a table ---
-
-
 class _CommitTable(_CommitWalk):
-    """One table as far as it came, and what it shows; a place is a load on a commit."""
+    """A table of loads and commits so far; a place is the index of a load at a commit."""
 
     is_screened = False
     suspects: Sequence[int] = ()
@@ -687,15 +686,17 @@ class _CommitTable(_CommitWalk):
         for at in range(len(values)):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
                 broken.setdefault(at % count, {})[models[at // count]] = None
-        # commit -> the models that it broke, where they are so many that it is given up
+        # commit -> the models that it broke, if these are enough to give the commit up
         many = {at: [*names] for at, names in broken.items() if len(names) >= BROKEN_MODELS}
         self.newly_broken = many
         self.screen: list[Trial] = []
-        self.before = dict[int, int]()  # place -> that of the load on the nearest commit that ran
-        self.differences = dict[int, float]()  # place -> its first run against that there
+        # index -> that of the same load at the nearest earlier commit that ran
+        self.before = dict[int, int]()
+        # index -> difference between its first run and the one at `before`
+        self.differences = dict[int, float]()
         for first in range(0, len(values), count):
             places = range(first, first + count)
-            # with one commit's runs before the other's in all loads, a drift is a regression of all
+            # If one commit always ran first, drift would look like a regression of all loads.
             for at in reversed(places) if first // count % 2 else places:
                 if self.over(self.firsts[at]) or at % count not in self.newly_broken:
                     self.screen.append(self.firsts[at])
@@ -707,7 +708,7 @@ class _CommitTable(_CommitWalk):
         low = -max(SUSPECT_SIGMAS * (self.sigma or 0.0), SUSPECT_AT)
         high = max(PROMISING_SIGMAS * (self.sigma or 0.0), PROMISING_AT)
         unlike = [at for at, value in self.differences.items() if not low <= value <= high]
-        # the largest loss first; gains come last
+        # the largest loss first, gains last
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def walk(self) -> None:
@@ -718,7 +719,7 @@ class _CommitTable(_CommitWalk):
         self.run([trial for at in self.suspects for trial in self._pairs(at)])
 
     def _is_broken(self, at: int) -> bool:
-        """Whether a load cannot run on a commit, for a reason that is not the site's."""
+        """Return whether a load cannot run at a commit for a reason that is not the site's."""
         run = self.over(self.firsts[at])
         return run is not None and usable(run) is None and not is_excused(run, OF_THE_NODES)
 
@@ -727,7 +728,7 @@ class _CommitTable(_CommitWalk):
 
     @cached_property
     def fresh(self) -> Mapping[int, Sequence[float]]:
-        """Place -> the differences of its fresh pairs."""
+        """Index -> the differences of its fresh pairs."""
         fresh = {}
         for at in self.suspects:
             values = {(self.place_of(e), e.block): self.value(e) for e in self._pairs(at)}

@@ -1,10 +1,8 @@
-"""What a tuning sweep says: the verdicts that follow from its stages, and its notes.
+"""The verdicts and notes of a tuning sweep, at any moment of it.
 
-The screen measures every profile once; it ranks and bounds, and nothing of it is a verdict. Only
-trials of the blocks carry one, and of them only the arms that stayed to the end.
-
-Validity first, statistics after: a profile that could not run, ran with other numbers or was never
-measured has no delta to discuss. Works at any moment of a sweep.
+The screen measures every profile once. It ranks and bounds, but decides no verdict: that takes
+blocks, and an arm that stayed in them to the end. Validity comes before statistics: a profile that
+could not run, changed the numerics or was never measured has no change to discuss.
 """
 
 from __future__ import annotations
@@ -70,9 +68,9 @@ _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard dev
 
 
 def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
-    """Return the verdict on a profile; None where it is neither selected nor measured.
+    """Return the verdict on a profile; None if it is neither selected nor measured.
 
-    Its figures and the settings that blocks show to act follow from all verdicts: `verdicts`.
+    Its figures and the settings that blocks show to act are filled in by `verdicts`.
     """
     past = decision.past
     screened = past.screens_of(profile_id)
@@ -104,8 +102,8 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
 
 
 _IN_ROTATIONS = say(
-    "ranked in rotations: a program may be another one as it is deployed, so that turns prove "
-    "nothing"
+    "ranked in rotations: a deployed program may differ from the one that took turns, so turns "
+    "prove nothing"
 )
 _RANKS_ONLY = {1: say("measured once: ranks only"), 2: say("measured twice: ranks only")}
 _ONCE = say(
@@ -117,7 +115,7 @@ _ONCE = say(
 def _ranked(
     decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult], *, is_cut: bool
 ) -> Verdict:
-    """Return the verdict on a profile that no block decided, or that the later blocks cut."""
+    """Return the verdict on a profile that no block decided, or that was cut from the blocks."""
     scored = [result for result in trials if usable(result) is not None]
     final = [result for result in trials if result.status.is_final]
     if not scored and final:
@@ -139,7 +137,7 @@ def _ranked(
         why = _ONCE
     else:
         why = say("measured in the screen only: the delta ranks and proves nothing")
-    # losers are never confirmed: runs of -5.9, -7.4 and -31 % stood in no list of negative findings
+    # Losers are never confirmed, so without this reason even a change of -31 % named no loser.
     is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, place)
     place_reasons = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
     if not is_cut and decision.blocks and base.arm in decision.finalists:
@@ -155,9 +153,9 @@ def _ranked(
 
 
 def _is_likely_slower(decision: SweepDecision, arm: str, screened: Screened | None) -> bool:
-    """Whether runs lie so far below their baselines that noise hardly explains it.
+    """Return whether the runs are so far below their baselines that noise hardly explains it.
 
-    Turns claim no such thing.
+    Rotations do not support such a claim.
     """
     if screened is None or arm in decision.ranks.turned:
         return False
@@ -175,7 +173,7 @@ def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
 
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:
-    """Return an arm over screen and all blocks; None where neither tells."""
+    """Return an arm's estimate over screen and blocks; None if neither has one."""
     fit = decision.in_blocks
     screened = decision.ranks.standings.get(arm)
     effect = fit.arms.get(arm) if fit is not None else None
@@ -187,7 +185,7 @@ def _mean(decision: SweepDecision, arm: str) -> Screened | None:
     return Screened(estimate=estimate, variance=variance)
 
 
-_VETO_P = 0.02  # with the steps of screen and blocks it finds what blocks alone find at 0.05
+_VETO_P = 0.02  # the steps of screen and blocks give the power that blocks alone have at 0.05
 
 
 def _confirmed(
@@ -197,7 +195,7 @@ def _confirmed(
     trials: Sequence[TrialResult],
     in_blocks: Sequence[TrialResult],
 ) -> Verdict:
-    """Return the verdict on an arm: its deciding `trials` decide, all `in_blocks` give figures."""
+    """Return the verdict on an arm: `trials` decide it, `in_blocks` also give its figures."""
     base = measured(base, trials)
     comparison = look.comparisons.get(base.arm)
     if not base.n:
@@ -244,9 +242,9 @@ def _confirmed(
 def _in_all_blocks(
     decision: SweepDecision, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
 ) -> Comparison | None:
-    """Return an arm's figures from all blocks; None where it stands in no spare one.
+    """Return an arm's figures from all blocks; None if it is in no spare block.
 
-    A spare block spends no alpha: what decides stays as it was, its power likewise.
+    Spare blocks spend no alpha: the deciding comparison and its power do not change.
     """
     spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
     in_all = compared(decision.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
@@ -261,8 +259,8 @@ def _in_all_blocks(
 def _change_reason(
     kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]
 ) -> Message:
-    # the simultaneous bound beside the interval showed two lower ends of one thing, unexplained
-    # one interval is shown of an arm; the bound of all at once decides, and is not shown
+    # Only the interval of this arm is shown. The simultaneous bound decides but is not shown,
+    # because two lower ends for one arm confused readers.
     low, high = map(relative, ends)
     if kind is VerdictKind.EQUIVALENT:
         low, high = map(relative, interval90(comparison))
@@ -308,7 +306,7 @@ _CONFIRMED = (
 
 
 def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
-    """Yield the verdicts, their figures at the level of the reference."""
+    """Yield the verdicts, with figures relative to the reference."""
     for name in decision.arms.profiles:
         line = verdict(decision, name)
         if line is not None:
@@ -316,7 +314,7 @@ def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:
-    """Return the verdicts, confirmed ones first, each group by delta."""
+    """Return the verdicts, confirmed ones first, each group sorted by change."""
     level = reference(decision.past)
     shown = list(_verdicts(decision, level))
     fit = decision.look.fit if decision.look else None
@@ -352,7 +350,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
 
 
 def place_of(verdict: Verdict) -> tuple[int, float]:
-    """Return what verdicts are sorted by: confirmed ones first, each group by its change."""
+    """Return the sort key of a verdict: confirmed ones first, each group by its change."""
     group = 0 if verdict.kind in _CONFIRMED and verdict.delta is not None else 1
     if verdict.kind not in (*_CONFIRMED, VerdictKind.SCREENED) or verdict.n == 0:
         group = 2
@@ -360,7 +358,7 @@ def place_of(verdict: Verdict) -> tuple[int, float]:
 
 
 def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-    """Return M and whose bound it is; None before screen and blocks are over, and see `largest`."""
+    """Return the bound M and the arm that sets it; None before screen and blocks are over."""
     if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
         return None
     fit = decision.in_blocks if decision.look else None
@@ -374,7 +372,7 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
 
 
 def _mde80(decision: SweepDecision) -> float | None:
-    """Return what the confirmation finds: as measured, else as planned; None if it only ranks."""
+    """Return the change that the confirmation detects, by measured or planned noise, or None."""
     if decision.look is not None:
         compared_arms = decision.look.comparisons.values()
         effects = [
@@ -387,9 +385,9 @@ def _mde80(decision: SweepDecision) -> float | None:
 
 
 def _from_start80(decision: SweepDecision) -> float | None:
-    """Return what the whole sweep finds, selection included, at the noise as measured or planned.
+    """Return the change that the whole sweep detects, including selection.
 
-    None where it only ranks, and where nothing that was screened can be found.
+    None if it only ranks, or if nothing that was screened can be detected.
     """
     known = begun_design(decision.past)
     if not isinstance(decision.layout, Plan) or not decision.arms.profiles:
@@ -409,7 +407,8 @@ def _from_start80(decision: SweepDecision) -> float | None:
 def _notes(
     decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[Message]:
-    notes = [*_late_notes(decision)]  # first: it is news of a profile that a user just added
+    # first, because it concerns a profile that the user just added
+    notes = [*_late_notes(decision)]
     if not decision.arms.profiles:
         seen, noise = decision.ranks.sigma, decision.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.described))
@@ -476,7 +475,7 @@ def _notes(
 def _bound_notes(
     decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> Iterator[Message]:
-    """Yield what M says, and of which profiles it says nothing."""
+    """Yield what the bound M says, and the profiles that it does not cover."""
     if bound is None:
         if widest:
             yield say("{arm} has no score and may gain anything: measure it again", arm=widest)
@@ -513,14 +512,14 @@ def _bound_notes(
 
 
 def _idle(decision: SweepDecision) -> set[str]:
-    """Return the arms that do what the baseline does."""
+    """Return the arms with the same settings as the baseline."""
     idle = {profile.id for profile in decision.arms.profiles.values() if profile.is_control}
     idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
     return idle | {ALIAS.id}
 
 
 def _moved(decision: SweepDecision) -> tuple[float, float] | None:
-    """Return the interval of the A/A control that is furthest from 0; None where all hold it."""
+    """Return the A/A interval furthest from 0; None if all contain 0."""
     if decision.look is None:
         return None
     compared_arms = decision.look.comparisons
@@ -536,13 +535,13 @@ def _moved(decision: SweepDecision) -> tuple[float, float] | None:
 
 
 def _is_apart(control: Comparison) -> bool:
-    """Whether a control's interval excludes 0, which is what it is."""
+    """Return whether the interval of a control excludes 0, its true change."""
     low, high = control.ci95
     return low > 0 or high < 0
 
 
 def _tie(look: Look) -> Iterator[Message]:
-    """Yield where the best two winners cannot be told apart."""
+    """Yield a note if the best two winners cannot be told apart."""
     fit = look.fit
     won = [arm for arm, kind in look.kinds.items() if kind is VerdictKind.FASTER]
     if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
@@ -563,12 +562,12 @@ def _tie(look: Look) -> Iterator[Message]:
         )
 
 
-# on one machine settings that do nothing moved by up to 46 %, and no word said so
-TOO_NOISY = 0.02  # change of a setting that does nothing, from which the machine is called noisy
+# if a setting that does nothing changes the speed by more, the machine is too noisy
+TOO_NOISY = 0.02
 
 
 def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
-    """Yield where settings that do nothing moved by more than the effects that are looked for."""
+    """Yield a note if settings that do nothing changed by more than the effects of interest."""
     idle = _idle(decision)
     moved = [
         abs(verdict.delta)
@@ -583,7 +582,7 @@ def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterat
 
 
 def _window_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield where steady state begins, and which profiles warm up unlike the baseline."""
+    """Yield when steady state begins, and which profiles warm up unlike the baseline."""
     window = decision.past.window
     if window.note:
         yield window.note
@@ -605,14 +604,14 @@ def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
 
 
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield which profiles came too late for the blocks: they would be finalists by now."""
+    """Yield which profiles came too late for the blocks, but would be finalists by now."""
     frozen, layout = frozen_arms(decision.past), decision.layout
     if not frozen or isinstance(layout, Refusal):
         return
     size = design_of(decision.past, layout, arms=0).arms
     if len(frozen) < size:
-        return  # still being planned, and filled up
-    if decision.again:  # it would have run a second time
+        return  # the confirmation is still being planned and filled up
+    if decision.again:  # the late profile would have had a second run
         ranked = best_of(
             decision,
             decision.first,
@@ -621,7 +620,7 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
         )
         late = [arm for arm in ranked if arm not in decision.again]
     else:
-        # one that could not run in its blocks keeps its place
+        # a finalist that could not run in its blocks keeps its place
         ranked = best_of(decision, decision.ranks, most=size, always=decision.past.dropped)
         late = [arm for arm in ranked if arm not in frozen]
     if late:

@@ -1,12 +1,11 @@
 """Rules of waves whose profiles follow from results: single settings, stacks, values, searches.
 
-A rule says how many slots its wave has. Single settings are chosen by where the time of a step goes
-in an evidence run of the baseline; parts of a step share the slots in proportion to what could be
-saved there, so that thirty variables of one library do not keep the flags of another part out.
-Stacks and values beside the leaders' follow from the screen of the waves before. What a rule makes
-is named by what it holds: the same ledger gives the same profiles in every process. This module
-knows no history and no catalog, and spends no error rate: it decides what to measure next, and only
-fresh blocks decide what helped.
+Each rule has a number of slots in its wave. Single settings are chosen by where the time of a step
+goes in an evidence run of the baseline. The parts of a step share the slots in proportion to the
+time that could be saved there, so that many variables of one library do not crowd out other flags.
+Stacks and neighbouring values follow from the screen of the waves before. A profile is named by its
+settings, so that the same ledger gives the same profiles in every process. This module knows no
+history and no catalog. It only decides what to measure next, so it spends no alpha.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of
 
-# An assumption, and a mild one: time that nothing hides may be hidden; kernels stay what they are
+# An assumption: exposed communication may be hidden, but kernels mostly stay as they are.
 COMPUTE_COUNTS = 0.1
 NO_AIM = say("an evidence run does not show what it acts on")
 
 
 class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
-    """A rule that adds profiles to a wave, from what was seen before it.
+    """A rule that adds profiles to a wave, from what was measured before it.
 
     Attributes:
         wave: the marker of the wave that measures them.
-        slots: how many at most; they are part of the budget from the start.
+        slots: how many profiles at most; the budget reserves them from the start.
     """
 
     kind: ClassVar[str]
@@ -75,31 +74,31 @@ class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
         return hash((self.kind, self.wave, self.slots))
 
     def to_json(self) -> dict[str, Json]:
-        """Return this rule as builtins only, with its kind."""
+        """Return the rule and its kind as JSON values."""
         return {"kind": self.kind, **super().to_json()}
 
     @property
     @abstractmethod
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
 
 
 class Singles(Rule, frozen=True, kw_only=True, tag="single"):
-    """A wave of single settings: as many of the candidates as there are slots.
+    """A wave of single settings: as many candidates as there are slots.
 
     Attributes:
         wave: the marker of the wave that measures them.
-        slots: how many at most; they are part of the budget from the start.
-        candidates: in the order in which they are worth trying where nothing is known, e.g.
+        slots: how many profiles at most; the budget reserves them from the start.
+        candidates: the candidates, the most promising first if nothing is known, e.g.
             `catalog.profiles_for("PP")`.
-        evidence: whether the baseline is run once before, with profiler and dump, to order them;
-            one job beside the budget. A recorded run is not repeated.
-        aims: profile -> the parts of a step that it acts on; the catalog says it.
-        pgle: whether one more candidate, `pgle-profile`, lets XLA schedule by the trace of that
-            evidence run. A GPU's.
+        evidence: whether one job outside the budget first runs the baseline with profiler and dump,
+            to order the candidates. A recorded run is not repeated.
+        aims: profile id -> the parts of a step that it acts on, from the catalog.
+        pgle: whether to add the candidate `pgle-profile`, for which XLA schedules by the trace of
+            the evidence run. For GPUs only.
 
     Raises:
-        ConfigError: no slot, no candidate, or two of one id; `pgle` without evidence.
+        ConfigError: no slot, no candidate, two of one id, or `pgle` without evidence.
     """
 
     kind: ClassVar[str] = "single"
@@ -126,7 +125,7 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
 
     @property
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
         text = (
             "single settings out of {candidates}, by an evidence run of the baseline"
             if self.evidence
@@ -136,21 +135,21 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
 
     @property
     def every(self) -> tuple[Profile, ...]:
-        """The candidates, and the one by the trace, whose file is not known yet."""
+        """The candidates, then `pgle-profile`, whose trace file is not known yet."""
         return (*self.candidates, *([self.by_trace("")] if self.pgle else ()))
 
     def by_trace(self, path: str) -> Profile:
-        """Return the profile by whose file XLA schedules."""
+        """Return the profile for which XLA schedules by the trace at `path`."""
         return Profile(id=PGLE_ID, flags=(Flag(name=PGLE, value=path),), wave=self.wave)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A candidate in its place.
+    """A candidate with its place in the order.
 
     Attributes:
         profile: the candidate.
-        why: the reason for its place; None where that is the declared order.
+        why: the reason for its place; None if that is the declared order.
     """
 
     profile: Profile
@@ -158,15 +157,15 @@ class Placed:
 
 
 def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
-    """Return the candidates in the order in which slots are given to them.
+    """Return the candidates in the order in which they get slots.
 
-    Each place goes to the largest weight divided by one more than the places that its part of the
-    step already has (the divider method of D'Hondt); equal ones stay in declared order.
+    Each slot goes to the part of the step with the largest weight divided by one more than the
+    slots that it already has (the D'Hondt method); ties keep the declared order.
 
     Args:
-        rule: the rule whose candidates they are.
-        evidence: the evidence of the baseline; None, or one without shares, leaves the declared
-            order.
+        rule: the rule with the candidates.
+        evidence: the evidence of the baseline; the declared order stays if it is None or has no
+            shares.
     """
     candidates = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
@@ -179,7 +178,7 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
     while left:
         best = max(
             left, key=lambda profile: _claim(known[profile.id], taken)
-        )  # the first of equals
+        )  # the first of equal ones
         left.remove(best)
         taken[known[best.id].part] += 1
         order.append(Placed(profile=best, why=known[best.id].why))
@@ -194,14 +193,14 @@ def choices(
     chosen: Iterable[str],
     refused: Mapping[str, Message],
 ) -> tuple[Message, ...]:
-    """Return which candidates are measured and which are cut, and why.
+    """Return which candidates are measured and which are left out, and why.
 
     Args:
         rule: the rule of the wave.
         order: its candidates in order.
         evidence: the evidence that orders them.
         chosen: the ids that have a slot.
-        refused: id -> why it gets no slot whatever its place.
+        refused: id -> why it gets no slot, however promising.
     """
     kept = set(chosen)
     measured = [candidate for candidate in order if candidate.profile.id in kept]
@@ -256,7 +255,7 @@ _ACTING = {
 
 
 def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
-    """Say that no candidate aims at the largest part of a step; None where one does."""
+    """Return a note if no candidate acts on the largest part of a step, else None."""
     shares = evidence.shares if evidence is not None else None
     spent = {} if shares is None else {part: shares.of_step.get(part, 0.0) for part in _ACTING}
     largest = max(spent, key=lambda part: spent[part], default="")
@@ -277,25 +276,25 @@ def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
 
 
 def left_out(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:
-    """Return, or not, what got no slot whatever it promised: id -> why."""
+    """Return a note on the candidates that got no slot, by `refused`: id -> why; () if none."""
     named = _grouped(tuple(refused), tuple(refused.values()))
     return (say("{wave}: left out: {groups:; }", wave=wave, groups=named),) if refused else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weight:
-    part: str  # whose places it counts among
+    part: str  # the part of the step that it competes in
     value: float
     why: Message
 
 
 def _claim(weight: _Weight, taken: Counter[str]) -> float:
-    # what no program holds stays last, however few of it were placed
+    # a setting whose part the program lacks stays last, however few slots the part has
     return weight.value / (1 + taken[weight.part]) if weight.value > 0 else weight.value
 
 
 def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
-    """Weigh what a profile acts on by what a step spends there with nothing beside it."""
+    """Return the weight of a profile: the exposed time of the parts that it acts on."""
     present = [part for part in aims if not _is_absent(part, shares)]
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
@@ -310,7 +309,7 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
             value=0.0,
             why=say("{parts: and }: no trace tells the time that it costs", parts=present),
         )
-    if "communication" in spent:  # that of all collectives
+    if "communication" in spent:  # time of all collectives
         spent = {part: share for part, share in spent.items() if part not in COLLECTIVES}
     largest = max(spent, key=lambda part: spent[part])
     if largest == "compute":
@@ -345,7 +344,7 @@ def _by(rule: Singles, evidence: EvidenceResult | None) -> Message:
 def _grouped(
     names: Sequence[str | Message], reasons: Sequence[Message | None]
 ) -> tuple[Message, ...]:
-    """Return profiles in their order, those of one reason together."""
+    """Return the profiles in their order, joined if they share a reason."""
     groups: dict[Message | None, list[str | Message]] = {}
     for name, why in zip(names, reasons, strict=True):
         groups.setdefault(why, []).append(name)
@@ -360,40 +359,40 @@ def _grouped(
 ID_LENGTH = 64
 _MIB, _GIB = 1 << 20, 1 << 30
 _SIZES = (2, 3)
-_LADDERS_NAMED = 3  # ladders that are listed by name
+_LADDERS_NAMED = 3  # with more ladders than this, only their number is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """A profile that led the screen so far; `estimate` is its log ratio to the baseline."""
+    """A profile that leads the screen so far; `estimate` is its log ratio to the baseline."""
 
     profile: Profile
     estimate: float
 
     @property
     def label(self) -> Message:
-        """The profile and what the screen said, e.g. `overlap-2 +3.1 %`."""
+        """The profile and its change in the screen, e.g. `overlap-2 +3.1 %`."""
         return say(
             "{profile} {change:percent}", profile=self.profile.id, change=relative(self.estimate)
         )
 
 
 class LeaderRule(Rule, frozen=True, kw_only=True):
-    """A rule that makes profiles of those that led the waves before."""
+    """A rule that makes profiles out of those that led the waves before."""
 
     def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
-        """Return the leaders that new profiles are made of; `pool` is all of the waves before."""
+        """Return the leaders that may be combined; `pool` holds all earlier profiles."""
         del pool
         return leaders
 
     @abstractmethod
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield what the rule makes of leaders, the most promising first."""
+        """Yield the profiles that the rule makes of the leaders, the most promising first."""
 
     def kept(
         self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]
     ) -> tuple[Profile, ...]:
-        """Return those of the planned profiles that it makes of any of `pool`, overtaken or not."""
+        """Return the planned profiles that it can make from `pool`, even if they lead no longer."""
         if not planned:
             return ()
         is_cut = any(len(name) == ID_LENGTH for name in planned)
@@ -414,11 +413,11 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
-        slots: how many stacks at most; they are part of the budget from the start.
-        of: 2 for pairs, 3 for pairs and triples in turn.
+        slots: how many stacks at most; the budget reserves them from the start.
+        of: 2 for pairs, 3 for pairs and triples alternately.
 
     Raises:
-        ConfigError: no slot, or stacks of another size.
+        ConfigError: no slot, or another number than 2 or 3.
     """
 
     kind: ClassVar[str] = "stack"
@@ -433,13 +432,13 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
 
     @property
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
         return say(
             "stacks of {sizes: or } profiles that led the waves before", sizes=range(2, self.of + 1)
         )
 
     def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
-        """Return those that hold no other profile, and are neither controls nor the image alone."""
+        """Return the leaders that are not stacks, not controls and not the image alone."""
         settings = [settings_of(profile) for profile in pool]
         return [
             leader
@@ -449,10 +448,11 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
         ]
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield the stacks of leaders: sizes in turn, each size by its parts' summed estimates.
+        """Yield the stacks: sizes alternate, and each size is sorted by the sum of estimates.
 
-        Logarithms of gains that do not touch each other add up; whether they do is measured. Parts
-        stand in the order of `pool`; those that set one thing to two values make no stack.
+        The log ratios of independent gains add up; whether gains are independent is then measured.
+        The parts stand in the order of `pool`. Profiles that set one thing to two values make no
+        stack.
         """
         queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
         for turn in itertools.zip_longest(*queues):
@@ -480,12 +480,12 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
-        slots: how many profiles at most; they are part of the budget from the start.
-        ladders: name of a flag (without dashes), a variable or an override -> its values in
-            order, e.g. `{"xla_gpu_all_gather_combine_threshold_bytes": ("536870912", ...)}`.
+        slots: how many profiles at most; the budget reserves them from the start.
+        ladders: name of a flag (without dashes), a variable or an override -> its values in order,
+            e.g. `{"xla_gpu_all_gather_combine_threshold_bytes": ("536870912", ...)}`.
 
     Raises:
-        ConfigError: no slot, no ladder, or one with less than two values or a value twice.
+        ConfigError: no slot, no ladder, or a ladder with fewer than two values or a value twice.
     """
 
     kind: ClassVar[str] = "around"
@@ -510,14 +510,14 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
 
     @property
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
         if len(self.ladders) <= _LADDERS_NAMED:
             return say("values beside the leaders' of {names}", names=sorted(self.ladders))
         return say("values beside the leaders' of {settings} settings", settings=len(self.ladders))
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield the neighbours of each leader on its ladders, the best leader's first, up first."""
-        del pool  # a leader stands by itself
+        """Yield the next values of each leader on its ladders, the best leader first, up first."""
+        del pool  # each leader is changed by itself
         for leader in leaders:
             for neighbour, name in self._neighbours_of(leader.profile):
                 origin = say(
@@ -531,7 +531,7 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
         on_ladders = [key for key in settings if key[1] in ladders]
         for key in on_ladders:
             for value in _neighbours(ladders[key[1]], settings[key]):
-                # the setting is named where the value alone would not say which
+                # the setting is named if the value alone would be ambiguous
                 tag = f"{_initials(key[1])}-" if len(on_ladders) > 1 else ""
                 made = _with_value(profile, key, value)
                 slug = f"{profile.id}.{tag}{_slug(value)}"
@@ -541,13 +541,13 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
 class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
     """A last wave: the best settings of the program with the best shape of the pipeline.
 
-    What leads and sets keys of the trainer is a shape; what leads and sets only flags and variables
-    is not. The two kinds of wave never measure each other's settings, so that their best are
-    combined here: one of each, stacks among them.
+    A leader that sets keys of the trainer is a shape; one that sets only flags and variables is
+    not. Waves of shapes do not measure flags, and the other way round, so this rule combines the
+    best of both, stacks included.
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
-        slots: how many at most; they are part of the budget from the start.
+        slots: how many profiles at most; the budget reserves them from the start.
     """
 
     kind: ClassVar[str] = "crossed"
@@ -556,17 +556,17 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
 
     @property
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
         return say("the best flags and variables with the best shape")
 
     def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
-        """Return those that are neither controls nor the image alone."""
+        """Return the leaders that are not controls and not the image alone."""
         del pool
         return [leader for leader in leaders if _is_candidate(leader.profile)]
 
     def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield a leader of each kind together, by their summed estimates."""
-        del pool  # leaders of any wave before
+        """Yield pairs of a shape and a leader that is none, by the sum of their estimates."""
+        del pool  # only leaders of the waves before are combined
         shapes = [leader for leader in leaders if leader.profile.overrides]
         others = [leader for leader in leaders if not leader.profile.overrides]
         for parts in sorted(
@@ -585,22 +585,22 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
 
 
 class Search(Rule, frozen=True, kw_only=True, tag="search"):
-    """A wave of values that are searched in rotations, beyond those of the catalog.
+    """A wave that searches values in rotations, beyond those of the catalog.
 
-    A candidate sets one flag of the space, or two. Each round is a rotation of its own; what the
-    rounds before it measured says which candidates it has. None of it counts in a verdict: the best
-    go on to fresh blocks, as any profile does.
+    A candidate sets one or two flags of the space. Each round is a rotation, whose candidates
+    follow from the rounds before it. The best enter fresh blocks like any other profile, and only
+    those give a verdict.
 
     Attributes:
-        wave: the marker of the wave that measures them; it reads no other.
-        space: name of a flag without dashes -> the values to try in order, as `doubled("1M", "1G")`
-            gives them; what the cell deploys need not be among them.
-        rounds: rotations, each with as many candidates as the others.
-        slots: candidates of all rounds at most; a smaller space has fewer.
+        wave: the marker of the wave that measures them; it does not depend on other waves.
+        space: name of a flag without dashes -> the values to try in order, e.g. from `doubled("1M",
+            "1G")`; the deployed value need not be among them.
+        rounds: how many rotations, all with the same number of candidates.
+        slots: candidates of all rounds at most; a small space may have fewer.
 
     Raises:
-        ConfigError: no flag, one that is no option of a compilation, a value twice, more points
-            than can be weighed, fewer candidates than rounds.
+        ConfigError: no flag, a flag that is no option of a compilation, a value twice, too many
+            points to weigh, or fewer candidates than rounds.
     """
 
     kind: ClassVar[str] = "search"
@@ -641,17 +641,17 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     @property
     def points(self) -> int:
-        """How many candidates there are."""
+        """How many candidates the space has."""
         return count_of(self._sizes)
 
     @property
     def at_once(self) -> int:
-        """Candidates of a round."""
+        """How many candidates a round has."""
         return -(-self.slots // self.rounds)
 
     @property
     def fills(self) -> Message:
-        """What fills the slots."""
+        """What fills the slots, as a plan says it."""
         return say(
             "candidates out of {points}, one or two of {settings:+flag}, in {rounds:+rotation}",
             points=self.points,
@@ -661,11 +661,11 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     @property
     def names(self) -> Mapping[str, Point]:
-        """The points of the space by the ids of their profiles."""
+        """Profile id -> its point of the space."""
         return _named_points(tuple(self.space.items()))
 
     def find(self, profile_id: str) -> Profile | None:
-        """Return the candidate of an id; None where the space has none."""
+        """Return the candidate with this id; None if the space has none."""
         point = self.names.get(profile_id)
         return None if point is None else self.at(point)
 
@@ -680,9 +680,9 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         )
 
     def holding_dropped(self, dropped: Iterable[str], measured: Collection[Point]) -> set[Point]:
-        """Return the candidates of several flags that hold a value of those that were dropped.
+        """Return the candidates of several flags that share a value with a dropped candidate.
 
-        A value that any candidate has that ran is none of them.
+        A value that also occurs in a candidate that ran does not count.
         """
         ran = {value for point in measured for value in enumerate(point)}
         bad = {
@@ -696,7 +696,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     @property
     def singles(self) -> tuple[Profile, ...]:
-        """The candidates of one flag, which all others are made of."""
+        """The candidates of one flag; all others are combinations of them."""
         return tuple(
             self.at(point)
             for point in points_of(self._sizes)
@@ -711,7 +711,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         count: int,
         rng_seed: str,
     ) -> tuple[Profile, ...]:
-        """Return the candidates to measure next; arguments are those of `stats.search.ask`."""
+        """Return the candidates to measure next; `stats.search.ask` explains the arguments."""
         ordered = tuple(
             len(values) >= _ORDERED and all(_number(value) is not None for value in values)
             for values in self.space.values()
@@ -727,7 +727,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         return tuple(map(self.at, points))
 
 
-_ORDERED = 3  # values of a flag from which neighbours may be alike
+_ORDERED = 3  # a flag with so many values is searched as an ordered one
 
 
 @functools.lru_cache(maxsize=64)
@@ -740,7 +740,7 @@ def _asked(
     count: int,
     rng_seed: str,
 ) -> tuple[Point, ...]:
-    """Ask once: a study is walked again for each trial that lands."""
+    """Cache the answer of `ask`: a study is walked again after each trial."""
     return ask(sizes, ordered, dict(measured), without=without, count=count, rng_seed=rng_seed)
 
 
@@ -754,7 +754,7 @@ def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str
 
 
 def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
-    """Return the flags that a point of a space sets, and their values."""
+    """Return the flags and values that a point of the space sets."""
     return [
         (name, values[place])
         for (name, values), place in zip(space.items(), point, strict=True)
@@ -763,12 +763,12 @@ def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str,
 
 
 def doubled(first: str, last: str) -> tuple[str, ...]:
-    """Return the numbers from one to another, each twice the one before: `doubled("16M", "1G")`.
+    """Return numbers from the first to the last, each twice the one before: `doubled("16M", "1G")`.
 
-    K, M and G are powers of 1024. All are digits, as XLA reads them.
+    K, M and G are powers of 1024. The numbers are returned in digits, as XLA reads them.
 
     Raises:
-        ConfigError: one of them is no whole number above 0, or the first is the larger one.
+        ConfigError: one is no whole number above 0, or the first is larger than the last.
     """
     low, high = _size(first), _size(last)
     if low > high:
@@ -788,7 +788,7 @@ def _size(text: str) -> int:
 
 
 def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
-    """Refuse a setting that no rotation can search, and values that are none."""
+    """Raise ConfigError for a flag that no rotation can search, or for unusable values."""
     if name.startswith("-"):
         raise ConfigError(f"{where}: {name!r}: write the flag without dashes")
     if isinstance(values, str) or not values or len(set(values)) != len(values):
@@ -809,7 +809,7 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
             )
 
 
-# parts of a flag's name that say little, and the short words for others; in this order
+# In this order: parts of a flag's name that say little, and short words for others.
 _SHORT = (
     ("xla_gpu_", ""),
     ("xla_tpu_", ""),
@@ -833,7 +833,7 @@ def _short(name: str) -> str:
 
 
 def _candidate_id(flag_values: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
-    """Name a candidate by its values: `ar-threshold-64m`, two of them joined by a plus."""
+    """Return an id from the values: `ar-threshold-64m`; two of them are joined by a plus."""
     shorts = Counter(map(_short, space))
     parts = [
         f"{_short(name) if shorts[_short(name)] == 1 else name.lower()}-{_slug(value)}"
@@ -851,14 +851,14 @@ def of_kind(kind: type[R], rules: Iterable[Rule]) -> tuple[R, ...]:
 
 
 class Slot(NamedTuple):
-    """A place of a derived wave: its name, e.g. `stack-1`, and the wave."""
+    """A slot of a wave whose profiles follow from results; its name is e.g. `stack-1`."""
 
     name: str
     wave: str
 
 
 def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
-    """Return the slots of each rule; those of one kind are numbered through."""
+    """Return the slots of each rule; rules of one kind are numbered consecutively."""
     numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
     return {
         rule: tuple(
@@ -870,8 +870,8 @@ def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
 
 
 def _is_candidate(profile: Profile) -> bool:
-    """Whether a profile may be a part of another: no control, and not the image alone."""
-    # the image alone beside a flag was recommended, while that flag alone gained as much
+    """Return whether a profile may be combined with others: no control, and not the image alone."""
+    # the image alone was recommended in a stack although the flag alone gained as much
     return profile.id != NO_ENV_ID and not profile.is_control
 
 
@@ -880,11 +880,11 @@ def _stack_id(parts: Sequence[Profile]) -> str:
 
 
 def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
-    """Return the parts as one profile; None where two of them set one thing to two values."""
+    """Return the parts as one profile; None if two of them set one thing to two values."""
     values: dict[Key, str] = {}
     for part in parts:
         for key, value in settings_of(part).items():
-            # the values of an appending flag add up
+            # an appending flag keeps the values of all parts
             if key[1] not in APPENDING and values.setdefault(key, value) != value:
                 return None
     return Profile(
@@ -913,7 +913,7 @@ def _with_value(profile: Profile, key: Key, value: str) -> Profile:
 
 
 def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
-    """Return the next value up and the next down; [] where it has no place on the ladder."""
+    """Return the next value up, then the next down; [] if the value is not on the ladder."""
     if value in ladder:
         at = ladder.index(value)
         return [ladder[near] for near in (at + 1, at - 1) if 0 <= near < len(ladder)]
@@ -934,7 +934,7 @@ def _number(text: str) -> float | None:
 
 
 def _slug(value: str) -> str:
-    """Write a value as part of an id: 1g for 1073741824, others by their letters and digits."""
+    """Return a value as part of an id: 1g for 1073741824, others by their letters and digits."""
     if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in value.lower())
@@ -942,13 +942,13 @@ def _slug(value: str) -> str:
 
 
 def _initials(name: str) -> str:
-    """Write a setting's name as part of an id: agctb for all_gather_combine_threshold_bytes."""
+    """Return a setting's name as part of an id: agctb for all_gather_combine_threshold_bytes."""
     words = name.lower().removeprefix("xla_").removeprefix("gpu_").split("_")
     return "".join(word[0] for word in words if word[:1].isalnum())
 
 
 def _cut(slug: str) -> str:
-    """Shorten an id that is too long; a digest of the whole keeps it apart from its like."""
+    """Return an id of allowed length; a digest keeps shortened ones distinct."""
     if len(slug) <= ID_LENGTH:
         return slug
     return f"{slug[: ID_LENGTH - 9]}-{digest(slug, length=8)}"

@@ -1,23 +1,24 @@
 """How arms are compared: rank all of them once, narrow the best on fresh blocks, conclude.
 
-`decide` is a function of a plan and of what was measured so far. It returns what runs next and what
-follows, and keeps nothing: every process that asks with the same history gets the same answer. Read
-it from the top: `decide`, `rank`, `lay_out`, `second_runs`, `enter`, `confirm`.
+`decide` is a pure function of a plan and the results so far. It returns what runs next and what
+follows, so every process with the same history gets the same answer. Read it from the top:
+`decide`, `rank`, `lay_out`, `second_runs`, `enter`, `confirm`.
 
-Of four profiles in 21 jobs, three of them in the first of three blocks, a history grows like this:
+This is the history of four profiles in 21 jobs, of which three enter the first of three blocks:
 
-    screen     base  a  d  base  c  b  base          each once, in drawn order: this ranks
-    block 1    c  base  a  base  b                   d is not of interest, or the fourth
-    block 2    base  a  c  base                      b was cut: screen and block 1 rank it last
-    block 3    a  base  base  c                      complete: the look, and the only one
 
-`a` and `c` are held against the baselines beside them by least squares of block and arm, with
-Dunnett's value for the three that entered; `b` and `d` are ranked and have no verdict. A profile
-that is cut can never win, so the cuts need no alpha of their own; nothing that was used to choose
-an arm counts in its verdict, so the ranks need none either.
+        screen     base  a  d  base  c  b  base          each once, in random order: this ranks
+        block 1    c  base  a  base  b                   d is not of interest, or the fourth
+        block 2    base  a  c  base                      b was cut: screen and block 1 rank it last
+        block 3    a  base  base  c                      complete: now comes the one look
 
-Profiles that have trials in blocks stay, whatever is read since: alpha is spent once. Jobs that are
-left go to spare blocks, which bound and rank, and decide nothing. Writes no verdict.
+`a` and `c` are compared with the baselines of their blocks by least squares over block and arm,
+with Dunnett's critical value for the three that entered. `b` and `d` are ranked and have no
+verdict. A profile that is cut can never win, so a cut needs no alpha of its own. No result that
+chose an arm counts in its verdict, so ranking needs none either.
+
+A profile that has trials in blocks stays, whatever is read later: alpha is spent once. Jobs that
+are left go to spare blocks, which bound and rank but decide nothing. This module writes no verdict.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ from pytest_xlatune.studies.turning import is_turned
 from pytest_xlatune.studies.vetoes import Veto, of_arms
 from pytest_xlatune.studies.waves import Waves
 
-BOUND = 0.02  # a sweep in which nothing can gain more is bounded
-FAR = 3.0  # standard deviations below the baselines, which noise hardly explains
-_CLEARLY = 1.5  # times the spread of a screen, which the noise hardly exceeds
+BOUND = 0.02  # if no profile can gain more, the sweep is bounded
+FAR = 3.0  # so many standard deviations below the baselines, noise is unlikely
+_CLEARLY = 1.5  # the spread of a screen times this is hardly exceeded by the noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksSoFar:
-    """The blocks, as far as they came.
+    """The blocks so far.
 
     Attributes:
         design: the design of the blocks that decide.
-        planned: the trials of all blocks that can be planned.
-        due: those of them that are not over.
+        planned: the trials of all blocks that can be planned by now.
+        due: the planned trials that are not over.
         later: how many trials are likely to follow.
         going: arms that no cut has dropped, best first, the alias included.
         look: the look at the deciding blocks; None while some are missing.
@@ -88,21 +89,21 @@ class BlocksSoFar:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepDecision:
-    """What runs next, and what follows from what ran. Its cached properties need no slots.
+    """What runs next, and what follows from what ran. It has no slots, for its cached properties.
 
     Attributes:
-        plan, arms, past, slots: what it was made of.
-        taken: the arms that are out before anything is decided, and why.
-        due: the trials to run next, in order; () when nothing is left.
-        later: how many are likely to follow them, those that cannot be planned yet included.
-        first: what the first runs of the screen say.
-        ranks: what all its runs say.
+        plan, arms, past, slots: the arguments of `decide`.
+        taken: arm id -> why the arm is out before anything is decided.
+        due: the trials to run next, in order; () if nothing is left.
+        later: how many trials are likely to follow those, planned or not.
+        first: the ranking by the first runs of the screen.
+        ranks: the ranking by all runs of the screen.
         again: the profiles that have a second run.
         layout: the layout of the blocks.
-        is_screened: whether the screen that this run is about is over.
+        is_screened: whether the screen of the selected waves is over.
         is_ranked: whether the whole screen is over, second runs too, so that blocks can be planned.
         entered: the finalists in rank order, then the alias if it runs.
-        blocks: None where there are none.
+        blocks: the blocks; None if there are none.
     """
 
     plan: TuningPlan
@@ -128,7 +129,7 @@ class SweepDecision:
 
     @property
     def noise(self) -> JobNoise:
-        """The noise of a job, to plan with."""
+        """The noise of a job that the plan assumes."""
         return JobNoise(known=self.plan.sigma_prior, seen=self.ranks.sigma)
 
     @property
@@ -138,12 +139,12 @@ class SweepDecision:
 
     @cached_property
     def in_blocks(self) -> BlockFit | None:
-        """The least squares of all blocks, spare ones included."""
+        """The least squares over all blocks, spare ones included."""
         return fitted(self.past.scored_in_blocks())
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
-        """Those that entered the blocks, in rank order; the alias is none."""
+        """The profiles that entered the blocks, in rank order, without the alias."""
         if not (self.past.confirm or (self.plan.confirm and self.is_screened)):
             return ()
         return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
@@ -156,7 +157,7 @@ class SweepDecision:
 
     @cached_property
     def able(self) -> Mapping[str, Profile]:
-        """The profiles that can run, and are not the baseline under another name, by id."""
+        """Id -> profile that can run and differs from the baseline."""
         return {
             name: profile
             for name, profile in self.arms.profiles.items()
@@ -165,13 +166,13 @@ class SweepDecision:
 
 
 def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None) -> SweepDecision:
-    """Return what runs next, and what follows from what ran: screen, narrow, look.
+    """Return what runs next and what follows from what ran: screen, narrow, look.
 
     Args:
         plan: the sweep with its arms as declared, and its jobs.
-        arms: the arms that there are by now.
-        past: the trials of the plan that stand.
-        slots: the node slots that they lie on; None where there is one.
+        arms: the arms that exist by now.
+        past: the trials of the plan that count.
+        slots: the node slots of the trials; None if there is only one.
     """
     decision = rank(plan, arms, past, slots)
     to_screen = _to_screen(decision)
@@ -200,7 +201,7 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
 
 
 def rank(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None) -> SweepDecision:
-    """Return what the screen says so far: each arm against the line of the baselines."""
+    """Return the screen's result so far: each arm against the line of the baselines."""
     sigma = plan.noise.value
     first = screen(past, arms.queues, sigma=sigma)
     again = tuple(sorted(key.arm for key in past.screen if key.stage == AGAIN))
@@ -219,7 +220,7 @@ def rank(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None) -> Swee
 
 
 def _to_screen(decision: SweepDecision) -> tuple[Trial, ...]:
-    """Return the trials of the selected waves, then the evidence run that others wait for."""
+    """Return the trials of the selected waves, then the evidence run if waves wait for it."""
     arms = decision.arms
     if not _has_node(decision.slots):
         return ()
@@ -232,7 +233,7 @@ def _has_node(slots: Slots | None) -> bool:
 
 
 def _behind_screen(decision: SweepDecision) -> int:
-    """Return how many trials follow the waves that can be planned."""
+    """Return how many trials will follow the waves that can be planned."""
     plan, arms, later = decision.plan, decision.arms, 0
     if arms.opens:
         ready = {queue.wave for queue in arms.plannable}
@@ -251,7 +252,7 @@ def _behind_screen(decision: SweepDecision) -> int:
 
 
 def _blocks_to_come(decision: SweepDecision) -> int:
-    """Return how many trials of blocks are likely to follow; 0 where there are some already."""
+    """Return how many trials of blocks are likely to follow; 0 if blocks have begun."""
     layout = decision.plan.layout
     if isinstance(layout, Refusal) or decision.past.confirm:
         return 0
@@ -259,29 +260,29 @@ def _blocks_to_come(decision: SweepDecision) -> int:
 
 
 def _screened_jobs(decision: SweepDecision) -> int:
-    """Return the jobs that the screen took or takes, second runs included."""
+    """Return the number of jobs of the screen, second runs included."""
     return len(decision.arms.queued) + len(decision.again)
 
 
 def lay_out(decision: SweepDecision) -> Plan | Refusal:
-    """Return the layout of the blocks: as declared, until the screen is over.
+    """Return the layout of the blocks: as declared until the screen is over.
 
-    Jobs of profiles whose slot stayed empty go to the finalists.
+    Jobs of slots that stayed empty go to the finalists.
     """
     plan, planned = decision.plan, decision.plan.layout
     if not decision.is_screened or decision.arms.opens or not isinstance(planned, Plan):
         return planned
     if plan.rotates:
-        return planned  # no profile that turned leaves a job
+        return planned  # no profile that took turns leaves a job
     baselines = sum(trial.is_baseline for trial in decision.arms.queued)
     count = _screened_jobs(decision) - len(decision.again) - baselines
-    # A screen has few jobs: in one sweep of twelve its spread is two thirds of the noise by
-    # chance. So the spread is widened before a cell counts as quiet.
+    # A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
+    # Therefore the spread is widened before a cell counts as quiet.
     seen = decision.first.spread
     sigma = plan.sigma_prior or (None if seen is None else _CLEARLY * seen)
     layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
     if decision.again and not (isinstance(layout, Plan) and layout.again):
-        # a profile came since: second runs go on, and the blocks get the jobs that remain
+        # A profile was added since: second runs go on, and the blocks get the jobs that remain.
         again = SECOND_RUNS if decision.slots else len(decision.again)
         left = plan.budget - again
         layout = plan.laid_out(count, left, sigma, baselines=baselines, may_repeat=False)
@@ -294,7 +295,7 @@ def lay_out(decision: SweepDecision) -> Plan | Refusal:
 def second_runs(decision: SweepDecision) -> tuple[Trial, ...]:
     """Return the second runs of the best of the screen; none once there are blocks.
 
-    Those that exist stay, and are filled up by what the first runs say.
+    Second runs that exist stay; others are added by rank in the first runs.
     """
     layout, arms = decision.layout, decision.arms
     if isinstance(layout, Refusal) or not _has_node(decision.slots):
@@ -313,7 +314,7 @@ def second_runs(decision: SweepDecision) -> tuple[Trial, ...]:
 
 
 def _order(arms: Waves, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
-    """Return profile -> what it is sorted by: its estimate, and its place among equals."""
+    """Return profile id -> sort key: its estimate, then its declared place."""
     places = {name: at for at, name in enumerate(arms.profiles)}
     return {
         name: (-screened.estimate, places[name]) for name, screened in ranking.standings.items()
@@ -330,7 +331,7 @@ def best_of(
 ) -> list[str]:
     """Return the best profiles of a ranking that may help; those in `always` stay in any case.
 
-    With `among` only these profiles are looked at.
+    If `among` is given, only these profiles are considered.
     """
     order = _order(decision.arms, ranking)
     eligible = (arm for arm in order if not among or arm in among)
@@ -351,15 +352,15 @@ def _may_help(decision: SweepDecision, arm: str, ranking: Ranking) -> bool:
 
 
 def enter(decision: SweepDecision) -> tuple[Profile, ...]:
-    """Return the finalists in rank order, then the alias where places are left.
+    """Return the finalists in rank order, then the alias if there is room.
 
-    Arms that have confirming trials stay; a stage that was cut off while it was being planned is
-    filled up to its own size by the same rule that began it.
+    Arms that have confirming trials stay. If an earlier process was stopped while it planned the
+    stage, the stage is completed to its own size by the same rule.
     """
     layout = decision.layout
     if isinstance(layout, Refusal):
         return ()
-    size = design_of(decision.past, layout, arms=0).arms  # 0 where no stage began
+    size = design_of(decision.past, layout, arms=0).arms  # 0 if no block has begun
     most = max(layout.finalists, size)
     chosen = best_of(decision, decision.ranks, most=most, among=decision.again)
     if chosen and len(chosen) < layout.finalists:
@@ -374,9 +375,9 @@ def enter(decision: SweepDecision) -> tuple[Profile, ...]:
 
 
 def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
-    """Lay out blocks of falling width; cut between them, look when all that decide are complete.
+    """Plan blocks of falling width, cut between them, and look when the deciding ones are complete.
 
-    A cut is a function of the screen and of the blocks before it alone.
+    A cut depends only on the screen and the blocks before it.
     """
     plan, past = decision.plan, decision.past
     design = design_of(past, layout, arms=len(decision.entered))
@@ -418,7 +419,7 @@ def confirm(decision: SweepDecision, layout: Plan) -> BlocksSoFar:
 def _block(
     decision: SweepDecision, arms: Sequence[Profile], number: int, design: ConfirmDesign
 ) -> tuple[Trial, ...]:
-    """Return a block in its drawn order, on its node slot."""
+    """Return a block in its random order, on its node slot."""
     trials = decision.plan.orders.blocks(arms, [number], design=design)
     return trials if decision.slots is None else decision.slots.lay(trials)
 
@@ -432,7 +433,7 @@ def _narrowed(
     *,
     after: int,
 ) -> tuple[str, ...]:
-    """Return the arms that go on after a block, best first; those that did already have passed."""
+    """Return the arms that go on after a block, best first; arms with later trials stay."""
     ranked = _promising(decision, going, design, after)
     passed = frozen_arms(decision.past, after=after)
     able = [arm for arm in ranked if arm != ALIAS.id]
@@ -440,8 +441,8 @@ def _narrowed(
     chosen = entering(able, width, profiles=profiles, frozen=frozen)
     if len(chosen) < width and ALIAS.id in ranked and ALIAS.id not in chosen:
         chosen.append(ALIAS.id)
-    # a dropped arm can never win: with the critical value of all that entered, the cut needs no
-    # alpha of its own
+    # A dropped arm can never win, and the critical value counts all that entered, so the cut needs
+    # no alpha of its own.
     return tuple(arm for arm in ranked if arm in chosen)
 
 
@@ -450,8 +451,8 @@ def _promising(
 ) -> tuple[str, ...]:
     """Return the arms that may go on, best first by screen and blocks together, the alias last.
 
-    A measurement that an arm lacks counts as one at the baseline's level: a lost run is no reason
-    to stay, and none to leave.
+    A missing measurement counts as one at the baseline's level: a lost run is no reason to keep an
+    arm, nor to drop it.
     """
     fit = fitted(decision.past.scored_in_blocks(designs=(design,), until=after))
     lacking = (0.0, (1 + 1 / design.baselines) / after)
@@ -467,7 +468,7 @@ def _promising(
 
 
 def _with_spare_blocks(decision: SweepDecision, blocks: BlocksSoFar, jobs: int) -> BlocksSoFar:
-    """Add spare blocks while there is a use for one, in so many jobs of all blocks."""
+    """Return the blocks with spare ones added while they are of use, up to `jobs` jobs in all."""
     past = decision.past
     others = {
         name: profile for name, profile in decision.able.items() if name in decision.arms.candidates
@@ -505,26 +506,26 @@ def _spared(
     before: int,
     free: int,
 ) -> list[str]:
-    """Return which profiles a spare block holds; none where there is no use or no job left.
+    """Return the profiles of a spare block; none if it is of no use, or no job is left.
 
-    They are those that keep the sweep from being bounded. Those that are in it already stay,
-    whatever is read since.
+    They are the profiles that keep the sweep from being bounded. Those with a trial in the block
+    stay, whatever is read later.
 
     Args:
-        decision: what the sweep comes to so far.
-        others: the profiles that it may hold, by id.
+        decision: the state of the sweep.
+        others: id -> profile that the block may hold.
         going: the arms that no cut has dropped.
         before: the number of the block.
-        free: for how many profiles there is room.
+        free: how many profiles have room.
     """
     past = decision.past
     held = {key.arm for key in past.confirm if key.block == before} & others.keys()
     fit = fitted(past.scored_in_blocks(until=before - 1))
     may_gain = bounds(decision.ranks, fit, others, kept=going)
-    # A profile without a score may gain anything, so the bound M does not hold for it. One that
-    # lost its run in the screen gets a second run here, and no third.
+    # A profile without a score may gain anything, so the bound M does not cover it. One whose run
+    # in the screen was lost gets a second run here, but no third.
     tried = {key.arm for key in past.confirm if key.block < before}
-    # Without these blocks 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
+    # Without spare blocks, 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
     # 0.6 % noise); with them 73 % can, in 65 jobs.
     wanted = [
         arm

@@ -1,15 +1,12 @@
 """Whether a candidate is no worse than the baseline by a margin.
 
-A candidate is settings, a commit, an image, an interpreter: more than settings is a cell of its
-own, and its trials name that.
+A candidate is other settings, or another commit, image or interpreter, which make another cell.
 
-Validity first, then the margin. A gate never passes on missing trials: every planned trial must
-have a score.
-
-No screen and no ranking: candidates and baselines in randomised blocks, looked at once, when
-all are over. Pure and deterministic. What tells one gate from another is in the study's name, so
-that a new commit is compared with baselines measured beside it, and never with those of last night.
-This module must not know of executors, ledgers, clocks or logs.
+Validity comes first, then the margin. A gate never passes on missing trials: every planned trial
+must have a score. There is no screen and no ranking: candidates and baselines run in randomised
+blocks, with one look when all are over. The study's name tells gates apart, so that a new commit is
+compared with baselines of its own blocks and never with those of last night. Pure and
+deterministic: this module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
@@ -93,12 +90,12 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
     """What a gate demands.
 
     Attributes:
-        margin: relative loss of TGS that is a regression; 0.01 is 1 %.
-        blocks: trials of each candidate.
-        block_baselines: baselines beside them in each block.
-        key: what tells this run of the gate from the last, e.g. the commit, where the candidates'
-            settings do not; trials of another key are never used.
-        candidates: rivals of the cell, beside the profiles of the sweep.
+        margin: relative loss of TGS that counts as a regression; 0.01 is 1 %.
+        blocks: number of trials of each candidate.
+        block_baselines: baselines in each block.
+        key: tells this run of the gate from the last, e.g. the commit, if the candidates' settings
+            are the same. Trials with another key are never used.
+        candidates: rivals of the cell, in addition to the profiles of the sweep.
     """
 
     kind: ClassVar[str] = KIND
@@ -115,7 +112,7 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
             )
 
     def study(self, asked: Asked) -> GateStudy:
-        """Return the gate of the selected candidates, of all where no test selects one."""
+        """Return the gate of the selected candidates; of all if no test selects one."""
         profiles = tuple(
             profile
             for profile in asked.profiles
@@ -151,13 +148,13 @@ def candidate(
 
     Args:
         name: a slug.
-        flags: of XLA, as one text.
-        env: variables on top of the deployed.
+        flags: XLA flags in one text.
+        env: environment variables on top of the deployed ones.
         overrides: `key=value` for the trainer.
-        note: for people.
-        code: a commit of the trainer's repository; takes a `CheckoutLauncher`.
-        image: in the place of the cell's; takes a `ContainerLauncher`.
-        python: an interpreter, in the place of the launcher's.
+        note: a note for readers.
+        code: a commit of the trainer's repository; needs a `CheckoutLauncher`.
+        image: replaces the cell's image; needs a `ContainerLauncher`.
+        python: an interpreter that replaces the launcher's.
 
     Raises:
         ConfigError: a malformed name or flag.
@@ -167,14 +164,14 @@ def candidate(
 
 
 class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
-    """One run of a gate; fewer candidates are another gate.
+    """One run of a gate; other candidates make another gate.
 
     Attributes:
-        cell: held fixed; as deployed it is the baseline.
-        profiles: the candidates that are asked about, on top of it.
-        others: id of a candidate -> the cell that it is measured in, where that is another.
+        cell: the cell that is held fixed; as deployed it is the baseline.
+        profiles: the candidates that are compared, on top of the cell.
+        others: id of a candidate -> the cell that it is measured in, if that is not `cell`.
         gate: the demands.
-        budget: jobs that it may cost.
+        budget: how many jobs it may cost.
         seed: the seed of the random orders.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
     """
@@ -208,7 +205,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The study's word and which gate it is: candidates, key and layout, in any order."""
+        """The kind of study and a digest of the candidates, the key and the layout."""
         settings = sorted(
             [profile.id, profile.settings_text, *([other.digest] if other else [])]
             for profile in self.profiles
@@ -223,7 +220,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def design(self) -> GateLayout:
-        """How many trials it rests on."""
+        """The layout of its trials."""
         gate = self.gate
         return GateLayout(
             arms=len(self.profiles), blocks=gate.blocks, baselines=gate.block_baselines
@@ -231,12 +228,12 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The baseline's, then those of candidates that have one of their own."""
+        """The baseline's cell, then those of candidates that have one of their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
 
     @remembered
     def decide(self, history: History) -> Decision:
-        """Return the trials of all blocks that are not over, and the candidates' verdicts."""
+        """Return the trials of all blocks that are still to run, and the candidates' verdicts."""
         past = self.past(history)
         planned = tuple(trial for trial in self.trials if trial.arm not in past.dropped)
         due = not_over(past, planned)
@@ -249,7 +246,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def outlook(self, history: History) -> Outlook:
-        """Return what is still to come, and what the gate can see."""
+        """Return what is still to come, and what the gate can detect."""
         design, margin = self.design, self.gate.margin
         lines = (
             say(
@@ -271,7 +268,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All that it plans, in order."""
+        """All trials that it plans, in order."""
         design = self.design
         planned = self._orders.blocks(
             self.profiles,
@@ -288,7 +285,7 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def past(self, history: History) -> Past:
-        """Return its own trials of a history."""
+        """Return the gate's own trials of a history."""
         return read(
             history,
             protocols={cell.digest: cell.protocol for cell in self.cells},
@@ -300,13 +297,13 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Gated:
-    """One run of a gate as far as it came. Not slotted: the look is taken at the first use.
+    """One run of a gate so far. It has no slots: the look is cached on first use.
 
     Attributes:
         study: the gate.
-        past: the trials of it that there are.
-        planned: all trials of it, without those of candidates that cannot run.
-        due: those of them that are not over.
+        past: the trials of the gate that have begun.
+        planned: all trials of the gate, except those of candidates that cannot run.
+        due: the planned trials that are not over.
     """
 
     study: GateStudy
@@ -316,7 +313,7 @@ class Gated:
 
     @cached_property
     def look(self) -> Look:
-        """The candidates beside the baselines."""
+        """The comparison of the candidates with the baselines."""
         candidates = [profile.id for profile in self.study.profiles]
         return look_at(
             self.past.scored_in_blocks(),
@@ -388,7 +385,7 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
             if reason is not None
         ),
     ]
-    # the worst of the claims is the verdict; where all hold it is the first's word
+    # the worst claim is the verdict; if all hold, the first one gives the word
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
     kind = claims[0][0]
     reasons = [reason for _, reason in claims]
@@ -399,7 +396,8 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     )
     decided = with_comparison(base, comparison, kind=kind, reasons=(*reasons, *base.reasons))
     if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
-        # a loss is excluded, a gain is not: it passes, and is not called the same
+        # A loss is excluded but a gain is not, so the candidate passes and is not called
+        # equivalent.
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
 
@@ -422,7 +420,7 @@ _AGAINST_MARGIN = {
 
 
 def _margin(gated: Gated, comparison: Comparison) -> _Claim:
-    """Hold a candidate against the margin."""
+    """Compare a candidate with the margin."""
     margin = gated.study.gate.margin
     kind = gate(comparison, margin=margin)
     return kind, say(
@@ -456,7 +454,7 @@ def _enough(gated: Gated, comparison: Comparison) -> Message:
 
 
 def _missing(gated: Gated, candidate: str) -> list[Message]:
-    """Return why the candidate's or the baseline's trials are incomplete."""
+    """Return the reasons why trials of the candidate or the baseline have no score."""
     trials = [
         gated.past.result_of(e) for e in gated.study.trials if e.arm in (candidate, BASELINE_ID)
     ]
@@ -474,7 +472,7 @@ def _missing(gated: Gated, candidate: str) -> list[Message]:
 
 
 def _notes(gated: Gated) -> list[Message]:
-    """Return how it is laid out, where steady state begins, and what was edited since."""
+    """Return notes on the layout, on steady state, and on what was edited since."""
     design, margin = gated.study.design, gated.study.gate.margin
     notes = [
         say(

@@ -1,9 +1,9 @@
 """What a table of jobs that others ran can tell: an order, and how much of it is noise.
 
-These jobs were not randomised, and what else changed between them is not known, so no verdict goes
-beyond SCREENED, whatever the difference. What runs of the same settings differ by is the noise; the
-baseline, its repeats and the profiles that are known to do nothing are one control group, for a
-baseline that ran once is as likely the slowest of them as any other.
+These jobs were not randomised, and it is not known what else changed between them, so no verdict
+goes beyond SCREENED, whatever the difference. The noise is estimated from runs with equal settings.
+The baseline, its repeats and the profiles known to do nothing form one control group, because a
+baseline that ran once may be slow by chance.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, measured
 
 KIND = "imported"
+# a note that begins so stands for settings that the table does not tell
 _UNTOLD = "the settings of"
 
 
@@ -42,8 +43,8 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     Attributes:
         cell: what the table says was held fixed.
-        profiles: the profiles in the table's order, the baseline left out.
-        no_ops: ids of profiles that do what the baseline does, as the user says.
+        profiles: the profiles in the order of the table, without the baseline.
+        no_ops: ids of the profiles that do nothing, according to the user.
     """
 
     cell: Cell
@@ -52,24 +53,24 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The study's word."""
+        """The kind of study."""
         return KIND
 
     @remembered
     def decide(self, history: History) -> Decision:
-        """Return the order of the profiles against the control group: nothing is run."""
+        """Return the order of the profiles relative to the control group; nothing is run."""
         runs = [result for result in history if result.trial.study == KIND]
         arms = tuple(deployed(self.cell, profile) for profile in (BASELINE, *self.profiles))
         return Decision(due=(), arms=arms, concluded=lambda: _conclusion(self, runs))
 
     def outlook(self, history: History) -> Outlook:
-        """Return that nothing is to come."""
+        """Return an outlook without trials."""
         del history
         return Outlook.of((), lines=(say("nothing is run: the jobs of the table are over"),))
 
     @cached_property
     def settings(self) -> Mapping[str, tuple[str, str]]:
-        """Profile id -> what it comes to on top of the deployed settings."""
+        """Profile id -> its flags and variables on top of the deployed settings."""
         effective = Effective(self.cell.deployed)
         return {
             profile.id: (_UNTOLD, profile.id)
@@ -80,7 +81,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def untold(self) -> frozenset[str]:
-        """The profiles of which the table names no setting: that tells nothing of them."""
+        """The profiles of which the table names no setting."""
         return frozenset(
             profile.id
             for profile in self.profiles
@@ -89,7 +90,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def controls(self) -> tuple[str, ...]:
-        """The baseline, what has its settings, and what does nothing, as is known."""
+        """The baseline, profiles with the same settings, and those known to do nothing."""
         same = self.settings[BASELINE_ID]
         return tuple(
             name
@@ -99,7 +100,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
 
 def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion:
-    """Return the order of the profiles against the control group, and what noise allows."""
+    """Return the order of the profiles relative to the control group, and what noise allows."""
     scores: dict[str, list[float]] = {}
     for result in runs:
         if (score := usable(result)) is not None:
@@ -108,7 +109,7 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
     noise = _noise(study, scores)
 
     def verdict(name: str) -> Verdict:
-        """Return the place of a profile: its change against the control group, and no more."""
+        """Return the SCREENED verdict on a profile: its change against the control group."""
         trials = [result for result in runs if result.trial.arm == name]
         if name not in scores:
             return Verdict(
@@ -174,7 +175,7 @@ def _notes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noise:
-    """Standard deviation of a job's score between jobs, and what it rests on."""
+    """Standard deviation of a score between jobs, and its degrees of freedom."""
 
     sigma: float
     df: int
@@ -208,7 +209,7 @@ class _Noise:
 
 
 def _noise(study: ImportedStudy, scores: Mapping[str, Sequence[float]]) -> _Noise | None:
-    """Return the noise between runs that should be equal; None where no group has two."""
+    """Return the noise between runs of equal settings; None if no group has two runs."""
     groups: dict[tuple[str, str], list[float]] = {}
     for name, run_scores in scores.items():
         key = ("control", "") if name in study.controls else study.settings[name]

@@ -1,8 +1,8 @@
-"""The ground of the engine: what is due of a plan, and the look at blocks when they are complete.
+"""What the engine builds on: the trials still to run, and the look at complete blocks.
 
-Sweeps, gates and calibrations stand on it. Of a sweep's blocks it tells what its history holds.
-The layout stands in the design of every confirming trial, so that neither a restart nor a larger
-budget can refill the alpha that was spent on it. Writes no verdict.
+Sweeps, gates and calibrations use it. The layout of the blocks is recorded in the design of every
+confirming trial, so that neither a restart nor a larger budget can restore alpha that was spent.
+This module writes no verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies.trials import ALIAS, Past, ScoredTrial, fitted, unlike_warmups
 from pytest_xlatune.studies.verdicts import compared
 
-SPARE = 3  # no look: blocks in it decide nothing and spend no alpha
+SPARE = 3  # number of the look of spare blocks, which decide nothing and spend no alpha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,10 @@ class Look:
 
     Attributes:
         family: how many arms entered.
-        fit: the blocks' least squares; None where no block holds a baseline and something else.
-        comparisons: the comparison of each arm, the alias included, dropped arms left out.
-        kinds: the verdict of each.
+        fit: least squares over the blocks; None if no block has a baseline and another arm.
+        comparisons: the comparison of each arm with the baseline, the alias included, without
+            dropped arms.
+        kinds: the kind of verdict on each arm.
         unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
     """
 
@@ -56,7 +57,7 @@ def begun_design(past: Past) -> ConfirmDesign | None:
 
 
 def is_spare(trial: Trial) -> bool:
-    """Whether a trial stands in a spare block, which bounds and ranks, and decides nothing."""
+    """Return whether a trial is in a spare block, which bounds and ranks but decides nothing."""
     return trial.design is not None and trial.design.look == SPARE
 
 
@@ -71,10 +72,10 @@ def frozen_arms(past: Past, *, after: int = 0) -> tuple[str, ...]:
 
 
 def design_of(past: Past, layout: Plan, *, arms: int) -> ConfirmDesign:
-    """Return the design of the deciding blocks: as begun, else as planned for so many arms.
+    """Return the design of the deciding blocks: as begun, else as planned for `arms` arms.
 
-    It stands in every confirming trial, so that neither a restart nor a larger budget can refill
-    the alpha that was spent on it.
+    It is recorded in every confirming trial, so that neither a restart nor a larger budget can
+    restore alpha that was spent.
     """
     widths = tuple(min(width, arms) for width in layout.widths)
     is_narrowing = len(set(widths)) > 1

@@ -1,9 +1,9 @@
-"""Which node or link slows the network: rounds of disjoint pairs, then fresh pairs side by side.
+"""Find the node or link that slows the network: rounds of disjoint pairs, then fresh pairs.
 
-An arm is a node; a trial is a pair of nodes under a two-node load. A pair's single run only
-chooses which pairs run again; fresh runs side by side accuse. A node that cannot communicate is an
-answer too, and the study goes on without it. The reference note is docs/how-to/studies.md.
-This module must not know of executors or logs.
+An arm is a node; a trial is a pair of nodes with a two-node load. The single run of a pair only
+chooses which pairs run again; fresh runs side by side decide. A node that cannot communicate is an
+answer too, and the study goes on without it. docs/how-to/studies.md describes the study. This
+module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ _PLACES = {
 }
 
 FIRST_ROUNDS = 4
-# standard deviations and loss below which something runs again, by both
-EARLY = (2.0, 0.015)  # a node after the first rounds
-LATE = (1.0, 0.012)  # a node once every pair has run
-PAIR = (1.8, 0.012)  # a pair by its single run
-FRESH = 0.010  # loss of a pair's two fresh runs
-SHARE = 4  # suspected nodes: a fourth of the nodes' number at most
-# suspected pairs: half the nodes' number at most. A few percent of bad jobs among N^2 / 2 pairs are
-# N / 2 slow ones of a healthy 32 nodes, and the bad link is not always the slowest of them
+# What is worse than both limits runs again: standard deviations, and loss as a log ratio.
+EARLY = (2.0, 0.015)  # for a node after the first rounds
+LATE = (1.0, 0.012)  # for a node once every pair has run
+PAIR = (1.8, 0.012)  # for a pair by its single run
+FRESH = 0.010  # for a pair by its two fresh runs: the loss alone
+SHARE = 4  # at most a fourth of the nodes may be suspects
+# At most half as many pairs as nodes may be suspects. With a few percent of bad jobs among N^2 / 2
+# pairs, N / 2 pairs of 32 healthy nodes look slow, and the bad link is not always the slowest.
 SHARE_OF_PAIRS = 2
 REPEATS = 4
-MANY = 8  # nodes from which a round has pairs enough for a median of its own
+MANY = 8  # with so many nodes, the pairs of one round are enough for a median
 _LEAST_OTHERS = 3
 
 _MOST_FAIL = "more pairs failed than were measured: look at the load and what nodes share"
@@ -85,11 +85,12 @@ Round = tuple[Pair, ...]
 
 
 def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
-    """Return rounds of disjoint pairs that hold every pair once; of an odd number one sits out.
+    """Return rounds of disjoint pairs that hold every pair once; with an odd number one sits out.
 
-    The circle method: places on a circle meet their mirror images, and the mirror turns each round.
+    The circle method: the nodes stand on a circle, each is paired with its mirror image, and the
+    mirror turns by one place each round.
     """
-    circle = (len(names) - 1) | 1  # of an even number the last stands in the middle
+    circle = (len(names) - 1) | 1  # with an even number, the last node stands in the middle
     rounds = []
     for turn in range(circle):
         meet = [((turn + k) % circle, (turn - k) % circle) for k in range(1, circle // 2 + 1)]
@@ -99,18 +100,19 @@ def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
 
 
 class NetworkRecord(CellsRecord, frozen=True, kw_only=True):
-    """What a network study says besides its verdicts."""
+    """The result of a network study besides its verdicts."""
 
     kind: ClassVar[str] = KIND
 
 
 class Network(DeclaredCells, frozen=True, kw_only=True):
-    """What a sweep file declares: `Sweep(study=Network())`, and the nodes that it is run on.
+    """What a sweep file declares: `Sweep(study=Network())`. It runs on the pinned nodes.
 
     Attributes:
-        racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`; () runs every
-            pair. With racks, every pair inside each rack and one pair between each two racks.
-        key: what tells this check from the last one, e.g. a date: runs of another key are not used.
+        racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks, it
+            runs every pair inside each rack and one pair between each two racks; with () every
+            pair.
+        key: tells this check from the last, e.g. a date: runs with another key are not used.
     """
 
     kind: ClassVar[str] = KIND
@@ -123,31 +125,33 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
 
 
 class _NetworkWalk(CellWalk["NetworkStudy"]):
-    """One check as far as it came, and what it shows."""
+    """One check so far, and what it shows."""
 
-    is_common = False  # whether so many pairs fail that it is no single node's fault
-    low: tuple[str, ...] = ()  # nodes that are low in the rounds, the lowest first
-    link: Pair | None = None  # the pair that was held against its ends elsewhere
-    ends: tuple[Slower, ...] = ()  # it against one end elsewhere, then the other
-    loss: Slower | None = None  # of it against the mean of both: the slower of them is chance
+    is_common = False  # whether so many pairs fail that the nodes are not the cause
+    low: tuple[str, ...] = ()  # nodes that are slow in the rounds, the slowest first
+    link: Pair | None = None  # the pair that ran again beside its nodes with other partners
+    ends: tuple[Slower, ...] = ()  # its loss against each of its nodes with another partner
+    # its loss against the mean of both, because the slower of two is chance
+    loss: Slower | None = None
 
     def __init__(self, study: NetworkStudy, history: History) -> None:
         super().__init__(study, history)
-        # nodes that cannot communicate -> the results that say so
+        # nodes that cannot communicate -> the results that show it
         self.out: dict[str, list[TrialResult]] = {}
-        self.broken: list[Pair] = []  # pairs that fail although their nodes work elsewhere
+        self.broken: list[Pair] = []  # pairs that fail although both nodes work with others
         self.values: dict[Pair, float] = {}  # log scores of first runs
-        self.centred: dict[Pair, float] = {}  # those against the median of their round
-        # node -> its pairs' median against that of the others, whose spread is second
+        self.centred: dict[Pair, float] = {}  # the same minus the median of their round
+        # node -> median of its pairs minus that of the others, and the spread of the others
         self.known: dict[str, tuple[float, float]] = {}
-        self.differences: dict[str, list[float]] = {}  # nodes that ran again -> fresh pairs
-        self.nodes: dict[str, Slower | None] = {}  # the same nodes -> what those show
+        # node that ran again -> log ratios of fresh pairs
+        self.differences: dict[str, list[float]] = {}
+        self.nodes: dict[str, Slower | None] = {}  # the same nodes -> the loss that these show
         self.again: dict[Pair, list[float]] = {}  # log scores of pairs that ran again
 
     def walk(self) -> None:
-        """Run rounds of pairs, then nodes that are low in them, then pairs that are."""
-        # by halves of all nodes 72 to 90 % of simulated networks with a link 5 % slow were called
-        # healthy: a ring uses two of a node's links, and rarely the slow one
+        """Run rounds of pairs, then the nodes that are slow in them, then the slow pairs."""
+        # Comparing halves of the nodes missed a link that was 5 % slow in 72 to 90 % of simulated
+        # networks: a ring uses two links of a node, and rarely the slow one.
         self._find_out()
         if self.is_common:
             trials = chain(*self.study.round_trials)
@@ -163,7 +167,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self._accuse_link()
 
     def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
-        """Run a stage; nodes that cannot communicate run no further trials."""
+        """Run a stage, without further trials of nodes that cannot communicate."""
         able = [e for e in trials if self.over(e) or not self.out.keys() & {*self.study.pair_of(e)}]
         return super().run(able, later=later)
 
@@ -178,16 +182,16 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
 
     @property
     def accuses_link(self) -> bool:
-        # slower than one end alone: that may be a slow node
+        # a pair that is slower than only one of its nodes elsewhere may contain a slow node
         return bool(self.ends) and all(end.accuses for end in self.ends)
 
     @cached_property
     def sigma(self) -> float:
-        """Spread of the pairs of the rounds, slow ones hardly counted; NaN before there are any."""
+        """Robust spread of the pairs in the rounds; NaN before there are any."""
         return spread_of([*self.centred.values()]) if self.centred else math.nan
 
     def _find_out(self) -> None:
-        """Find the nodes that cannot communicate: two failed pairs with different partners."""
+        """Find the nodes that cannot communicate: two of their pairs failed."""
         failed: dict[Pair, TrialResult] = {}
         worked: Counter[str] = Counter()
         for result in self.results_of(chain(*self.study.round_trials)):
@@ -207,9 +211,9 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self.is_common = len(failed) > worked.total() // 2 and len(failed) >= _LEAST_OTHERS
 
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
-        """Run rounds; hold each pair against the median of its round, each node against the others.
+        """Run rounds; compare each pair with the median of its round, each node with the others.
 
-        A round of few pairs has no median of its own: then that of all pairs of its kind serves.
+        A round of few pairs has no reliable median; then that of all pairs of its kind is used.
         """
         trials, study = [*chain(*rounds)], self.study
         scores = {study.pair_of(trial): self.value(trial) for trial in trials}
@@ -229,18 +233,18 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self.run(trials, later=later)
 
     def _usual(self) -> dict[int, float]:
-        """Return the median first run of the pairs inside racks, and of those across."""
+        """Return the median first run of the pairs inside racks (0) and across racks (1)."""
         kinds = _grouped(self.values, self.study.is_across)
         return {kind: median(values) for kind, values in kinds.items()}
 
     def _nearest(self, nodes: Iterable[str]) -> list[str]:
-        """Return nodes by how far they are off the others: the first is the best partner."""
+        """Return the nodes, those closest to the median first: these are the best partners."""
         place, known = self.study.place, self.known
         off = {node: abs(known[node][0]) if node in known else 1.0 for node in nodes}
         return sorted(off, key=lambda node: (off[node], place[node]))
 
     def _accuse_nodes(self, rule: tuple[float, float], *, blocks_before: int = 0) -> bool:
-        """Run the nodes that are low in fresh pairs; whether one is accused."""
+        """Run the slow nodes in fresh pairs; return whether one is accused."""
         place = self.study.place
         low = {
             name: (depth, place[name])
@@ -261,7 +265,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return bool(self.accused)
 
     def _wave(self, chosen: Sequence[str], at: int, block: int) -> dict[str, Trial]:
-        """Return disjoint pairs: each suspect with a good partner, and a good pair as ""."""
+        """Return disjoint pairs: suspect -> its pair with a good partner, and "" -> a good pair."""
         study = self.study
         good = self._nearest(n for n in self.known if n not in {*self.low, *self.out})
         first = at % max(len(good), 1)
@@ -278,7 +282,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return {name: study.trial(pair, NODES, block) for name, pair in wave.items()}
 
     def _worst_partner(self, node: str) -> str:
-        """Return with whom a node was slowest: that pair made it a suspect, be it a link or not."""
+        """Return the partner with which a node was slowest, whether node or link is the cause."""
         order, centred = self.study.order, self.centred
         pairs = [pair for pair in centred if node in pair]
         if len(pairs) < LEAST_REPEATS or len(self.study.nodes) < MANY:
@@ -287,7 +291,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return other if one == node else one
 
     def _accuse_link(self) -> None:
-        """Run the pairs that are low again, then the slowest beside its ends elsewhere."""
+        """Run the slow pairs again, then the slowest one beside its nodes with other partners."""
         study, limit = self.study, -max(PAIR[0] * self.sigma, PAIR[1])
         low = [p for p, v in self.centred.items() if v < limit and not self.out.keys() & {*p}]
         low.sort(key=lambda pair: (self.centred[pair], study.order[pair]))
@@ -308,10 +312,10 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             self._confirm_link(lowest)
 
     def _change(self, pair: Pair) -> float:
-        """Return the change of a pair: by its fresh runs, for a first one chose it, else by that.
+        """Return the change of a pair: by fresh runs if it has any, because a first run chose it.
 
-        Fresh runs are held against the median of all first runs of its kind, which slow pairs do
-        not move: against a mean with itself in it, a link that lost 23.1 % was shown with -19.7 %.
+        Fresh runs are compared with the median of all first runs of their kind, which slow pairs do
+        not move. A mean that included the pair showed a link that lost 23.1 % with -19.7 %.
         """
         runs = self.again.get(pair)
         if runs:
@@ -319,10 +323,10 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return self.centred[pair]
 
     def _ends_of(self, pair: Pair) -> list[tuple[Pair, Pair]]:
-        """Return disjoint pairs of each end of a pair with a good partner; [] without enough."""
+        """Return disjoint pairs of each of its nodes with a good partner; [] if too few."""
         study, across = self.study, self.study.is_across(pair)
         bad = {*self.out, *self.accused, *pair, *chain(*self.broken)}
-        if across:  # a third rack tells on which end it is
+        if across:  # a node in a third rack tells on which side the fault is
             bad |= {*chain(*(study.racks[study.rack_of[end]] for end in pair))}
         one, other = (self._nearest(study.partners(end, across=across) - bad) for end in pair)
         ends = []
@@ -337,7 +341,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
     def _confirm_link(self, pair: Pair) -> None:
         study, rows = self.study, []
         for at, ends in enumerate(self._ends_of(pair)):
-            # itself, its ends, its ends, itself: a drift is the same for both
+            # in ABBA order (link, others, others, link), so that drift cancels
             first, second = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
             others = (study.trial(end, LINK, second) for end in ends)
             rows.append([study.trial(pair, LINK, first), *others])
@@ -346,13 +350,13 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         link, one, other = zip(*(map(self.value, row) for row in rows), strict=True)
         both = zip(one, other, strict=True)
         mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
-        # its ends are no slow nodes: their other pairs tell the noise as well
+        # Its two nodes are not accused, so their other pairs contribute to the noise.
         against = [shown for side in (one, other) if (shown := self._shown(paired(link, side)))]
         self.loss = self._shown(paired(link, mean), jobs=1.5)
         self.ends = tuple(against) if self.loss and len(against) == len(pair) else ()
 
     def _healthy(self, but: Iterable[str]) -> list[list[float]]:
-        """Return the first runs inside racks, round by round, these nodes left out."""
+        """Return the first runs inside racks by round, without the nodes in `but`."""
         study, bad = self.study, {*but}
         kept = {
             pair: value
@@ -365,7 +369,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
     def _shown(
         self, pairs: Sequence[float], but: Iterable[str] = (), *, family: int = 1, jobs: float = 2.0
     ) -> Slower | None:
-        """Return what pairs of runs show, noise pooled with that of healthy pairs of nodes."""
+        """Return the loss that pairs of runs show; the noise includes that of healthy pairs."""
         return slower(pairs, self._healthy([*but, *self.accused]), family=family, jobs=jobs)
 
     def conclusion(self) -> Conclusion:
@@ -391,7 +395,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return self.concluded(verdicts, record, alpha=alpha, notes=notes)
 
     def _node(self, name: str) -> Verdict:
-        """Return the verdict on a node: the gravest case first."""
+        """Return the verdict on a node, by the gravest case that applies."""
         runs, shown = self.by_arm[name.lower()], self.nodes.get(name)
         base = replace(so_far(name.lower(), runs), against=say("the other pairs"))
         if name in self.known:
@@ -405,7 +409,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             is_run = any(result.status.is_final for result in runs)
             return screened(base, say("single runs of its pairs")) if is_run else base
         if shown:
-            text = "{pairs:+fresh pair} with good partners beside good pairs"
+            text = "{pairs:+fresh pair} with good partners, against good pairs"
             base = _as_shown(base, shown, say(text, pairs=shown.n))
         if shown and shown.accuses:
             return decided(base, VerdictKind.SLOWER, _at_least(shown))
@@ -418,7 +422,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return not_accused(base, say(text))
 
     def _open_links(self) -> Iterator[Pair]:
-        """Yield the pair that was confirmed, and those without a score although both nodes work."""
+        """Yield the pair that ran again, and pairs without a score although both nodes work."""
         for result in self.results_of(chain(*self.study.round_trials)):
             pair = self.study.pair_of(result.trial)
             if pair == self.link or (pair not in self.values and not self.out.keys() & {*pair}):
@@ -446,7 +450,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         return undecided(base, say("it has no score, so nothing is known of it"))
 
     def _pair_found(self, pair: Pair) -> PairFound:
-        # of the slowest pair what accuses it, with as many runs: one number wherever it stands
+        # the loss that accuses the slowest pair, so that all parts of a report show the same number
         shown = self.loss if pair == self.link else None
         change = shown.estimate if shown else self._change(pair)
         runs = 1 + len(self.again.get(pair, ())) + (shown.n if shown else 0)
@@ -463,7 +467,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
 
 
 class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
-    """One check of a network; its cell is the load of two nodes, on all nodes of the check."""
+    """One check of a network; its cell is the two-node load on all nodes of the check."""
 
     walk_class = _NetworkWalk
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
@@ -475,7 +479,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         racks = self.racks.values()
         placed = Counter(chain(*racks))
         wrong = [name for name in self.nodes if placed[name] != 1]
-        # what lies between two racks can only be held against other pairs of racks
+        # a connection between two racks can only be compared with those between other racks
         is_few = len(racks) < MIN_RACKS or max(map(len, racks)) < MIN_NODES
         if self.asked.racks and (wrong or is_few):
             raise ConfigError(
@@ -488,40 +492,40 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All of them, in the order of the node list."""
+        """All nodes, in the order of the node list."""
         return self.cell.nodelist
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """Node -> its place in the node list, which decides between equals, not the name."""
+        """Node -> its index in the node list, which breaks ties."""
         return {name: at for at, name in enumerate(self.nodes)}
 
     @cached_property
     def racks(self) -> Mapping[str, tuple[str, ...]]:
-        """Rack -> its nodes of the check, in their order; {} where every pair is run."""
+        """Rack -> its nodes in the check, in order; {} if every pair is run."""
         listed = {rack: {*expand(text)} for rack, text in self.asked.racks.items()}
         racks = {rack: tuple(n for n in self.nodes if n in in_it) for rack, in_it in listed.items()}
         return {rack: nodes for rack, nodes in racks.items() if nodes}
 
     @cached_property
     def rack_of(self) -> Mapping[str, str]:
-        """Node -> its rack; one rack of all where none was declared."""
+        """Node -> its rack; all are in one rack if none was declared."""
         racks = self.racks or {"": self.nodes}
         return {node: rack for rack, nodes in racks.items() for node in nodes}
 
     def is_across(self, pair: Pair) -> bool:
-        """Whether the two stand in different racks."""
+        """Return whether the two nodes are in different racks."""
         return self.rack_of[pair[0]] != self.rack_of[pair[1]]
 
     @cached_property
     def inside(self) -> tuple[Round, ...]:
-        """The rounds of pairs inside racks; all racks have theirs at the same time."""
+        """The rounds of pairs inside racks; all racks run at the same time."""
         of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
         return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
-        """All rounds: those inside racks, then those of one pair between each two racks."""
+        """All rounds: those inside racks, then those with one pair between each two racks."""
         between = (
             tuple(self._between(a, b, turn) for a, b in racks)
             for turn, racks in enumerate(every_pair_once(list(self.racks)) if self.racks else ())
@@ -535,9 +539,9 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def order(self) -> Mapping[Pair, int]:
-        """Every pair that may be run -> its place among them, which decides between equals.
+        """Pair that may be run -> its index, which breaks ties.
 
-        Beside those of the rounds they are pairs of each node with others across.
+        It includes pairs of each node with nodes of other racks that are in no round.
         """
         more = (
             self._between(a, b, turn)
@@ -552,26 +556,26 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return self.pair(*nodes)
 
     def pair(self, a: str, b: str) -> Pair:
-        """Return two nodes as a pair."""
+        """Return two nodes as a pair, in the order of the node list."""
         return (a, b) if self.place[a] < self.place[b] else (b, a)
 
     def partners(self, node: str, *, across: bool = False) -> set[str]:
-        """Return the nodes that may stand beside one, inside its rack or in other racks."""
+        """Return the possible partners of a node, inside its rack or in other racks."""
         pairs = (pair for pair in self.order if node in pair and self.is_across(pair) is across)
         return {*chain(*pairs)} - {node}
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """The load on each pair that may be run."""
+        """The cell of each pair that may be run."""
         return tuple(replace(self.cell, nodelist=pair) for pair in self.order)
 
     @property
     def ids(self) -> Sequence[str]:
-        """The pairs by both names."""
+        """Each pair by both names."""
         return ["+".join(pair).lower() for pair in self.order]
 
     def compared(self, history: History) -> tuple[Arm, ...]:
-        """Return the nodes, in the order of the node list; a trial runs a pair of them."""
+        """Return the nodes in the order of the node list; a trial runs a pair of them."""
         del history
         return tuple(replace(self.every_arm[0], id=name.lower()) for name in self.nodes)
 
@@ -580,7 +584,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return {cell.digest: pair for pair, cell in zip(self.order, self.cells, strict=True)}
 
     def pair_of(self, trial: Trial) -> Pair:
-        """Return the nodes of a trial."""
+        """Return the pair of a trial."""
         return self._pair_of[trial.cell_digest]
 
     def trial(self, pair: Pair, stage: str, block: int) -> Trial:
@@ -597,7 +601,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def most_jobs(self) -> int:
-        """What it costs at most: every round, nodes and a link run again."""
+        """How many jobs it costs at most: every round, then nodes and a link that run again."""
         nodes = len(self.nodes)
         of_nodes = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
         of_pairs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
@@ -605,13 +609,13 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it: jobs and waves."""
+        """The lines of a plan about the study: jobs and waves."""
         counts = {"pairs": len(self.round_of), "rounds": len(self.rounds), "most": self.most_jobs}
         text = "{pairs} jobs of two nodes in {rounds} rounds, then what looks slow: at most {most}"
         return (say(text, **counts),)
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `round 3 of about 7`."""
+        """Return where a run stands, e.g. `round 3 of about 7`."""
         return say(_PLACES[trial.stage], block=trial.block, rounds=len(self.rounds))
 
 

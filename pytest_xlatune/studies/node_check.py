@@ -1,9 +1,8 @@
-"""Which nodes are slow: a job on every node at once, what looks slow again beside controls.
+"""Find slow nodes: a job on every node at once, then slow ones again beside controls.
 
-An arm is a node: the cell on that node alone. The first run of a node only chooses the
-suspects; fresh runs side by side carry an accusation. A node that cannot run the load is an answer
-too, and the study goes on. The reference note is docs/how-to/studies.md. This module must not know
-of executors or logs.
+An arm is a node: the cell on that node alone. The first run of a node only chooses the suspects;
+fresh runs side by side decide. A node that cannot run the load is an answer too, and the study goes
+on. docs/how-to/studies.md describes the study. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -52,46 +51,48 @@ from pytest_xlatune.studies.vetoes import NOT_FINITE
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
 
 KIND = "nodes"
-HEALTHY_FILE = "healthy.nodes"  # in the work directory; `--xlatune-nodelist=@healthy` reads it
+# file in the work directory; `--xlatune-nodelist=@healthy` reads it
+HEALTHY_FILE = "healthy.nodes"
 MEDIAN = "the median node"
 
-LOSS_AT = math.log1p(-0.02)  # a loss that counts
+LOSS_AT = math.log1p(-0.02)  # the smallest loss that matters, as a log ratio
 LARGE_LOSS_AT = math.log1p(-0.05)
-# these only choose who runs again: by one run and -2 %, 63 % of simulated checks of 32 healthy
-# nodes accused one, where 3 % of the jobs are bad
-SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # below the median by both
-MIN_SUSPECTS, SHARE = 3, 4  # suspects: a fourth of the nodes, three at least
+# These limits only choose which nodes run again: single runs at -2 % accused a node in 63 % of
+# simulated checks of 32 healthy nodes, if 3 % of the jobs are bad.
+SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # suspects are below the median by both
+# at most a fourth of the nodes, but three in any case, may be suspects
+MIN_SUSPECTS, SHARE = 3, 4
 CONTROLS = 4  # nodes near the median that run beside the suspects
 MIN_NODES = 3
 MIN_ROUNDS = 2
 ALPHA = 0.05
-SCATTER = 3.0  # times the spread of all others: a node's own runs scatter
-SCATTER_AT = 0.005  # of them at least: where nothing varies, less means nothing
-_OWN_RUNS, _REST_DF = 3, 4  # fresh runs of it, degrees of freedom of the others, at least
+SCATTER = 3.0  # a node scatters if its runs spread so many times as much as all others
+SCATTER_AT = 0.005  # least spread of the others that is assumed, in case they hardly vary
+_OWN_RUNS, _REST_DF = 3, 4  # least fresh runs of the node, and degrees of freedom of the others
 SCREEN, ROUND = "screen", "round"
 
 
 class NodesRecord(CellsRecord, frozen=True, kw_only=True):
-    """What a node study says besides its verdicts; `files` has the nodes that it recommends."""
+    """The result of a node study besides its verdicts; `files` holds the recommended nodes."""
 
     kind: ClassVar[str] = KIND
 
 
 class Nodes(DeclaredCells, frozen=True, kw_only=True):
-    """What a sweep file declares: `Sweep(study=Nodes())`, and the nodes that it is run on.
+    """What a sweep file declares: `Sweep(study=Nodes())`. It runs on the pinned nodes.
 
     Attributes:
-        rounds: fresh runs of each suspect, beside the controls.
-        reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
-            without it the median of these nodes is all that they are held against.
-        floor_tgs: Tokens/s/device of which the report says which nodes are below; None is none.
-        key: what tells this check from the last one, e.g. a date: runs of another key are not used.
+        rounds: number of fresh runs of each suspect, beside the controls.
+        reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell. If
+            None, nodes are compared only with the median of this check.
+        floor_tgs: the report names the nodes below this many Tokens/s/device; None names none.
+        key: tells this check from the last, e.g. a date: runs with another key are not used.
     """
 
     kind: ClassVar[str] = KIND
     positive: ClassVar[tuple[str, ...]] = ("reference_tgs", "floor_tgs")
-    # a node 3 % slow among bad jobs is found in 55 % of the checks with 4, in 73 % with 8
-    # (python benchmarks/node_rates.py)
+    # A node that is 3 % slow, among bad jobs, is found in 55 % of checks with 4 rounds and in 73 %
+    # with 8 (python benchmarks/node_rates.py).
     rounds: int = 4
     reference_tgs: Real | None = None
     floor_tgs: Real | None = None
@@ -103,7 +104,7 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
         super().__post_init__()
 
     def study(self, asked: Asked) -> NodeStudy:
-        """Return the study of the pinned nodes, each by itself."""
+        """Return the study of the pinned nodes, each alone."""
         return NodeStudy(
             cells=tuple(replace(asked.cell, nodelist=(node,)) for node in asked.cell.nodelist),
             asked=self,
@@ -114,12 +115,12 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
 
 
 class _NodeWalk(CellWalk["NodeStudy"]):
-    """One check as far as it came, and what it shows."""
+    """One check so far, and what it shows."""
 
     is_screened = False  # whether every node has had its first run
     suspects: tuple[str, ...] = ()  # the nodes that are run again
-    controls: tuple[str, ...] = ()  # those beside them
-    rounds = 0  # those that were begun
+    controls: tuple[str, ...] = ()  # the nodes that run beside the suspects
+    rounds = 0  # how many rounds have begun
 
     def __init__(self, study: NodeStudy, history: History) -> None:
         super().__init__(study, history)
@@ -129,7 +130,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         self.values = {name: score.value for name, score in scores.items() if score}
         self.level = median(self.values.values()) if self.values else math.nan
         self.sigma = spread_of([*self.values.values()]) if self.values else math.nan
-        # so many nodes failed that it is what they share, and no node's fault
+        # so many nodes failed that the cause is shared, and no node is at fault
         failed = sum(result.status.is_final and usable(result) is None for result in self.first)
         self.is_common = failed > len(self.values) or len(self.values) < MIN_NODES
         faulty = {e.trial.arm for e in self.first if _lines([e], FailureClass.NODE_FAULT)}
@@ -142,7 +143,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         self.shift = self.level - math.log(reference) if reference and self.values else None
 
     def walk(self) -> None:
-        """Run every node once, then rounds of those that are low, beside controls."""
+        """Run every node once, then rounds of the slow ones beside controls."""
         study = self.study
         self.run(self.screen)
         self.is_screened = True
@@ -151,7 +152,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         self.suspects = tuple(self.low[: study.most_suspects])
         self.controls = tuple(self.nearest[:CONTROLS])
         names = [*self.suspects, *self.controls]
-        # what failed in a round is in no later one
+        # what failed in a round enters no later one
         while self.rounds < study.asked.rounds and {*names} & {*self.suspects}:
             self.rounds += 1
             arms = [arm for arm in study.every_arm if arm.id in names]
@@ -166,7 +167,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             BlockScore(block=result.trial.block, arm=result.trial.arm, value=score.value)
             for runs in self.by_arm.values()
             for result in runs
-            # a node that was brought back is another one than before
+            # a node that was repaired counts as another node
             if result.trial.block
             and (score := usable(result))
             and result.epoch == max(run.epoch for run in runs)
@@ -208,7 +209,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         return replace(line, job_ids=(), step_s=None, method=say("the median of the first runs"))
 
     def _verdict(self, name: str) -> Verdict:
-        """Return the verdict on a node: its runs, then what its own log says."""
+        """Return the verdict on a node: by its runs, then by its own log."""
         runs = self.by_arm[name]
         verdict = self._of_runs(replace(so_far(name, runs), against=say(MEDIAN)), runs)
         if hard := _lines(runs, FailureClass.NODE_FAULT):
@@ -264,7 +265,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         return dropped(base, say(text, failed=len(lost), runs=runs, why=blamed.reason or why))
 
     def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
-        """Return how the loss of a node differs from that of all others; None: it does not."""
+        """Return how the loss of a node differs from the median loss; None if it does not."""
         results = [result for runs in self.by_arm.values() for result in runs]
         usual, tolerance = median_loss(results), self.study.loss_tolerance
         if usual is None or len(self.values) < MIN_NODES:
@@ -288,7 +289,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         method = say(text, rounds=self.fit.n_blocks, controls=len(self.controls))
         base = changed(base, pair.estimate, pair.ci95)
         base = replace(base, n=n, mde80=relative(pair.mde80), method=method)
-        # healthy nodes differ for good by 0.2 to 0.5 %: a bound below zero alone is no fault
+        # healthy nodes differ permanently by 0.2 to 0.5 %, so a bound just below zero is no fault
         upper = 2 * pair.estimate - pair.lower
         low, high = pair.ci95
         if upper < LOSS_AT:
@@ -325,9 +326,9 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             yield from filter(None, map(self._scatter, self.suspects))
 
     def _scatter(self, name: str) -> Message | None:
-        """Return that the fresh runs of a node spread far more than those of all others.
+        """Return a note if the fresh runs of a node spread far more than those of all others.
 
-        Both are standard deviations of one job, nodes and rounds apart.
+        Both spreads are standard deviations of one job, after differences between nodes and rounds.
         """
         others = [score for score in self.fresh if score.arm != name]
         level = {
@@ -344,7 +345,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         return say(text, node=name, own=stdev(off), others=rest.sigma)
 
     def _unasked(self) -> Iterator[Message]:
-        """Yield of which nodes the own log is not known, and why."""
+        """Yield the nodes whose own log is not known, and why."""
         nodes: dict[str, list[str]] = {}
         for name, runs in self.by_arm.items():
             for why in _lines(runs, FailureClass.NODE_UNASKED):
@@ -377,7 +378,7 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def most_jobs(self) -> int:
-        """What it costs where as many nodes as can be are run again."""
+        """How many jobs it costs if as many nodes as possible run again."""
         again = min(self.most_suspects + CONTROLS, len(self.cells))
         return len(self.cells) + self.asked.rounds * again
 
@@ -388,7 +389,7 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def outline(self) -> tuple[Message, ...]:
-        """What a plan says of it: jobs and waves."""
+        """The lines of a plan about the study: jobs and waves."""
         first = say("{nodes} jobs, one on each node, all at once", nodes=len(self.cells))
         text = (
             "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
@@ -399,14 +400,14 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return first, again
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `first run of 32 nodes`, then `round 2 of 4`."""
+        """Return where a run stands: `first run of 32 nodes`, then e.g. `round 2 of 4`."""
         text = "round {round} of {rounds}, suspects and controls"
         text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
         return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
 
 
 def _lines(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
-    """Return what the site's command told of a node on that node itself, each line once."""
+    """Return the lines that the site's command reported from the node's own log, each once."""
     lines = (
         finding.text
         for result in results

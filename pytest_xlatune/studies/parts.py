@@ -1,15 +1,13 @@
-"""Sets of settings: those that go to blocks together, the recommended one, those ruled out.
+"""Sets of settings: which enter blocks together, which is recommended, what is ruled out.
 
-The recipe is the smallest set of settings that is shown to be needed.
+The recipe is the smallest set of settings that is shown to be needed. The arm with the largest
+estimate may carry settings that do nothing: if one setting helps, every stack with it looks as
+good. So a stack and its parts run in the same blocks. The recipe is the smallest confirmed set that
+is not shown to be worse than the largest, and it says for each setting whether it was shown to be
+needed. Contrasts are differences within blocks, tested one-sided at 5 % by Holm over the parts.
 
-The arm of the largest estimate may carry settings that do nothing: where one setting helps, every
-stack that holds it looks as good. So the parts of a stack stand in the same blocks. The recipe is
-the smallest confirmed set that is not shown to be worse than the largest, and of each of its
-settings it is said whether it was shown to be needed. Contrasts are differences within blocks,
-one-sided at 5 %, by Holm over the parts.
-
-M, the largest of what profiles may gain, stands on a page beside intervals and single runs: it
-excludes nothing that one of them allows. This module plans no trial and makes no verdict.
+M is the most that any profile may still gain. It is consistent with the intervals and single runs
+on the same page. This module plans no trial and makes no verdict.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ from pytest_xlatune.studies.screen import Ranking
 from pytest_xlatune.studies.trials import ScoredTrial
 from pytest_xlatune.studies.verdicts import compared
 
-ALPHA = 0.05  # error rate over the parts of one set, one-sided
-_OWN = 3  # blocks from which the differences' own spread counts
+ALPHA = 0.05  # error rate over all parts of a set, one-sided
+_OWN = 3  # from so many blocks on, the spread of the differences themselves counts
 
 
-_CHAIN = 3  # arms that a stack and its parts take before the next in rank has its turn
+_CHAIN = 3  # a stack and its parts take at most so many arms before the next profile in rank
 
 
 def entering(
@@ -50,18 +48,18 @@ def entering(
     profiles: Mapping[str, Profile],
     frozen: Sequence[str] = (),
 ) -> list[str]:
-    """Return which of the ranked profiles go to the next blocks, at most `size`, best first.
+    """Return which of the ranked profiles enter the next blocks, at most `size`, best first.
 
-    A stack goes with its best part, and this with its own, down to a single setting as far as there
-    are places: only beside its parts can be shown what it needs. One that has no place for a part
-    stays out. Those that are `frozen` go in any case.
+    A stack enters with its best part, that one with its own best part, and so on down to a single
+    setting while there is room, because only blocks with its parts can show what it needs. A stack
+    without room for a part stays out. The `frozen` profiles enter in any case.
     """
     settings = {arm: settings_of(profiles[arm]) for arm in ranked}
 
     def family(stack: str) -> list[str]:
         """Return a set, its best part, the best part of that, and so on; then its other parts."""
         stack_settings = settings[stack]
-        # a single setting, which has no parts, is compared with none of the others
+        # a single setting has no parts to be compared with
         parts = (
             [part for part in ranked if is_part(settings[part], stack_settings)]
             if len(stack_settings) > 1
@@ -87,14 +85,14 @@ def entering(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """What an arm gains over another, mostly a part of it, in the blocks that hold both.
+    """The gain of an arm over another, mostly one of its parts, in the blocks with both.
 
     Attributes:
         arm: the larger arm.
         without: the part that it is compared with.
-        estimate: log ratio of the arm to the part.
-        error: its standard error.
-        n: blocks that hold both.
+        estimate: log ratio of `arm` to `without`.
+        error: standard error of the estimate.
+        n: number of blocks with both.
     """
 
     arm: str
@@ -112,10 +110,10 @@ class Contrast:
 def contrasts(
     arm: str, others: Iterable[str], *, cells: Sequence[ScoredTrial], fit: BlockFit
 ) -> list[Contrast]:
-    """Compare an arm with others, block by block; those that share no block with it are left out.
+    """Compare an arm with others block by block; others that share no block with it are left out.
 
-    The standard error is that of all blocks together, or that of these differences where it is
-    larger: a noisy setting does not become needed by its noise.
+    The standard error is the larger of that of all blocks and that of these differences, so that
+    noise of a setting does not make it look needed.
     """
     scores: dict[str, dict[Hashable, float]] = {}
     for block, name, score in cells:
@@ -127,7 +125,7 @@ def contrasts(
         if not gains:
             continue
         n = len(gains)
-        # below three differences their spread says nothing of their noise
+        # fewer than three differences say too little about their noise
         spread = stdev(gains) if n >= _OWN else 0.0
         error = max(fit.sigma * math.sqrt(2), spread) / math.sqrt(n)
         arm_contrasts.append(
@@ -153,13 +151,13 @@ def recipe(
     cells: Sequence[ScoredTrial],
     fit: BlockFit | None,
 ) -> Recipe | None:
-    """Return the recipe; None where no arm is confirmed to be faster.
+    """Return the recipe; None if no arm is confirmed to be faster.
 
     Args:
         profiles: the profiles of the sweep, by id.
         verdicts: the verdicts on them.
         cells: the scored trials of the blocks.
-        fit: the least squares of the blocks.
+        fit: least squares over the blocks; None if there is none.
     """
     wins = {verdict.arm for verdict in verdicts if verdict.wins}
     faster = {
@@ -176,13 +174,13 @@ def recipe(
     settings = {profile: settings_of(profiles[profile]) for profile in profiles}
     invalid = {verdict.arm for verdict in verdicts if verdict.kind is VerdictKind.INVALID}
     valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
-    # an arm that the later blocks left out ranks, and proves nothing
+    # an arm that was cut from the blocks is only ranked
     decided = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
     inside = sorted({arm for _, arm, _ in cells} & valid & decided)
     parts = {
         arm: [part for part in inside if is_part(settings[part], settings[arm])] for arm in inside
     }
-    # the largest is the best of several, so all arms with their parts share the error
+    # the largest arm is the best of several, so all arms and their parts share the error rate
     every = [
         contrast
         for arm, others in parts.items()
@@ -191,13 +189,13 @@ def recipe(
     needed = shown(every, df=fit.df)
 
     def may_lead(arm: str) -> bool:
-        """Whether a part stands beside it, or it has none that was measured."""
+        """Return whether one of its parts was in its blocks, or none was measured at all."""
         others = (other for other in valid if is_part(settings[other], settings[arm]))
         return bool(parts[arm]) or next(others, None) is None
 
-    # every stack with the one setting that helps looks as good: 60 % of the recommended ones held
-    # a setting that does nothing, where one of 25 profiles gained 4 %
-    # a stack without a part beside it gives way to the best arm that has none
+    # Every stack with the one useful setting looks as good: 60 % of the recommended stacks held a
+    # useless setting when one of 25 profiles gained 4 %.
+    # A stack without a measured part gives way to the best arm that has none.
     able = [arm for arm in faster if may_lead(arm)] or list(faster)
 
     def smallest(arm: str) -> str:
@@ -206,7 +204,7 @@ def recipe(
         choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
         return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
 
-    # A part whose gain may be nothing is no winner, and a stack does not win in its place.
+    # A part that may gain nothing is no winner, and no stack wins in its place.
     leaders = sorted(able, key=lambda arm: (faster[arm], arm), reverse=True)
     largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(largest)
@@ -237,9 +235,9 @@ def _parts(
     settings: Settings,
     needed: Sequence[Contrast],
 ) -> list[RecipePart]:
-    """Return the settings of an arm, those together that were only measured together."""
+    """Return the settings of an arm; those that were only measured together form one entry."""
     arm_settings = settings[arm]
-    if len(arm_settings) == 1:  # what the arm gains over the baseline is what its one setting gains
+    if len(arm_settings) == 1:  # the gain of the arm is the gain of its one setting
         name = next(iter(arm_settings))[1]
         return [RecipePart(settings=(name,), need=Needed.NEEDED, gain=delta, without=BASELINE_ID)]
     groups: dict[tuple[Key, ...], Contrast] = {}
@@ -248,7 +246,7 @@ def _parts(
         groups.setdefault(lacks, contrast)
     recipe_parts: list[RecipePart] = []
     covered: set[Key] = set()
-    # the smallest group that a setting is in says most of it
+    # a setting is judged by the smallest group that contains it
     for lacks, contrast in sorted(groups.items(), key=lambda item: len(item[0])):
         if covered >= set(lacks):
             continue
@@ -268,7 +266,7 @@ def _parts(
 
 
 def _left_out(contrast: Contrast, *, settings: Settings) -> RecipePart:
-    """Return what the largest set has beyond the recipe."""
+    """Return the settings of the largest set that are not in the recipe."""
     recommended, largest = settings[contrast.without], settings[contrast.arm]
     return RecipePart(
         settings=tuple(name for kind, name in largest if (kind, name) not in recommended),
@@ -290,7 +288,7 @@ def _ties(
 ) -> tuple[str, ...]:
     """Return the other confirmed arms that the recipe is not shown to beat, best first.
 
-    Those that hold the recipe, or a part of it, are no alternatives.
+    Arms that contain the recipe, or a part of it, are no alternatives.
     """
     others = [
         other
@@ -309,12 +307,12 @@ def _ties(
 def bounds(
     ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, kept: Collection[str] = ()
 ) -> dict[str, float]:
-    """Return by profile what its log ratio exceeds with 5 % probability; {} where noise is unknown.
+    """Return arm -> what its log ratio exceeds with 5 % probability; {} if the noise is unknown.
 
-    Of arms that were `kept` to the last block it is the upper end of their 95 % interval. Of others
-    it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and blocks. The
-    noise is that of baselines and blocks, or an arm's own. An arm without any score may gain
-    anything.
+    For an arm that was `kept` to the last block, this is the upper end of its 95 % interval. For
+    others it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and
+    blocks. The noise is the arm's own if it is larger than that of baselines and blocks. An arm
+    without a score may gain anything.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:
@@ -324,7 +322,7 @@ def bounds(
     sigma = math.sqrt(squares / df)
     limits: dict[str, float] = {}
     for arm in arms:
-        # turns bound nothing: a program may be another one as it is deployed
+        # rotations bound nothing, because the deployed program may differ
         screened = None if arm in ranking.turned else ranking.standings.get(arm)
         inside = fit.arms.get(arm) if fit else None
         shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
@@ -349,30 +347,31 @@ def largest(
     arms: Collection[str],
     kept: Collection[str],
 ) -> tuple[float, str] | None:
-    """Return M as a log ratio, and whose bound it is: no scored profile beats the baseline by more.
+    """Return M as a log ratio and the arm that sets it: no scored profile gains more.
 
-    None where a profile is FASTER: then there is nothing to rule out; or where one only took turns.
-    Profiles that cannot run, or train to another loss, do not count. One that could run and has no
-    score may gain anything, so that M is infinite. A profile that is not known to have been in
-    effect excludes nothing: alone it makes no M, but no M lies below its interval. At 95 %: the
-    largest over profiles of their bounds, spare blocks included. No multiplicity factor: the claim
+    It is None if a profile is FASTER, since there is nothing to rule out, or if one was only
+    measured in rotations. Profiles that cannot run, or train to another loss, do not count. One
+    that can run but has no score may gain anything, so M is infinite. A profile that is not known
+    to have been in effect cannot set M alone, but M is never below its interval. M is the largest
+    95 % bound over all profiles, spare blocks included. It needs no multiplicity factor, because
+    the claim is about the maximum of all.
     is of all.
 
     Args:
-        ranking: what the screen says.
-        fit: the least squares of all blocks; None before they tell.
-        verdicts: the verdicts as they are shown.
-        arms: what the claim is about.
+        ranking: the result of the screen.
+        fit: least squares over all blocks; None if there are none yet.
+        verdicts: the verdicts as shown.
+        arms: the arms that the claim covers.
         kept: the arms that stayed to the last deciding block.
     """
-    # one fast profile of another loss held M at 12.6 %, beside a winner at [+5.6, +6.8]
+    # A fast profile with another loss once held M at 12.6 %, beside a winner at [+5.6, +6.8].
     if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
         return None
     claimed = {
         verdict.arm: verdict for verdict in verdicts if verdict.arm in arms and not is_out(verdict)
     }
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
-        return None  # it was ranked, and nothing else
+        return None  # it was ranked in rotations only
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
     limits = bounds(ranking, fit, proved, kept=kept)
     if not limits:
@@ -387,5 +386,5 @@ def largest(
 
 
 def is_out(verdict: Verdict) -> bool:
-    """Whether nothing is to be ruled out of a profile: it cannot run, or not with these numbers."""
+    """Return whether M need not cover a profile: it cannot run, or changes the numerics."""
     return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)

@@ -1,6 +1,6 @@
-"""The screen of a tuning sweep: every profile measured once, read against lines of baselines.
+"""The screen of a tuning sweep: every profile is measured once and compared with baselines.
 
-It ranks and bounds, and nothing of it is a verdict.
+The screen ranks and bounds; it decides no verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pytest_xlatune.studies.trials import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screened:
-    """A screened profile: log ratio to the line, its variance in units of sigma^2."""
+    """A screened profile: its log ratio to the baselines' line, and the variance in sigma^2."""
 
     estimate: float
     variance: float
@@ -46,14 +46,14 @@ class Screened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What the screen says.
+    """The result of the screen.
 
     Attributes:
         standings: the screened profiles, by id.
-        squares: sum of squared residuals of all baseline lines.
-        df: their degrees of freedom.
-        baselines: how many baselines were scored.
-        turned: the profiles that no job has measured so far, but rotations.
+        squares: sum of squared residuals over all lines of baselines.
+        df: the degrees of freedom of the residuals.
+        baselines: how many baselines have a score.
+        turned: the profiles that only rotations have measured so far.
     """
 
     standings: Mapping[str, Screened]
@@ -64,12 +64,12 @@ class Ranking:
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of one job's score, from the baselines alone."""
+        """Standard deviation of a job's score, from the baselines alone; None if too few."""
         return math.sqrt(self.squares / self.df) if self.df > 0 and self.squares > 0 else None
 
     @property
     def spread(self) -> float | None:
-        """The same from the profiles that do next to nothing; None where there are few profiles."""
+        """The same from profiles that hardly act; None if there are few profiles."""
         scaled = [
             screened.estimate / math.sqrt(screened.variance) for screened in self.standings.values()
         ]
@@ -79,43 +79,44 @@ class Ranking:
 
     @property
     def level(self) -> float:
-        """Where profiles that do nothing lie: the baselines, or the middle of those where lower.
+        """Estimated log ratio of a profile that does nothing: 0, or the profiles' middle if lower.
 
-        Few baselines err together, and the profiles that neither help nor harm do not.
+        A few baselines may all err in one direction, but many profiles without effect do not.
         """
         estimates = [screened.estimate for screened in self.standings.values()]
         return min(0.0, *main_group([estimates])[0]) if len(estimates) >= _ENOUGH else 0.0
 
 
-_ENOUGH = 10  # profiles whose spread tells the noise
+_ENOUGH = 10  # with so many profiles, their spread shows the noise
 
 
-# of the variance of a job, what a program has to itself from one process to the next, the baseline
-# beside it included: half of it is common to all programs of a process, where nothing is known
+# Share of a job's variance that a program has for itself in each process, its baseline copies
+# included. Without a measurement, half of the variance is taken as common to all programs.
 _OWN = 0.5 * (1 + 1 / COPIES)
 
 
 def screen(
     past: Past, segments: Iterable[Segment], *, sigma: float, has_second: bool = False
 ) -> Ranking:
-    """Fit one line through all baselines of an epoch and read every scored profile against it.
+    """Fit one line through all baselines of an epoch and compare every scored profile with it.
 
-    The line goes through all waves, with the slope that baselines and profiles show together. A
-    wave that joined in another session has a level of its own where a test puts its baselines
-    apart. Several node slots have a level each, and one line of time.
+    The line covers all waves; its slope comes from baselines and profiles together. A wave that was
+    measured in another session gets its own level if a test shows that its baselines differ.
+    Several node slots have a level each, and share the slope over time.
 
-    With `has_second` what ran a second time stands at the mean of its runs. The lines are those of
-    the first runs, for the second are of the best only.
+    With `has_second`, profiles that ran twice count with the mean of their runs. The lines come
+    from first runs, because only the best ran twice.
 
-    What took turns stands at its change in each rotation, whose variance is that of its turns and
-    of a program; `sigma` is the noise of a job.
+    A profile in rotations counts with its change in each rotation, whose variance is that of its
+    turns and of a program; `sigma` is the noise of a job.
     """
     segments = tuple(segments)
     if past.slots:
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     lines: list[Line] = []
-    # a line for each wave rests on two baselines: four waves found 71.6 % of winners, not 79.7
+    # A line for each wave has only two baselines: with four waves it found 71.6 % of winners, not
+    # 79.7 %.
     for epoch in _by_epoch(past, segments):
         for line, group in _lined(epoch):
             lines.append(line)
@@ -144,7 +145,7 @@ def screen(
 def _turned(
     past: Past, stages: Collection[str], sigma: float
 ) -> Mapping[str, list[tuple[float, float]]]:
-    """Return what rotations say of profiles: change, and its variance in units of sigma^2."""
+    """Return profile id -> its changes in rotations, with the variance in sigma^2."""
     changes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key, result in past.screen.items():
         score = result.rotation.score if result.rotation is not None else None
@@ -157,9 +158,9 @@ def _turned(
 
 
 def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: bool) -> Ranking:
-    """Fit the lines of all slots together; where nodes were brought back, a slot is two.
+    """Fit the lines of all slots together; a slot whose nodes were replaced counts as two.
 
-    One baseline on each slot tells no noise by itself: that is left to the blocks.
+    With one baseline on each slot, only the blocks can show the noise.
     """
     segments = tuple(segments)
     stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
@@ -208,11 +209,11 @@ def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
     return (trial for segment in segments for trial in segment.trials)
 
 
-_Slotted = tuple[TrialResult, float, float]  # trial, slot, score
+_Slotted = tuple[TrialResult, float, float]  # trial, place in time, score
 
 
 def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slotted]]:
-    """Return the scored trials of all waves, apart where scores stopped being comparable."""
+    """Return the scored trials of all waves, divided where scores stopped being comparable."""
     planned = {place(trial): at for at, trial in enumerate(_queue(segments))}
     waves = {segment.wave for segment in segments}
     scored = [
@@ -232,7 +233,7 @@ def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slo
 
 
 def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]]]:
-    """Yield the parts of an epoch that lie on one line, with that line."""
+    """Yield the parts of an epoch that share one line, with the line."""
     parts: list[list[_Slotted]] = []
     for session in _sessions(epoch):
         if parts and not is_apart(_baselines(parts[-1]), _baselines(session)):
@@ -240,7 +241,7 @@ def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]
         else:
             parts.append(session)
     with_line = [part for part in parts if _baselines(part)]
-    # a wave of other settings has a level of its own, so that it does not tilt the line
+    # profiles of each wave have their own level, so that a good wave does not tilt the line
     profile_points: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for number, part in enumerate(with_line):
         for result, at, value in part:
@@ -257,9 +258,9 @@ def _baselines(trials: Sequence[_Slotted]) -> list[tuple[float, float]]:
 
 
 def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
-    """Return the trials of an epoch in order, apart where a wave began long after the one before.
+    """Return the trials of an epoch in order, divided where a wave began long after the last.
 
-    Only a part with a baseline stands apart: without one it has no level.
+    A part without a baseline is not divided off, because it has no level.
     """
     ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
     starts = [start_of(result) for result, _, _ in ordered]
@@ -277,7 +278,7 @@ def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
 
 
 def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
-    """Return each trial's slot: its rank by the time it started, or its planned place."""
+    """Return each trial's place in time: its rank by start, or else its planned place."""
     starts = {
         place(result.trial): start for result in results if (start := start_of(result)) is not None
     }

@@ -1,11 +1,11 @@
-"""Where the trials of a sweep lie that has several node slots, and which of a history still stand.
+"""How a sweep lies on several node slots, and which of its trials count after a slot died.
 
-A slot is the cell on a node list of its own. The screen is dealt to the slots, each with a baseline
-of its own; a block lies on one slot. Trials that exist stay where they are. A slot that dies takes
-its block along: what it left open, and the whole of such a block, is laid on another slot.
+A slot is the cell on a node list of its own. The trials of the screen are dealt to the slots, and
+each slot gets a baseline; a block runs on one slot. Trials that exist stay where they are. If a
+slot dies, its missing trials move to another slot, and an unfinished block moves as a whole.
 
-An arm that was lost on two slots is lost by itself, and no slot is called dead for it. Writes no
-verdict, and decides nothing by a score but which slot is slower than the others.
+An arm that fails on two slots is itself at fault, so no slot is called dead for it. This module
+writes no verdict, and uses scores only to find slower slots.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from pytest_xlatune.stats.design import (
 from pytest_xlatune.studies.derived import Rule
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
-# by these, as by the trouble of nodes, a slot is known to take no trial any more
+# failures after which a slot takes no more trials, in addition to failures of nodes
 _DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
-_PAIR = 2  # slots on which an arm is lost by itself
+_PAIR = 2  # an arm that fails on so many slots is itself at fault
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """The slots at one moment. Not slotted, for what follows from a history is kept.
+    """The slots at one moment. It has no slots in Python's sense, for its cached properties.
 
     Attributes:
-        names: the cell's identity on each slot, in the order of the node list.
-        seed: the seed of the order in which blocks take them.
-        history: the sweep's trials, those on dead slots included.
+        names: the digest of the cell on each slot, in the order of the node list.
+        seed: the seed of the order in which blocks use the slots.
+        history: the sweep's trials, including those on dead slots.
     """
 
     names: tuple[str, ...]
@@ -83,7 +83,7 @@ class Slots:
 
     @cached_property
     def kept_results(self) -> tuple[TrialResult, ...]:
-        """The history without what died with its slot, each trial once and each block on one."""
+        """The history without what a dead slot lost: each trial once, each block on one slot."""
         kept = []
         for result in self.history:
             trial = result.trial
@@ -101,12 +101,12 @@ class Slots:
         return self.names.index(cell_digest) + 1
 
     def dealt(self, segments: Sequence[Segment], *, at_most: int) -> tuple[Segment, ...]:
-        """Return the queues of all waves with each trial on a slot.
+        """Return the queues of all waves with each trial on a slot, using at most `at_most` slots.
 
-        Trials that exist keep theirs. Of the others the baselines go where there are fewest, the
-        profiles where the queue is shortest, on the slots that have a baseline by the end of their
-        wave: a slot without one has no level to read them against. Of eight slots one may lack it:
-        its profiles tell its level, as they do of slots that are alike. `at_most` so many are used.
+        Trials that exist keep their slot. A new baseline goes to the slot with the fewest, a new
+        profile to the shortest queue among the slots that have a baseline by the end of its wave:
+        without a baseline, the level of a slot is unknown. One slot of eight or more may lack it,
+        since its profiles tell its level if the slots are alike.
         """
         open_slots = self.alive[:at_most] or self.names[:1]
         held = Counter(self._screen.values())
@@ -140,7 +140,7 @@ class Slots:
         return tuple(queues)
 
     def dealt_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
-        """Return second runs of the screen, each on a slot: another than the first run's."""
+        """Return second runs of the screen, each on another slot than the first run."""
         open_slots = self.alive[:at_most] or self.names[:1]
         laid = {key: slot for key, slot in self._screen.items() if key.stage == AGAIN}
         held = Counter(laid.values())
@@ -159,7 +159,7 @@ class Slots:
         return tuple(replace(trial, cell_digest=on[trial.block]) for trial in trials)
 
     def _laid(self, last: int) -> Mapping[int, str]:
-        """Return the slot of each block up to a number: as it is, else the one that has fewest."""
+        """Return block -> slot up to block `last`: as it was, else the slot with fewest blocks."""
         known = self._blocks
         held = Counter(known.values())
         on: dict[int, str] = {}
@@ -176,7 +176,7 @@ class Slots:
 
     @cached_property
     def _screen(self) -> Mapping[Place, str]:
-        """The slot of each trial of the screen that exists and did not die with it."""
+        """Place of an existing screening trial -> its slot, without what a dead slot lost."""
         placed: dict[Place, tuple[tuple[bool, bool], str]] = {}
         for result in self.history:
             trial = result.trial
@@ -186,14 +186,14 @@ class Slots:
             if not is_over and trial.cell_digest in self.dead:
                 continue
             key, rank = place(trial), (is_over, result.status.is_final)
-            # of two equal ones the first that was planned
+            # of two records of equal rank the one planned first
             if key not in placed or rank > placed[key][0]:
                 placed[key] = rank, trial.cell_digest
         return {key: slot for key, (_, slot) in placed.items()}
 
     @cached_property
     def _blocks(self) -> Mapping[int, str]:
-        """The slot of each block that exists and did not die with it."""
+        """Existing block -> its slot, without what a dead slot lost."""
         held: dict[int, dict[str, list[TrialResult]]] = defaultdict(lambda: defaultdict(list))
         for result in self.history:
             if result.trial.block and result.trial.cell_digest in self.names:
@@ -211,7 +211,7 @@ class Slots:
 
 
 def _is_lost_to_nodes(result: TrialResult) -> bool:
-    """Whether the nodes of a trial could not run it."""
+    """Return whether the nodes of a trial could not run it."""
     return result.status is TrialStatus.UNMEASURED and any(
         finding.cls in (*_DEADLY, *blamed_on(Blame.NODE)) for finding in result.findings[-1:]
     )
@@ -222,7 +222,7 @@ def _is_open(result: TrialResult) -> bool:
 
 
 def rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
-    """Return how many trials follow one another on a slot, of runs that wait for each other."""
+    """Return how many trials follow one another on a slot, for waves of `runs` trials each."""
     at_most = screen_slots(slots, layout.profiles)
     return sum(math.ceil(count / at_most) for count in runs)
 
@@ -236,7 +236,7 @@ def rounds_of_blocks(layout: Plan, slots: int) -> int:
 
 
 def derived_runs(rules: Sequence[Rule]) -> tuple[int, ...]:
-    """Return the trials of each derived wave, which begins when those before are over."""
+    """Return the number of trials of each derived wave, baseline included."""
     counts: Counter[str] = Counter()
     for rule in rules:
         counts[rule.wave] += rule.slots
@@ -246,9 +246,9 @@ def derived_runs(rules: Sequence[Rule]) -> tuple[int, ...]:
 def outlined(
     cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool = False
 ) -> tuple[Message, ...]:
-    """Return what a plan says of node slots; () where there is one.
+    """Return the lines of a plan about node slots; () if there is one.
 
-    Unless the sweep states its blocks, with the jobs for which it would find more.
+    Unless the sweep states its blocks, they say which budget would find smaller effects.
     """
     if len(cells) < _PAIR:
         return ()
@@ -311,18 +311,17 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
         )
 
 
-# without it a cluster that became slower over night dropped leaders
-ANOTHER_SESSION = 4.0  # times the median time between starts: what follows is another session
+ANOTHER_SESSION = 4.0  # a pause of so many median times between starts begins another session
 
 
 def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
-    """Return what second runs of another session lie off by; 0 where they followed at once.
+    """Return how far second runs of another session are shifted; 0 if they followed at once.
 
-    No baseline runs beside them, so that only their order tells of another session: on the mean
-    they are taken to stand where the first runs of the same profiles do.
+    No baselines run beside them, so only the time of their start shows another session. The shift
+    makes their mean equal to that of the first runs of the same profiles.
 
     Args:
-        placed: runs of the screen, and how far off the line of the first ones.
+        placed: second runs of the screen, and their log ratio to the line of the first runs.
     """
     starts: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for result, _ in placed:
@@ -344,15 +343,15 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
 
 
 def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Return the profiles that ran a second time on one slot: the mean of their runs, its variance.
+    """Return the profiles that ran twice on one slot: mean of both runs, and its variance.
 
-    No baseline runs beside second runs: they are compared with each other, and on the mean they
-    stand where the first runs of the same profiles do, in each epoch. What the first runs are
-    measured from is in both, so that a second halves the variance of the job alone.
+    No baseline runs beside second runs, so in each epoch their mean is set to that of the first
+    runs of the same profiles. The baselines' error is in both runs, so a second run halves only the
+    variance of the job.
 
     Args:
         past: what was measured.
-        first: what the first run of each profile says, and its variance in units of sigma^2.
+        first: profile -> log ratio of its first run, and its variance in sigma^2.
     """
     again: dict[int, dict[str, float]] = defaultdict(dict)
     for key, result in past.screen.items():
@@ -367,14 +366,14 @@ def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tup
     return means
 
 
-_ALPHA = 0.05  # of calling any slot slower that is not
+_ALPHA = 0.05  # probability of calling any slot slower that is not
 
 
 def slower(past: Past, slots: Slots) -> dict[str, float]:
-    """Return the slots that are slower than the others by more than noise: name -> change.
+    """Return the slots that are slower than the others by more than noise: digest -> change.
 
-    Least squares of slot and arm over the baselines and the arms of blocks, one-sided t tests at
-    5 % shared by all slots. A profile that was screened once tells no two slots apart.
+    Least squares over slot and arm, from the baselines and the arms of blocks; one-sided t tests at
+    5 % over all slots. Profiles that were screened once do not compare slots.
     """
     arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
     values = [
@@ -399,7 +398,7 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
 
 
 def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Message]:
-    """Return what a report tells of the slots: those that are slower, and those that died.
+    """Return the lines of a report about slots that are slower or died.
 
     Args:
         past: what was measured.

@@ -1,12 +1,12 @@
-"""The trials of a study: in which order they are planned, and which of a history are its own.
+"""The trials of a study: the order in which they are planned, and which belong to it.
 
-Orders are random to the cluster and the same in every process: an item's place comes from a digest
-of the random seed and of what the item *is*, so that adding, renaming or deselecting a profile
-moves no other relative to its neighbours.
+Orders are random, and the same in every process: the place of an item comes from a digest of the
+seed and of what the item *is*. So adding, renaming or deselecting a profile does not reorder the
+others.
 
-Of a history a study takes its own trials, each once, whatever their order, those of a cell scored
-in one window. The window is pooled over the trials outside blocks where there are enough of them,
-so that fresh blocks are scored in a window that was chosen without them; else over everything.
+A study takes its own trials from a history, each once, whatever their order. The trials of a cell
+are scored in one window. The window is chosen from the trials outside blocks if these are enough,
+so that fresh blocks do not influence their own window; otherwise from all trials.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
-LOOK = "look"  # the stage of the baseline alone, to see whether programs can take turns
+LOOK = "look"  # the stage of the first rotation, which tests whether programs can take turns
 TURNS = "rotation"
 CANNOT_RUN = say("it cannot run")
 ALIAS = Profile(
@@ -70,35 +70,36 @@ class Segment:
 
     @property
     def has_profiles(self) -> bool:
-        """Whether it runs: the baselines of a wave that stayed empty never do."""
+        """Whether the wave runs: the baselines of a wave without profiles never do."""
         return not all(trial.is_baseline for trial in self.trials)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """Where the random orders of one sweep come from, and which study they belong to."""
+    """The source of the random orders of a sweep, and the study that they belong to."""
 
     cell: Cell
     seed: int
     study: str = STUDY
-    slots: tuple[str, ...] = ()  # the cell's identity on each node slot, where it has several
+    # the digest of the cell on each node slot; () if there is one slot
+    slots: tuple[str, ...] = ()
 
     @cached_property
     def cell_digest(self) -> str:
-        """The cell's identity, worked out once."""
+        """The digest of the cell, cached."""
         return self.cell.digest
 
     @property
     def protocols(self) -> Mapping[str, Protocol]:
-        """How the trials of the cell are run and scored, by its identity."""
+        """Digest of a cell -> the protocol of its trials."""
         return dict.fromkeys(self.slots or (self.cell_digest,), self.cell.protocol)
 
     def segment(
         self, wave: str, profiles: Sequence[Profile], *, baselines: int, lone: float = 0.0
     ) -> Segment:
-        """Lay out the queue of a wave: shuffled profiles, baselines at equal spacing.
+        """Return the queue of a wave: profiles in random order, baselines at equal spacing.
 
-        A lone baseline stands at `lone` of the queue: 0 is its head, 1 its end.
+        A single baseline is placed at the fraction `lone` of the queue: 0 is its head, 1 its end.
         """
         queue = self._shuffled([(profile, 0) for profile in profiles], scope=wave)
         last = len(queue) + baselines - 1
@@ -115,7 +116,7 @@ class Orders:
         )
 
     def ranked(self, wave: str, profiles: Iterable[tuple[Profile, int]]) -> tuple[Trial, ...]:
-        """Return the trials in the place of which rotations rank profiles, so many of each."""
+        """Return the trials that rotations stand for: profile -> its number of rankings."""
         return tuple(
             self.trial(profile, wave, position=at)
             for profile, many in profiles
@@ -123,19 +124,19 @@ class Orders:
         )
 
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
-        """Lay out second runs of the screen, in random order."""
+        """Return second runs of the screen, in random order."""
         ordered = self._shuffled([(profile, 0) for profile in profiles], scope=AGAIN)
         return tuple(self.trial(profile, AGAIN) for profile, _ in ordered)
 
     def blocks(
         self, arms: Sequence[Profile], numbers: Iterable[int], *, design: ConfirmDesign
     ) -> tuple[Trial, ...]:
-        """Lay out complete blocks, each in a random order of its own.
+        """Return complete blocks, each in its own random order.
 
-        Blocks that mirror each other would add up what has the period of two blocks.
+        With mirrored blocks, a drift whose period is two blocks would not cancel.
         """
-        # baselines are drawn too: one always first and 0.5 % slower gave 32.6 % false winners, and
-        # mirrored orders 9.6 % under a drift whose period is two blocks
+        # Baselines are drawn too: with one always first and 0.5 % slower there were 32.6 % false
+        # winners. Mirrored orders had 9.6 % under a drift whose period is two blocks.
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
         return tuple(
             self.trial(profile, CONFIRM, design=design, block=number, position=position)
@@ -148,10 +149,10 @@ class Orders:
     ) -> list[tuple[Profile, int]]:
         def key(item: tuple[Profile, int]) -> str:
             profile, position = item
-            # what it sets, not what it is called; only the alias sets nothing under a name
+            # the key is what a profile sets, not its name; only the alias sets nothing
             alias: object = profile.id == ALIAS.id
             if profile.is_baseline and not alias and profile.id != BASELINE.id:
-                alias = profile.id  # an arm whose cell is all that differs
+                alias = profile.id  # an arm that differs only in its cell
             return digest(
                 [self.seed, self.cell_digest, scope, alias, profile.settings_text, position]
             )
@@ -167,7 +168,7 @@ class Orders:
         block: int = 0,
         position: int = 0,
     ) -> Trial:
-        """Return a trial of the cell in the sweep's study."""
+        """Return a trial of the cell in this study."""
         return Trial(
             cell_digest=self.cell_digest,
             profile=profile,
@@ -182,18 +183,18 @@ class Orders:
 
 @functools.cache
 def wave_order(wave: str) -> tuple[bool, tuple[int, ...], str]:
-    """Return the key by which waves run: wave1, wave1_5, wave2, ..., wave10, then other names."""
-    # a wave:  wave1_5
+    """Return the key that sorts waves: wave1, wave1_5, wave2, ..., wave10, then other names."""
+    # the name of a numbered wave:  wave1_5
     numbered = re.fullmatch(r"wave[0-9]+(_[0-9]+)?", wave) is not None
     return not numbered, tuple(int(part) for part in re.findall(r"[0-9]{1,18}", wave)), wave
 
 
 def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share baselines among waves: one each, the others where there are most profiles for one.
+    """Return wave -> number of baselines: one each, the rest by most profiles for each baseline.
 
     Args:
-        counts: wave -> profiles in it.
-        total: baselines of all; more where there are more waves.
+        counts: wave -> number of its profiles.
+        total: number of baselines in all; each wave gets one even if that exceeds it.
     """
     shared = dict.fromkeys(counts, 1)
     for _ in range(total - len(counts)):
@@ -202,18 +203,19 @@ def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
     return shared
 
 
-ALPHA = 0.01  # of calling a warm-up another one: it flags, and a flag that cries wolf is not read
+# false alarm rate for unlike warm-up; it is low, so that readers keep heeding the flag
+ALPHA = 0.01
 ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
 
 
 _Pool = tuple[Score, ...]
-_WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # the last pool of a protocol, and its window
+_WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # protocol -> the last pool and its window
 
 
 def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: Protocol) -> Window:
-    """Return the window of a study's trials from the scores of its two stages.
+    """Return the window of a study's trials, chosen from the scores of its two stages.
 
-    The pool of a screen that is over stays the same while its blocks run: it is worked out once.
+    It is cached, because the pool of a finished screen does not change while blocks run.
     """
     first = tuple(screened)
     pool = first if len(first) >= MIN_JOBS else (*first, *confirmed)
@@ -226,7 +228,7 @@ def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: P
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
-    """Return a trial as scored in the window of all; it may have no score there, and says why."""
+    """Return a trial rescored in the common window; if it has no score there, it says why."""
     if not window.is_moved or result.score is None or result.rotation is not None:
         return result
     rescored = rescore(result.score, protocol=window.protocol)
@@ -236,9 +238,9 @@ def moved(result: TrialResult, window: Window) -> TrialResult:
 
 
 def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[TrialResult, ...]:
-    """Return results as a conclusion compares them, in the window that begins at its first step.
+    """Return results scored in the window that begins at `first_step`, as conclusions use it.
 
-    None is the window of the protocol, in which they were scored when they ended.
+    None means the protocol's window, in which each trial was scored when it ended.
     """
     if first_step is None:
         return tuple(results)
@@ -254,10 +256,11 @@ def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[T
 def unlike_warmups(
     cells: Sequence[ScoredTrial], *, family: int, window: Window
 ) -> Mapping[str, float]:
-    """Return the arms whose steps become steady at another time than the baseline's beside them.
+    """Return the arms that become steady earlier or later than the baseline in the same blocks.
 
-    By arm the relative excess of the first half of the window over the second, that of the baseline
-    taken off: positive is steady later and is scored low. A comparison of jobs, like every other.
+    The value of an arm is how much its first half of the window is slower than the second, minus
+    the same of the baseline. If it is positive, the arm becomes steady later and its score is too
+    low. Like all comparisons, it uses the job as the unit.
     """
     contrasts = [
         BlockScore(block=block, arm=arm, value=value)
@@ -272,20 +275,20 @@ def unlike_warmups(
         comparison = compare(fit, arm, family=family, alpha=ALPHA)
         if not isinstance(comparison, Comparison) or abs(comparison.estimate) <= TOLERANCE:
             continue
-        # the bound lies as far below the estimate as its mirror image lies above
+        # the upper bound is as far above the estimate as the lower one is below it
         if abs(comparison.estimate) > comparison.estimate - comparison.lower and comparison.n > 1:
             unlike[arm] = relative(comparison.estimate)
     return unlike
 
 
 def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
-    """Return the least squares of scored blocks; None where none holds a baseline and others."""
+    """Return the least squares over scored blocks; None if none holds a baseline and others."""
     scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in cells]
     return fit_blocks(scores, control=BASELINE.id)
 
 
 def unlike_warmup(excess: float) -> Message:
-    """Return of an arm what its other warm-up means for its change."""
+    """Return what the other warm-up of an arm means for its change."""
     return say(
         (
             "its steps become steady later than the baseline's ({excess:percent} in the first "
@@ -301,16 +304,16 @@ def unlike_warmup(excess: float) -> Message:
 
 
 class Place(NamedTuple):
-    """Where in a study a trial stands; places sort by look, block and arm."""
+    """The place of a trial in its study; places sort by look, block and arm."""
 
     stage: str
-    layout: tuple[int, ...]  # of the blocks, as the trial's design says it; () in none
+    layout: tuple[int, ...]  # layout of the blocks, from the trial's design; () outside blocks
     block: int
     arm: str
     position: int
 
 
-_BESIDE = 2.0  # times the median time between starts, up to which a trial ran beside a block
+_BESIDE = 2.0  # within so many median times between starts, a trial ran beside a block
 
 
 def _real_blocks(
@@ -318,7 +321,7 @@ def _real_blocks(
 ) -> Mapping[Place, Hashable]:
     """Return the block of each trial: as planned, unless it began after most of a later one.
 
-    Where blocks run side by side, a later one is one on the same nodes.
+    If blocks run side by side, only later blocks on the same nodes count.
     """
     if are_beside:
         by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
@@ -335,7 +338,7 @@ def _real_blocks(
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
         by_block[key.block].append(start)
-    # eight jobs were queued ahead: a retried trial ran beside a later block than the planned one
+    # For example eight jobs were queued ahead of a retry, so it ran beside a later block.
     middles = {block: median(begins) for block, begins in by_block.items()}
     late = {
         key: start
@@ -356,8 +359,8 @@ def _real_blocks(
             for block, begins in in_place.items()
             if block > key.block and min(begins) - reach <= start <= max(begins) + reach
         ]
-        # one that ran beside nothing is compared with nothing
-        # of two that are as near the first: the order of a set is another in each process
+        # a trial that ran beside no block is compared with nothing
+        # of two equally near blocks the first, because the order of a set differs between processes
         nearest = min(
             overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
         )
@@ -365,28 +368,28 @@ def _real_blocks(
     return blocks
 
 
-_SLUG_CHARS = 57  # of 64, with a word behind
-_Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> by place
+_SLUG_CHARS = 57  # of the 64 that are allowed, which leaves room for a suffix
+_Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> place -> result
 
 
 def _allocation(result: TrialResult) -> str:
-    """Return the allocation its last attempt was a step of; "" where it was a job of its own."""
+    """Return the allocation of which its last attempt was a step; "" if it was its own job."""
     return result.outcome.allocation if result.outcome is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The usable history. Not slotted, for what follows from it is worked out once.
+    """The usable part of a history. It has no slots, for its cached properties.
 
     Attributes:
-        screen: the trials outside blocks by place.
-        confirm: those in blocks by place, those of undeclared profiles included.
-        undeclared: ids of profiles in the history that are no longer declared.
-        changed: ids whose settings differ from what was measured under that id.
-        foreign: trials of another cell, protocol or study.
-        reference: the arm that the others are compared with; "" where there is none.
-        windows: the window of each cell, in which all its trials are scored.
-        slots: whether they lie on several node slots, each a cell of its own.
+        screen: place -> trial outside blocks.
+        confirm: place -> trial in a block, including undeclared profiles.
+        undeclared: ids of profiles in the history that are declared no longer.
+        changed: ids of profiles whose settings were edited after they were measured.
+        foreign: number of trials of another cell, protocol or study.
+        reference: the arm that the others are compared with; "" if there is none.
+        windows: digest of a cell -> the window in which all its trials are scored.
+        slots: whether the cells are node slots of one cell.
     """
 
     screen: Mapping[Place, TrialResult]
@@ -400,7 +403,7 @@ class Past:
 
     @property
     def window(self) -> Window:
-        """The window of the first cell, for a study that has no other."""
+        """The window of the first cell, for a study with one cell."""
         return next(iter(self.windows.values()))
 
     @cached_property
@@ -415,13 +418,13 @@ class Past:
     def scored_in_blocks(
         self, *, designs: Sequence[ConfirmDesign] = (), until: int = 0
     ) -> list[ScoredTrial]:
-        """Return what has a score by block, in blocks of `designs`, up to a number, or in all.
+        """Return the scored trials of blocks with one of `designs`, up to block `until`; else all.
 
         Arms that cannot run are left out.
 
-        A block that straddles a change of epoch, or two allocations, is two blocks: nothing
-        compares across it. A trial that was tried again after a later block had begun stands in the
-        block beside which it ran, or in none that holds another.
+        A block that was interrupted by a change of epoch, or that spans two allocations, counts as
+        two blocks, because scores do not compare across it. A retried trial that began after a
+        later block counts in the block beside which it ran, or in a block of its own.
         """
         return [
             cell
@@ -444,32 +447,32 @@ class Past:
 
     @cached_property
     def real_blocks(self) -> Mapping[Place, Hashable]:
-        """Return in which block each trial ran, by its start."""
+        """Place -> the block in which the trial really ran, by its start."""
         return _real_blocks(self.confirm, are_beside=self.slots)
 
     def result_of(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a planned trial so far; None where there is none."""
+        """Return the result of a planned trial so far; None if there is none."""
         return (self.confirm if trial.block else self.screen).get(place(trial))
 
     def is_final(self, trial: Trial) -> bool:
-        """Whether a planned trial is over."""
+        """Return whether a planned trial is over."""
         result = self.result_of(trial)
         return result is not None and result.status.is_final
 
     @property
     def epochs(self) -> int:
-        """In how many epochs the scores lie."""
+        """The number of epochs of the scores."""
         every = (*self.screen.values(), *self.confirm.values())
         return len({result.epoch for result in every if usable(result)})
 
     @property
     def reference_loss(self) -> float | None:
-        """The median loss of the reference's scored trials; None where none was printed."""
+        """The median loss of the reference's scored trials; None if no log printed one."""
         return median(self.reference_losses[0]) if self.reference_losses[0] else None
 
     @cached_property
     def reference_losses(self) -> tuple[list[float], float | None]:
-        """The losses that the scored trials of the reference printed, and the median first one."""
+        """The losses of the reference's scored trials, and their median first loss."""
         trials = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
         return losses_of(trials), first_loss(trials)
 
@@ -500,16 +503,16 @@ def read(
     is_one_window: bool = False,
     slots: bool = False,
 ) -> Past:
-    """Sort a history into what this study planned and what it did not.
+    """Sort a history into the trials of this study and others.
 
     Args:
         history: all results.
-        protocols: how the trials of each cell are run and scored; each has a window of its own.
-        declared: the profile of each arm.
-        study: the study whose trials they are.
-        reference: the arm that the others are compared with; "" where there is none.
+        protocols: digest of a cell -> the protocol of its trials; each cell has its own window.
+        declared: arm id -> its profile.
+        study: the name of the study.
+        reference: the arm that the others are compared with; "" if there is none.
         is_one_window: whether trials of several cells are compared, and so scored in one window.
-        slots: whether the cells are node slots of one, which are compared and run side by side.
+        slots: whether the cells are node slots of one cell, which run side by side.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
     stages: _Kept = {False: {}, True: {}}
@@ -519,9 +522,9 @@ def read(
     for recorded in history:
         result, trial = recorded, recorded.trial
         if not trial.protocol.is_scored:
-            continue  # an evidence run is no trial of another study
+            continue  # an evidence run belongs to no other study
         if study == STUDY and trial.rotation is not None:
-            continue  # a rotation stands in the place of what it ranks
+            continue  # a rotation has been replaced by the results of its programs
         if not is_ours(trial, protocols=protocols, study=study):
             foreign += 1
             continue
@@ -532,8 +535,8 @@ def read(
             changed.add(trial.arm)
             if study != STUDY or not trial.block:
                 continue
-            # what it was had its place among the finalists, beside these baselines: what it is now
-            # came too late for them, like a profile that was added
+            # The profile as measured keeps its place among the finalists of these blocks. As
+            # edited, it came too late for them, like a profile that was added.
             trial = replace(trial, arm=f"{trial.arm[:_SLUG_CHARS]}.edited")
             result = replace(result, trial=trial)
         kept = stages[bool(trial.block)]
@@ -547,7 +550,7 @@ def read(
         for cell, protocol in protocols.items()
         for scored_cell in [None if is_one_window or slots else cell]
     }
-    # a leaderboard in the declared window once stood beside a document in the moved one
+    # otherwise a leaderboard in the declared window stood beside a document in the moved one
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
         confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}
@@ -564,9 +567,9 @@ def read(
 
 
 def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STUDY) -> bool:
-    """Whether a trial is of this study, of one of its cells and of that cell's protocol.
+    """Return whether a trial belongs to this study, one of its cells and that cell's protocol.
 
-    Profiled trials never mix with plain ones.
+    Trials with the profiler never mix with others.
     """
     wanted = protocols.get(trial.cell_digest)
     if wanted is None or trial.study != study:
@@ -582,30 +585,30 @@ def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialR
 
 
 def median_loss(results: Sequence[TrialResult]) -> float | None:
-    """Return the median loss of the scored trials; None where none was printed."""
+    """Return the median loss of the scored trials; None if no log printed one."""
     losses = losses_of(results)
     return median(losses) if losses else None
 
 
 def losses_of(results: Iterable[TrialResult]) -> list[float]:
-    """Return the losses that the scored trials printed."""
+    """Return the losses that the logs of the scored trials printed."""
     return [s.loss for result in results if (s := usable(result)) and s.loss is not None]
 
 
 def first_loss(results: Sequence[TrialResult]) -> float | None:
-    """Return the median loss of the first step of the scored trials; None where none is known."""
+    """Return the median first loss of the scored trials; None if none is known."""
     scores = filter(None, map(usable, results))
     began = [score.first_loss for score in scores if score.first_loss is not None]
     return median(began) if began else None
 
 
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
-    """Return what the time of a job is made of, as jobs of a cell had it; None where none tells.
+    """Return how long the parts of a job take, from measured jobs of a cell; None if unknown.
 
-    Where no worker timed a compilation, a part of the start is taken.
+    If no worker timed a compilation, a fixed share of the start-up is assumed.
 
     Args:
-        results: the results of one cell; rotations among them tell how long a program compiles.
+        results: the results of one cell; rotations among them show how long a program compiles.
     """
     starts_s, steps_s, compiled_s = [], [], []
     for result in results:
@@ -632,7 +635,7 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
 
 
 def place(trial: Trial) -> Place:
-    """Return where in the sweep a trial stands."""
+    """Return the place of a trial in its study."""
     design = trial.design
     layout = (
         (design.look, design.looks, design.arms, design.blocks, design.baselines) if design else ()
@@ -641,7 +644,7 @@ def place(trial: Trial) -> Place:
 
 
 def usable(result: TrialResult) -> Score | None:
-    """Return the score of a measured trial; None where there is none or it is not finite."""
+    """Return the score of a measured trial; None if there is none or it is not finite."""
     score = result.score
     if result.status is not TrialStatus.MEASURED or score is None:
         return None
@@ -649,19 +652,20 @@ def usable(result: TrialResult) -> Score | None:
 
 
 def start_of(result: TrialResult) -> float | None:
-    """Return when the attempt that was measured began, seconds; None where that is unknown."""
+    """Return when the measured attempt began, in seconds since 1970; None if unknown."""
     return None if result.outcome is None else result.outcome.start_s
 
 
 def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
-    """Return the scores of one cell, of all where `cell_digest` is None."""
-    jobs = (r for _, r in sorted(results.items()) if r.rotation is None)  # turns have no window
+    """Return the scores of one cell; of all cells if `cell_digest` is None."""
+    # rotations have no window
+    jobs = (r for _, r in sorted(results.items()) if r.rotation is None)
     of_cell = (r for r in jobs if cell_digest in (None, r.trial.cell_digest))
     return [score for result in of_cell if (score := usable(result)) is not None]
 
 
 def _precedence(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:
-    """Order two records of one trial: a final one over a running one, never by a better score."""
+    """Return the sort key of a trial's records: final before running, never by score."""
     value = 0.0 if result.score is None else -result.score.value
     return (
         result.status.is_final,

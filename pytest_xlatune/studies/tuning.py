@@ -1,10 +1,10 @@
-"""Which of these profiles makes the cell faster: screen once, confirm on fresh blocks, conclude.
+"""Find the profiles that make a cell faster: screen once, confirm on fresh blocks, conclude.
 
-Every profile is measured once, in random order among spread baselines; that ranks. On many node
-slots the best run a second time. The best few enter a block with baselines inside, the best of
-these go on to further blocks, each in a random order of its own; only those that stay to the end
-get a verdict. Pure and deterministic: every process with the same study and history proposes and
-concludes the same. This module must not know of executors, ledgers, clocks or logs.
+Every profile is measured once, in random order among baselines; this ranks. On many node slots the
+best run a second time. The best few enter a block with baselines, the best of these enter further
+blocks, each in its own random order, and only those that stay to the end get a verdict. Pure and
+deterministic: every process with the same study and history proposes and concludes the same. This
+module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from pytest_xlatune.studies.waves import Waves
 __all__ = ["RotationRule", "TuningStudy"]
 
 
-_EVIDENCE_WAVE = "wave1_5"  # where an evidence run stands that a wave waits for
+_EVIDENCE_WAVE = "wave1_5"  # the wave to which the evidence run belongs
 
 
 def belongs_to_wave(wave: str, trial: Trial) -> bool:
-    """Whether a trial outside blocks belongs to a wave, or to one before, which it may read.
+    """Return whether a trial outside blocks belongs to a wave, or to one before it.
 
-    Second runs belong to none; "" is the last.
+    Second runs belong to no wave; "" stands for the last wave.
     """
     if trial.rotation is not None:
-        return True  # which waves its programs are of, it does not tell
+        return True  # a rotation does not say to which waves its programs belong
     stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
     is_of_wave = not trial.block and stage != AGAIN
     return is_of_wave and (not wave or wave_order(stage) <= wave_order(wave))
@@ -74,12 +74,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     @remembered
     def rotated(self, history: History) -> Rotations:
-        """Return the rotations so far."""
+        """Return the rotations so far, with their programs as trials."""
         return rotations(self, history)
 
     @remembered
     def swept(self, history: History) -> SweepDecision:
-        """Return what follows from a history, of trials of their own in the place of rotations."""
+        """Return the state of the sweep, with rotations replaced by trials of their programs."""
         if self.slots:
             slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
             arms = Waves(self, slots.kept_results, slots)
@@ -118,12 +118,13 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         )
 
     def foreseen(self, history: History) -> TuningStudy:
-        """Return what this study becomes where an evidence run that it awaits says nothing."""
+        """Return what this study becomes if the evidence run that it awaits shows nothing."""
         if self.swept(history).arms.evidence is None:
             return self
-        needs_none = any(rule.candidates for rule in self.singles)  # what needs no trace
+        # whether a candidate needs no trace
+        needs_none = any(rule.candidates for rule in self.singles)
         if not (needs_none or self.profiles or self.searches) and self.policy.derives:
-            return self  # a derived wave would have none to read
+            return self  # a derived wave would have no results to follow from
         rules = tuple(
             replace(rule, evidence=False, pgle=False) if isinstance(rule, Singles) else rule
             for rule in self.derived
@@ -138,10 +139,10 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     @remembered
     def outlook(self, history: History) -> Outlook:
-        """Return what is still to come, and what a plan says of the sweep.
+        """Return what is still to come, and the lines of a plan about the sweep.
 
-        Trials behind an evidence run are foreseen as if it said nothing. Profiles that the sweep
-        declares in a wave behind a derived one wait for that.
+        Trials after an evidence run are planned as if it showed nothing. Declared profiles in a
+        wave after a derived one wait for that one.
         """
         sweep, so_far, due = self.swept(history), self.rotated(history), self.decide(history).due
         foreseen = self.foreseen(history)
@@ -181,9 +182,9 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return len(due) - turned + sweep.later, max(to_come(plan, so_far), 1)
 
     def _at_most(self, sweep: SweepDecision, left: int) -> int:
-        """Return how many trials may still come: what the budget has left, where blocks are added.
+        """Return how many trials may still come: the rest of the budget, if blocks may be added.
 
-        No block is added any more once every one is over and none was proposed.
+        Once all blocks are over and none was added, no further block is added.
         """
         plan = sweep.plan
         is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
@@ -200,7 +201,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return max(sweep.left, plan.budget - spent + has_run)
 
     def _rounds(self, sweep: SweepDecision, history: History) -> int:
-        """Return how many of the trials that are left follow one another; others run beside."""
+        """Return how many of the trials that are left must follow one another on their nodes."""
         layout, slots = self.layout, len(self.cells)
         loads = Counter(trial.cell_digest for trial in sweep.due)
         longest, later = max(loads.values(), default=0), sweep.later
@@ -215,10 +216,10 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return longest + rounds_of_screen(runs, layout, slots) + of_blocks
 
     def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks, the same in the run that measures and in every later.
+        """Return the answer to a waiting test, the same in every run of the sweep.
 
-        The verdicts of a wave are those of the screen, taken when the wave is over; those of the
-        confirmation are taken when everything is over.
+        The verdicts of a wave are those of the screen when the wave is over; those of the
+        confirmation are given when everything is over.
         """
         if question.about is Ask.PROVEN:
             return best(self._with_all_selected.decide(history))
@@ -238,7 +239,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 answer = named(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
-                # by the sweep file: a rank may change with the next trial, and a test's name stays
+                # in file order, because ranks may change with the next trial but the name of a test
+                # must not
                 in_file_order = [arm.id for arm in decision.arms if arm.id in entered]
                 answer = named(
                     "".join(in_file_order[question.number : question.number + 1]), decision.arms
@@ -250,7 +252,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return answer
 
     def _lacks(self, history: History, question: Question) -> bool:
-        """Whether trials are still to come that the answer rests on."""
+        """Return whether the answer depends on trials that are still to come."""
         pending = self.swept(history).due
         if question.about is Ask.REFERENCE:
             if self._is_told_by_the_look(history):
@@ -264,14 +266,14 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return bool(pending)
 
     def _is_told_by_the_look(self, history: History) -> bool:
-        """Whether the look measured the baseline; one that cannot rotate leaves that to jobs."""
+        """Return whether the first rotation measured the baseline; if not, jobs must."""
         rotations = self.rotated(history)
         return rotations.look is not None and not rotations.is_look_in_vain
 
     def _reference_wave(self, history: History) -> str:
-        """Return the wave of this run up to which two baselines are planned, or its last one.
+        """Return the wave of this run by whose end two baselines are planned, else the last wave.
 
-        A small wave has one of its own. "" while an evidence run, or results, have to open it.
+        A small wave has one baseline. "" if an evidence run, or results, must come first.
         """
         waves = self.swept(history).arms
         selected = [queue.wave for queue in waves.selected]
@@ -282,10 +284,10 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return enough or ("" if waves.opens else selected[-1])
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
-        """Return the verdict from what was measured once, up to the end of a wave or of all."""
+        """Return the verdict of the screen on an arm, by the end of a wave; "" for all waves."""
         until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
-        # the line of the screen goes through all waves: a later one moves what a report says, and
-        # so do second runs
+        # The screen's line goes through all waves, so later waves and second runs change what a
+        # report says of an earlier one.
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
         is_last = is_last and not (isinstance(self.layout, Plan) and self.layout.again)
         if until is None or is_last or not until.n:
@@ -293,7 +295,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return replace(until, up_to=wave)
 
     def _until(self, history: History, wave: str) -> tuple[TrialResult, ...]:
-        """Return what was measured once, up to the end of a wave; "" is the last."""
+        """Return the screening results up to the end of a wave; "" for the last."""
         parts = self._parts(history)
         if wave not in parts:
             parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
@@ -310,7 +312,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
 
 def waiting(plan: TuningPlan, sweep: SweepDecision) -> tuple[Trial, ...]:
-    """Return the trials of declared profiles whose wave is behind one that is still open."""
+    """Return the trials of declared profiles whose wave comes after one that is still open."""
     arms = sweep.arms
     declared = {profile.id for profile in plan.profiles} & arms.candidates
     return tuple(

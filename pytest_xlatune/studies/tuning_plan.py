@@ -1,6 +1,6 @@
 """A tuning sweep before anything is measured: profiles, waves, and how its budget is laid out.
 
-Much follows from what a sweep declares and is worked out once. This module knows no history.
+Most values are derived from the declaration once and cached. This module knows no history.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ from pytest_xlatune.studies.verdicts import OneCell
 
 _ROTATION_OFF = "rotation is off"
 
-# of real cells: 0.11 % where flags did nothing on one cluster, 1.84 % pooled on another
-DEFAULT_SIGMA = 0.006  # of a cell that was never calibrated
+# measured in real cells: 0.11 % between flags without effect on one cluster, 1.84 % on another
+DEFAULT_SIGMA = 0.006  # assumed for a cell that was never calibrated
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNoise:
-    """The noise of a job's score between jobs, to plan with, and where it comes from.
+    """The noise of a job's score between jobs that a plan assumes, and its source.
 
     Attributes:
         known: the noise from a calibration of the cell, or as the sweep states it; None if unknown.
-        seen: the noise in the screen; None before that tells.
+        seen: the noise in the screen; None if that is not known yet.
     """
 
     known: float | None
@@ -97,12 +97,12 @@ class JobNoise:
 
     @property
     def value(self) -> float:
-        """The larger of what was known, or else assumed, and what was seen."""
+        """The larger of the seen and the known noise; the default replaces an unknown one."""
         return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
 
     @property
     def described(self) -> Message:
-        """The value and where it is from; what was not measured is called assumed."""
+        """The value and its source; a value that was not measured is called assumed."""
         if self.seen is not None and self.seen >= self.value:
             return say("the job noise of {sigma:.2%} that the screen shows", sigma=self.value)
         return say(
@@ -120,12 +120,12 @@ class RotationRule(Record, frozen=True, kw_only=True):
     """How a sweep rotates.
 
     Attributes:
-        step_function: the HLO module of the step without `jit_`; "" is the one that runs once a
-            step.
-        must_save: whether it rotates only where that takes fewer jobs and no more time.
-        pace: the pace of the jobs that earlier sessions measured; None is a guess from the time
+        step_function: the name of the HLO module of the step without `jit_`; "" selects the module
+            that runs once in each step.
+        must_save: whether it rotates only if that takes fewer jobs and no more time.
+        pace: the pace of the jobs that earlier sessions measured; None estimates it from the time
             limit.
-        is_usual: whether no budget is named, so that the blocks are the usual ones.
+        is_usual: whether no budget is stated, so that the blocks have their usual number.
     """
 
     step_function: str = ""
@@ -138,23 +138,22 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     """A sweep of profiles over one cell.
 
     Attributes:
-        cell: held fixed.
-        profiles: all declared profiles of the sweep in declared order, the baseline left out.
-        derived: rules of the waves whose profiles follow from what was seen before them.
-        context: what profiles are applied to, for the rules of the catalog; None asks none of them.
-        selected: ids explored in this run, and names of slots of derived waves; None is all.
-            Filters, never reorders. A slot brings the waves along that its own reads.
+        cell: the cell that is held fixed.
+        profiles: all declared profiles in declared order, without the baseline.
+        derived: rules of the waves whose profiles follow from earlier results.
+        context: what the rules of the catalog check profiles against; None checks none.
+        selected: ids of profiles, and names of slots of derived waves, that this run explores; None
+            selects all. Selecting a slot includes the waves that its own wave depends on.
         confirm: whether this run goes on to confirmation.
-        budget: jobs of the whole sweep, over all runs of it.
+        budget: jobs of the whole sweep, over all its runs.
         seed: the seed of the random orders.
-        sigma_prior: standard deviation of a job's score, from a calibration; None is unknown.
-        screen_baselines: baselines in each wave's queue; 0 is as planned from the budget.
-        finalists, blocks, block_baselines: how many the confirmation has; 0 is as planned from the
-            budget.
+        sigma_prior: standard deviation of a job's score, from a calibration; None if unknown.
+        screen_baselines: baselines in each wave's queue; 0 lets the budget decide.
+        finalists, blocks, block_baselines: the layout of the confirmation; 0 lets the budget
+            decide.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
-        slots: the nodes of each node slot, the cell's own first; () is the cell's alone.
-        rotation: how profiles take turns in one job where they can, to be ranked; None: each
-            trial is a job.
+        slots: the nodes of each node slot, the cell's own first; () if there is only one.
+        rotation: how profiles take turns in one job where they can; None runs each trial as a job.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -187,7 +186,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
-        # on one slot such a wave changed which profiles became finalists
+        # second runs in a wave of this name changed which profiles became finalists
         waves = [*(profile.wave for profile in self.profiles), *(rule.wave for rule in self.rules)]
         if AGAIN in waves:
             raise ConfigError(
@@ -199,7 +198,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """The study's word."""
+        """The kind of study."""
         return STUDY
 
     @cached_property
@@ -209,12 +208,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def nodes(self) -> Mapping[str, str]:
-        """The nodes of each node slot, by the identity of the cell on it."""
+        """Digest of the cell on a node slot -> the nodes of the slot."""
         return {cell.digest: compress(cell.nodelist) for cell in self.cells}
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules of the derived waves, in the order the waves run."""
+        """The rules of the derived waves, in the order in which the waves run."""
         return tuple(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
 
     @property
@@ -229,12 +228,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def layout(self) -> Plan | Refusal:
-        """How the budget is laid out before anything is measured, or why it only ranks."""
+        """The layout of the budget before anything is measured, or why the sweep only ranks."""
         return self.laid_out(self.count, self.budget, self.sigma_prior)
 
     @cached_property
     def why_none_rotates(self) -> Message | None:
-        """Why no profile takes turns; None: some do."""
+        """Why no profile takes turns; None if some do."""
         rule = self.rotation
         if rule is None:
             return say(_ROTATION_OFF)
@@ -244,7 +243,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             stays = (self.way_of(profile) for profile in self.profiles)
             why = next((message for message in stays if isinstance(message, Message)), None)
             return why or say(_ROTATION_OFF)
-        if not rule.must_save or self.searches:  # which no job can measure
+        if not rule.must_save or self.searches:  # no job can measure the candidates of a search
             return None
         rotating, without = replace(self, rotation=replace(rule, must_save=False)).works
         pace = rule.pace or JobPace.guessed(self.cell.protocol.deadline_s, self.cell.protocol.steps)
@@ -265,7 +264,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def rotates(self) -> bool:
-        """Whether rotations rank profiles of it."""
+        """Whether rotations rank some of its profiles."""
         return self.why_none_rotates is None
 
     @cached_property
@@ -273,11 +272,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     def way_of(self, profile: Profile) -> Mapping[str, str] | Message:
-        """Return the options of a profile's compilation, or why it stays a job."""
+        """Return the compiler options of a profile in a rotation, or why it must be a job."""
         return options_of(profile, self._deployed_flags)
 
     def can_turn(self, profile: Profile) -> bool:
-        """Whether a profile can take turns."""
+        """Return whether a profile can take turns."""
         return not isinstance(self.way_of(profile), Message)
 
     @cached_property
@@ -286,7 +285,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return frozenset(profile.id for profile in self.profiles if self.can_turn(profile))
 
     def rankings(self, profile: Profile) -> int:
-        """Return how many rotations rank a profile at most: what follows from results has one."""
+        """Return how many rotations rank a profile at most; only one if it follows from results."""
         return RANKINGS if profile.id in self._named else 1
 
     @cached_property
@@ -296,7 +295,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _turning_rules(self) -> tuple[Rule, ...]:
-        """The rules whose profiles take turns: a combination does where all its parts do."""
+        """The rules whose profiles take turns; a stack does if all its parts do."""
         are_all = len(self._turning) == len(self.profiles)
         return tuple(
             rule
@@ -307,12 +306,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def turned(self) -> int:
-        """How many profiles take turns, slots of derived waves included."""
+        """How many profiles take turns, including slots of derived waves."""
         return len(self._turning) + sum(rule.slots for rule in self._turning_rules)
 
     @cached_property
     def rotations(self) -> int:
-        """How many jobs rank them at most, the look included; 0 where none does."""
+        """How many rotations rank them at most, the first one included; 0 if none rotates."""
         if not self.rotates:
             return 0
         is_first = any(map(self.can_turn, self.profiles))
@@ -328,17 +327,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def turns(self) -> TurnLayout:
-        """The turns of a rotation as planned, before a look tells how long a step takes."""
+        """The turns of a rotation as planned before the first one shows how long a step takes."""
         return self.turns_by(None if self.rotation is None else self.rotation.pace)
 
     def turns_by(self, pace: JobPace | None) -> TurnLayout:
-        """Return the turns of a rotation by the pace of jobs; None is unknown."""
+        """Return the turns of a rotation for jobs with this pace; None if it is unknown."""
         protocol = self.cell.protocol
         return TurnLayout.paced(pace or JobPace.guessed(protocol.deadline_s, protocol.steps))
 
     @cached_property
     def works(self) -> tuple[JobWork, JobWork]:
-        """What this plan has to do at most, and what one without rotation has."""
+        """The work of this plan at most, and that of the same plan without rotations."""
         steps, programs = self.cell.protocol.steps, self.turned + COPIES
         jobs = self._jobs - self.rotations
         turned = self.rotations - LOOK - (RANKINGS - self.turns.rankings)
@@ -356,12 +355,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def as_jobs(self) -> Self:
-        """The sweep without rotations, and so without what only rotations can search."""
+        """The sweep without rotations, and so without its searches."""
         if not self.searches:
             return replace(self, rotation=None, budget=max(self.budget, self.least))
         waves = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
         first = min(map(wave_order, waves), default=None)
-        # nor has it what reads a search alone
+        # rules that only depend on a search are dropped as well
         kept = tuple(
             rule
             for rule in self.derived
@@ -389,13 +388,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         baselines: int = 0,
         may_repeat: bool = True,
     ) -> Plan | Refusal:
-        """Lay out so many profiles in so many jobs.
+        """Lay out a number of profiles in a number of jobs.
 
         Args:
             count: how many profiles there are.
             budget: how many jobs there are for them.
-            sigma: the job noise; None where it is not known.
-            baselines: how many baselines of the screen ran; 0 leaves that to the layout.
+            sigma: the job noise; None if unknown.
+            baselines: how many baselines of the screen ran; 0 lets the layout decide.
             may_repeat: whether the best of the screen may run twice.
         """
         turned = self.turned if self.rotates else 0
@@ -439,11 +438,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_stated(self) -> bool:
-        """Whether the sweep states how it confirms, or a part of it."""
+        """Whether the sweep states its confirmation, or a part of it."""
         return bool(self.finalists or self.blocks or self.block_baselines)
 
     def _stated_widths(self, planned: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Return the arms of each block where the sweep states finalists or blocks itself."""
+        """Return the arms of each block if the sweep states finalists or blocks."""
         blocks = self.blocks or len(planned)
         if self.finalists:
             return (min(self.finalists, max(count, 1)),) * blocks
@@ -451,7 +450,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def policy(self) -> Policy:
-        """What it wants of its campaign."""
+        """What it demands of the campaign."""
         return Policy(
             reads_evidence=bool(self.rules),
             on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
@@ -460,31 +459,31 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def may_spare(self) -> bool:
-        """Whether jobs that are left may become spare blocks: no blocks are stated.
+        """Whether jobs that are left may become spare blocks: not if the sweep states its blocks.
 
-        Nothing bounds a profile that only took turns, so rotations leave all to the blocks.
+        With rotations they are not needed, since profiles without jobs are not bounded anyway.
         """
         return not (self.finalists or self.blocks or self.rotates)
 
     @property
     def noise(self) -> JobNoise:
-        """The noise of a job, to plan with before anything is seen."""
+        """The noise of a job that a plan assumes before anything is measured."""
         return JobNoise(known=self.sigma_prior)
 
     @cached_property
     def orders(self) -> Orders:
-        """Where the random orders come from."""
+        """The source of the random orders."""
         slots = tuple(self.nodes) if self.slots else ()
         return Orders(cell=self.cell, seed=self.seed, slots=slots)
 
     @cached_property
     def evidence_trial(self) -> Trial:
-        """The evidence run of the cell as deployed."""
+        """The evidence run of the deployed cell."""
         return EvidenceStudy(cell=self.cell, profile=BASELINE).trial
 
     @cached_property
     def effective(self) -> Effective:
-        """What profiles come to on top of the deployed settings."""
+        """The effective settings of profiles on top of the deployed ones."""
         return Effective(self.cell.deployed)
 
     @cached_property
@@ -494,9 +493,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
-        """Profiles that are declared, and slots for derived ones.
+        """Number of declared profiles and slots for derived ones.
 
-        Only rotations measure those of a search.
+        Candidates of a search do not count, because only rotations measure them.
         """
         rules = self.rules if self.rotates else self.rules_without_search
         return len(self.profiles) + sum(rule.slots for rule in rules)
@@ -508,7 +507,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Waves in the order they run -> their profiles, slots of derived ones included."""
+        """Waves in the order in which they run -> number of profiles, derived slots included."""
         rules = ((rule.wave, rule.slots) for rule in self.rules)
         per_wave = [*((profile.wave, 1) for profile in self.profiles), *rules]
         waves = sorted({wave for wave, _ in per_wave} or {"wave1"}, key=wave_order)
@@ -516,7 +515,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def least(self) -> int:
-        """The jobs that rank all, each by its own."""
+        """How many jobs rank all profiles if each has its own job."""
         return (
             sum(rule.slots for rule in self.rules_without_search)
             + len(self.profiles)
@@ -525,7 +524,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def alone(self) -> dict[str, int]:
-        """The waves that have jobs of their own -> profiles that no rotation ranks."""
+        """Wave that has jobs of its own -> number of profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
         per_wave = [
@@ -541,7 +540,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def baselines(self) -> dict[str, int]:
-        """Baselines in the queue of each wave that has jobs of its own."""
+        """Wave that has jobs of its own -> number of baselines in its queue."""
         if self.screen_baselines or not self.alone:
             return dict.fromkeys(self.alone, self.screen_baselines)
         layout = self.layout
@@ -554,13 +553,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def screen_slots(self) -> int:
-        """On how many node slots the screen lies."""
+        """The number of node slots of the screen."""
         return screen_slots(len(self.cells), self.count)
 
     def queues(
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
     ) -> Iterator[Segment]:
-        """Yield the queue of each wave in the order they run, up to one or before one."""
+        """Yield the queues of the waves in order, `until` a wave or up to the one `before` it."""
         waves = sorted(self.counts, key=wave_order)
         for at, wave in enumerate(waves):
             if before and wave_order(wave) >= wave_order(before):
@@ -568,7 +567,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             if until and wave_order(wave) > wave_order(until):
                 return
             in_wave = [profile for profile in profiles if profile.wave == wave]
-            # one line goes through the baselines of all waves: they lie far apart
+            # Single baselines are spread out, because one line goes through those of all waves.
             lone = at / max(len(waves) - 1, 1)
             turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
             turned_ids = {profile.id for profile in turned}
@@ -585,7 +584,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
-        """What the catalog objects to, as far as it was asked: collectives -> profile -> why."""
+        """Cached objections of the catalog: collectives -> profile -> why, or None."""
         return {}
 
     @cached_property
@@ -595,11 +594,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def declared_aliases(self) -> Mapping[str, str]:
-        """Declared profile -> what has the same effective settings."""
+        """Declared profile -> an earlier profile with the same effective settings."""
         return self.effective.repeats(self.profiles)
 
     def read(self, history: History, declared: Mapping[str, Profile]) -> Past:
-        """Return the trials of the sweep, `declared` by id."""
+        """Return the trials of the sweep; `declared` maps ids to profiles."""
         return read(
             history,
             protocols=self.orders.protocols,
@@ -609,13 +608,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
 
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:
-    """Refuse a sweep whose trials exceed its budget, or whose blocks cannot tell the noise.
+    """Refuse a sweep whose trials exceed its budget, or whose blocks cannot show the noise.
 
     Raises:
-        ConfigError: names the jobs, or the degrees of freedom.
+        ConfigError: says the number of jobs, or the degrees of freedom.
     """
     if sweep.searches and not sweep.rotates:
-        sweep = sweep.as_jobs  # candidates of a search are never jobs of their own
+        sweep = sweep.as_jobs  # candidates of a search never run as jobs of their own
     layout, budget = sweep.layout, sweep.budget
     alone = sweep.count - (sweep.turned if sweep.rotates else 0)
     screened = alone + sum(sweep.baselines.values()) + sweep.rotations
@@ -634,11 +633,11 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
 
 
 def _check_rules(sweep: TuningPlan, *, where: str) -> None:
-    """Refuse rules that nothing can come of, and names that no profile has.
+    """Refuse rules that can add nothing, and names that no profile has.
 
     Raises:
-        ConfigError: a wave that has none before it, two rules of a kind in one wave, a profile
-            that takes a slot's name, a selected name that is neither.
+        ConfigError: a derived wave without waves before it, two rules of a kind in one wave, a
+            profile with the name of a slot, or a selected name that is unknown.
     """
     rules, profiles = sweep.rules, sweep.profiles
     known = {BASELINE_ID, *(profile.id for profile in profiles)}
@@ -670,11 +669,11 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
 
 
 def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> tuple[Message, ...]:
-    """Return what a plan says of a sweep: trials, slots, and the smallest effect it finds.
+    """Return the lines of a plan about a sweep: trials, slots, and the smallest effect it finds.
 
     Args:
-        sweep: the sweep whose plan it is.
-        screened: trials of the screen that can be named.
+        sweep: the sweep that is planned.
+        screened: number of trials of the screen that can be named.
         filled: how slots of derived waves are filled so far.
     """
     layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
@@ -718,7 +717,7 @@ def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> t
         jobs=jobs,
     )
     if sweep.rotates and not screened:
-        shown = say("behind the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
+        shown = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
     return (
         shown,
         *([left] if left else []),
@@ -742,7 +741,7 @@ def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> t
 
 
 def _known_when(rule: Rule) -> Message:
-    """Return when it is known what fills the slots of a rule."""
+    """Return when it is known which profiles fill the slots of a rule."""
     if not isinstance(rule, Singles):
         return say("their results decide which profiles")
     return say(

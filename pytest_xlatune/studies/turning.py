@@ -1,4 +1,4 @@
-"""Profiles that take turns in one job: which can, how they are ranked, which rotation is due.
+"""Profiles that take turns in one job: which can, how they are ranked, which rotation is next.
 
 A job in which the programs of several profiles take turns is a rotation. It ranks the programs and
 decides nothing: a program may be fast in turns and slow once it is deployed, or may warm up
@@ -211,7 +211,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     the turns of the baseline in the rotation are used.
     """
     rotation, program = result.rotation or RotationResult(), job.arm
-    # the other blames are about other programs of the rotation
+    # The outcome is left out: a retry of the rotation says nothing about a program, unless that is
+    # blamed for it.
     blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
     job_result = TrialResult(
         trial=job,
@@ -291,13 +292,13 @@ def _known(
 
 
 def is_turned(plan: TuningPlan, trial: Trial) -> bool:
-    """Whether a rotation can take the place of a trial: of a screening one that is no baseline."""
+    """Return whether a rotation can replace a trial: a screening trial that is no baseline."""
     is_of_screen = trial.is_screened and not trial.is_baseline
     return plan.rotates and is_of_screen and plan.can_turn(trial.profile)
 
 
 def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the due trials, with the next rotation in place of those that can take turns.
+    """Return the due trials, with those that can take turns replaced by the next rotation.
 
     The look comes first, because it shows whether any profile can take turns.
     """
@@ -392,7 +393,7 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
 
 
 def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Iterator[Trial]:
-    """Yield the rotation that follows a look that is not over, so that a plan can name it."""
+    """Yield the rotation after the first one, which is not over, so that a plan can name it."""
     turned = [trial for trial in due if is_turned(plan, trial)]
     if turned and so_far.look is None:
         yield _next(plan, so_far, turned)

@@ -1,4 +1,4 @@
-"""What all studies share in verdicts and answers: losses, stragglers, means, the reference's line.
+"""What all studies share in verdicts and answers: losses, stragglers, means, the reference.
 
 Nothing here plans a trial.
 """
@@ -61,9 +61,9 @@ def unmeasured(trials: Sequence[TrialResult]) -> Message:
 
 
 def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Fill in how often the trials of an arm were tried again, and how often they stood still.
+    """Return the verdict with the number of retries and hangs of an arm's trials.
 
-    Of a rotation these are the attempts that the arm is blamed for.
+    In a rotation, only the attempts count that the arm is blamed for.
     """
     jobs = [result for result in trials if result.rotation is None]
     blamed = [
@@ -81,24 +81,24 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
 
 def unconcluded(arm: str, trials: Sequence[TrialResult]) -> Verdict:
-    """Return a verdict on an arm before anything is concluded: its jobs and their troubles."""
+    """Return a verdict on an arm before a conclusion: only its jobs and their troubles."""
     base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
     return troubled(base, trials)
 
 
 def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
-    """Return the same with the figures of what has a score; the jobs are those of all runs."""
+    """Return the same with the figures of scored trials; the jobs are those of all runs."""
     base = unconcluded(arm, trials)
     return replace(measured(base, [e for e in trials if usable(e)]), job_ids=base.job_ids)
 
 
 def values_of(results: Sequence[TrialResult]) -> list[float]:
-    """Return the log scores of what has one."""
+    """Return the log scores of the trials that have one."""
     return [score.value for result in results if (score := usable(result))]
 
 
 def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Fill in how well it is known that the settings of an arm were in effect, in every trial."""
+    """Return the verdict with the evidence that the arm's settings were in effect."""
     settings = [setting for trial in trials for setting in trial.own_settings]
     open_ones = dict.fromkeys(setting.label for setting in settings if not setting.is_proved)
     weakest = max(
@@ -108,7 +108,7 @@ def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
 
 def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Fill in the geometric means, the jobs and the settings in effect of the scored trials."""
+    """Return the verdict with means, jobs and settings in effect from the scored trials."""
     base = with_effect(base, trials)
     scored = [(result, score) for result in trials if (score := usable(result))]
     if not scored:
@@ -126,22 +126,22 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
 
 
 def screened(base: Verdict, how: Message) -> Verdict:
-    """Return a verdict before its arm is decided: how its figures came about so far."""
+    """Return a SCREENED verdict; `how` says how its figures were measured."""
     return replace(base, kind=VerdictKind.SCREENED, method=how)
 
 
 def changed(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
-    """Return a verdict with a change and its interval: log ratios, told as relative changes."""
+    """Return a verdict with a change and its interval: given as log ratios, kept as fractions."""
     if ends is None:
         return replace(base, delta=relative(change))
     return replace(base, delta=relative(change), ci95=(relative(ends[0]), relative(ends[1])))
 
 
 def levelled(base: Verdict, level: Verdict | None) -> Verdict:
-    """Return a verdict whose figures are those of another line times its change.
+    """Return a verdict whose figures are those of `level` times its change.
 
-    The runs of two lines are of other times: their plain means differ by more than the change. What
-    stands beside a change agrees with it; the figure of each job stands in the list of jobs.
+    The arm and the reference ran at different times, so their plain means may differ by more than
+    the change. This way the figures agree with the change; the list of jobs has each job's own.
     """
     if level is None or not (level.n and base.n):
         return base
@@ -151,7 +151,7 @@ def levelled(base: Verdict, level: Verdict | None) -> Verdict:
 
 
 def at_level(base: Verdict, level: float) -> Verdict:
-    """Return a verdict whose figures are its change against a score of `level`."""
+    """Return a verdict whose figures follow from its change and a reference score of `level`."""
     if base.delta is None or base.delta <= -1:
         return base
     value = level + math.log1p(base.delta)
@@ -161,15 +161,15 @@ def at_level(base: Verdict, level: float) -> Verdict:
     if base.tgs is None:
         return base
     tgs = math.exp(value)
-    # the tokens of a step are its own: another batch size has others
+    # The tokens in a step belong to the arm: they differ between batch sizes.
     return replace(base, tgs=tgs, step_s=base.step_s and base.step_s * base.tgs / tgs)
 
 
 def level_kind(verdict: Verdict) -> VerdictKind:
-    """Return the kind of an arm that is not accused: EQUIVALENT where its interval shows that.
+    """Return the kind for an arm that is not accused: EQUIVALENT if its interval shows that.
 
-    Else it is SCREENED, whatever its word: it was looked at and is not low, and that is all. No
-    suspicion was left that its trials could not decide, so it is not INCONCLUSIVE.
+    Otherwise it is SCREENED: it was measured and is not slow. It is not INCONCLUSIVE, because no
+    suspicion was left that its trials could not decide.
     """
     if verdict.n < MIN_TRIALS or verdict.ci95 is None:
         return VerdictKind.SCREENED
@@ -180,7 +180,7 @@ def level_kind(verdict: Verdict) -> VerdictKind:
 def compared(
     fit: BlockFit | None, arm: str, *, family: int, alpha: float
 ) -> Comparison | NoComparison:
-    """Compare an arm of fitted blocks with the baseline, `alpha` shared by `family` arms."""
+    """Compare an arm with the baseline by the fit of blocks; `family` arms share `alpha`."""
     if fit is None:
         return NoComparison(reason=say("no block holds a scored baseline and another scored arm"))
     return compare(fit, arm, family=family, alpha=alpha)
@@ -201,7 +201,7 @@ def with_comparison(
 
 
 def as_winner(base: Verdict, figures: WinnerFigures) -> Verdict:
-    """Return a verdict with the figures that are told of a winner, as relative changes."""
+    """Return a verdict with the additional figures of a winner, as relative changes."""
     low, high = map(relative, figures.ci95)
     if figures.likely is None:
         return replace(base, ci95=(low, high))
@@ -210,12 +210,12 @@ def as_winner(base: Verdict, figures: WinnerFigures) -> Verdict:
 
 
 def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
-    """Return the jobs of all attempts."""
+    """Return the job ids of all attempts."""
     return tuple(job_id for result in trials for job_id in result.job_ids)
 
 
 def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
-    """Return how many of the scored trials carry which flag."""
+    """Return each flag of the scored trials with the number of trials that carry it."""
     scores: list[Score] = [score for result in trials if (score := usable(result))]
     names = list(dict.fromkeys(flag for score in scores for flag in score.flags))
     counts = {name: sum(name in score.flags for score in scores) for name in names}
@@ -226,7 +226,7 @@ def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
 
 
 def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
-    """Return the reference's own line: all its trials, in blocks and outside, aliases left out."""
+    """Return the verdict line of the reference: all its trials, without aliases."""
     every = (*past.screens_of(arm), *past.confirms_of(arm))
     base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
     scored = [result for result in every if usable(result)]
@@ -242,17 +242,17 @@ def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
 
 
 def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:
-    """Return a profile on top of what a cell deploys as an arm; without one, the cell as it is."""
+    """Return the arm for a profile on top of a deployed cell; by default the cell itself."""
     return Arm(id=profile.id, cell_digest=cell.digest, profile=profile)
 
 
 def as_answer(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
-    """Return a verdict as an answer.
+    """Return the answer that a verdict gives.
 
     Args:
-        verdict: None where the study has no such arm.
-        fails_told: whether an arm that was measured, but is not valid, is a verdict all the same: a
-            gate fails on it.
+        verdict: the verdict; None if the study has no such arm.
+        fails_told: whether an INVALID verdict on an arm that was measured is an answer with that
+            verdict, so that a gate fails on it.
     """
     if verdict is None:
         return NEVER
@@ -263,13 +263,13 @@ def as_answer(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
 
 
 def best(decision: Decision) -> Answer:
-    """Return the arm that is recommended as an answer; YES without an arm: none is."""
+    """Return the recommended arm as an answer; YES without an arm if there is none."""
     winner = decision.conclusion.winner
     return named(winner.arm if winner else "", decision.arms)
 
 
 def named(arm: str, arms: Sequence[Arm]) -> Answer:
-    """Return the arm of a name as an answer; YES without an arm: there is none."""
+    """Return the arm with this name as an answer; YES without an arm if there is none."""
     match = next((candidate for candidate in arms if candidate.id == arm), None)
     return Answer(state=Answered.YES, arm=match)
 
@@ -290,9 +290,9 @@ class OneCell(Study, frozen=True, kw_only=True):
         return BASELINE_ID
 
     def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks: all verdicts come at once, with the last trial.
+        """Return the answer to a waiting test: all verdicts come at once, with the last trial.
 
-        A gate fails on a candidate that was measured and is not valid, such as one of another loss.
+        A gate fails on a candidate that was measured but is not valid, e.g. with another loss.
         """
         decision = self.decide(history)
         if question.about is not Ask.PROVEN and decision.due:

@@ -1,8 +1,8 @@
 """What is taken out before anything is decided, and why: trials, arms and claims, in one place.
 
-Validity comes first, statistics after. An arm that could not run, or that computed other numbers,
-is compared with nothing; a claim does not stand where lost runs, slow steps or settings without
-effect may explain it. Each veto names what it took, and the verdict says so.
+Validity comes before statistics. An arm that could not run, or that computed other numbers, is
+compared with nothing. A claim is withdrawn if lost runs, slow steps or settings without effect may
+explain it. Each veto names what it took out, and the verdict repeats it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SURVIVORS_N = 3
 
 
 def of_history(past: Past) -> tuple[Message, ...]:
-    """Return which trials of a history are not compared, or no longer decided, and why."""
+    """Return why trials of a history are not compared, or are not used any more."""
     notes = []
     if past.epochs > 1:
         notes.append(
@@ -67,15 +67,15 @@ class Veto:
     """Why an arm is compared with nothing.
 
     Attributes:
-        why: the reason that its verdict gives.
-        can_run: whether it ran, and computed something else.
+        why: the reason, as the verdict gives it.
+        can_run: whether the arm ran, but computed something else.
     """
 
     why: Message
     can_run: bool = True
 
     def verdict_on(self, base: Verdict) -> Verdict:
-        """Return the verdict on the arm: INVALID, why in front of what was known of it."""
+        """Return the INVALID verdict on the arm, with `why` before its earlier reasons."""
         return replace(
             base,
             kind=VerdictKind.INVALID,
@@ -85,12 +85,12 @@ class Veto:
 
 
 def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
-    """Return why an arm is out: it cannot run, or computes something else; None: it is in.
+    """Return why an arm is out: it cannot run, or computes something else; None if it is in.
 
     Args:
         past: the trials of its study.
         arm: its id.
-        tolerance: relative distance of its loss from the reference's that makes it another.
+        tolerance: relative distance from the reference's loss that counts as another computation.
     """
     trials = (*past.screens_of(arm), *past.confirms_of(arm))
     for result in trials:
@@ -109,13 +109,13 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
 
 
 def of_arms(past: Past, arms: Iterable[str], *, tolerance: float) -> Mapping[str, Veto]:
-    """Return the arms that are out, and why."""
+    """Return arm -> veto for the arms that are out."""
     vetoes = ((arm, of_arm(past, arm, tolerance=tolerance)) for arm in arms)
     return {arm: taken for arm, taken in vetoes if taken is not None}
 
 
 def of_effect(base: Verdict) -> Message | None:
-    """Return why an arm says nothing: its settings may not have been in effect; None: they were."""
+    """Return why a verdict means nothing: no sign that its settings were in effect; else None."""
     if not base.unproved:
         return None
     return say(
@@ -126,7 +126,7 @@ def of_effect(base: Verdict) -> Message | None:
 
 
 def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
-    """Return which of an arm's runs are over without a score; None where every one has it."""
+    """Return which of an arm's runs are over without a score; None if all have one."""
     over = [result for result in trials if result.status.is_final]
     lost = [result for result in over if usable(result) is None]
     if not lost:
@@ -135,7 +135,7 @@ def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
 
 
 def _cause(result: TrialResult) -> Message:
-    """Return what a run was lost to, its class where it has one."""
+    """Return what a run was lost to: its failure class if it has one."""
     if result.asking:
         cls = result.asking[-1].cls
         return say("hang") if cls in HANGS else say(_CLASS, cls=cls)
@@ -148,13 +148,13 @@ def _cause(result: TrialResult) -> Message:
 def survivor_veto(
     trials: Sequence[TrialResult], references: Sequence[TrialResult]
 ) -> Message | None:
-    """Return why lost runs forbid to call an arm faster; None where they do not.
+    """Return why lost runs forbid to call an arm faster; None if they do not.
 
-    Those that ended may be the fast ones. They forbid it where less than three are left, or where
-    Fisher's exact test at 20 % says that the arm loses more runs than the reference beside it.
+    The runs that ended may be the fast ones. A claim is forbidden if fewer than three are left, or
+    if Fisher's exact test at 20 % says that the arm loses more runs than the reference.
     """
-    # a +4 % profile that hung in half of its runs was FASTER in 205 of 300 sweeps, and losing its
-    # slow runs alone made one FASTER that gains nothing
+    # A profile at +4 % that hung in half of its runs was FASTER in 205 of 300 sweeps. One that
+    # gains nothing became FASTER because only its slow runs were lost.
     lost, reference_lost = lost_runs(trials), lost_runs(references)
     if lost is None:
         return None
@@ -181,10 +181,10 @@ def straggler_veto(
     spare: float,
     level: float = VETO_P,
 ) -> Message | None:
-    """Return why slow steps that the score leaves out forbid a claim; None where they do not.
+    """Return why slow steps that the score leaves out forbid a claim; None if they do not.
 
-    They do where there are significantly more than in the baselines, unless what they cost in
-    tokens over the whole window is less than `spare`: a log ratio that the claim can do without.
+    They do if there are significantly more than in the baselines, unless their cost over the window
+    is below `spare`, the log ratio by which the claim exceeds its limit.
     """
     slow, steps = _stragglers(trials)
     base_slow, base_steps = _stragglers(baselines)
@@ -207,7 +207,7 @@ def straggler_veto(
 
 
 def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
-    """Return the mean log loss of the whole window against the score; None where unknown."""
+    """Return the mean log difference between score and whole window; None if unknown."""
     costs = [
         score.value - math.log(score.window_tgs) if score.window_tgs else None
         for result in trials
@@ -218,6 +218,7 @@ def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
 
 
 def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
-    jobs = (result for result in trials if result.rotation is None)  # no step of a turn is left out
+    # no step of a turn is left out
+    jobs = (result for result in trials if result.rotation is None)
     scores = [score for result in jobs if (score := usable(result))]
     return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)

@@ -1,10 +1,10 @@
-"""Which profiles a tuning sweep has at one moment: the declared ones, and those that waves derive.
+"""The profiles of a tuning sweep at one moment: the declared ones, and those of derived waves.
 
-A derived wave is filled once: from what an evidence run of the baseline shows, or from the screen
-of the waves before it when that is over, and from nothing else, so that what comes later moves no
-slot. A profile that has a trial stays, whatever is read since; the rest of the slots are filled by
-the rule. What repeats another profile, or what the catalog objects to, gives its slot to the next.
-The candidates of a search come round by round. Spends no error rate and decides no verdict.
+A derived wave is filled once, from an evidence run of the baseline or from the finished screen of
+the waves before it, so that later results change no slot. A profile that has a trial stays; the
+rule fills the other slots. A profile that repeats another, or that the catalog objects to, gives
+its slot to the next. The candidates of a search come round by round. This module spends no alpha
+and decides no verdict.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from pytest_xlatune.studies.trials import (
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.vetoes import of_arm
 
-LEAD = 1.0  # standard errors above the baseline from which a profile leads
+LEAD = 1.0  # a profile leads from so many standard errors above the baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledWave:
-    """What a rule comes to at one moment.
+    """The result of a rule at one moment.
 
     Attributes:
-        profiles: the profiles that it adds, one in each slot that it fills, in their order.
-        is_open: whether more could come.
-        is_begun: whether those that there are run before more can come.
-        awaits_evidence: whether it waits for an evidence run, which says what fills it.
+        profiles: the profiles that it adds, in the order of the slots.
+        is_open: whether more profiles may come.
+        is_begun: whether the present profiles run before more may come.
+        awaits_evidence: whether an evidence run must first show what fills the slots.
         messages: how the slots were filled, and what was passed over.
     """
 
@@ -77,18 +77,18 @@ class Waves:
     """The profiles of a sweep after a history, and the waves that they run in.
 
     Attributes:
-        sweep: the sweep whose profiles they are.
+        sweep: the plan of the sweep.
         history: the history so far.
-        profiles: all by id: the declared in declared order, then the derived in the order of slots.
-        slots: name of a slot that is filled -> its profile.
-        candidates: ids that this run is about.
-        repeats: profile -> what has the same effective settings.
-        queues: the queue of each wave in the order they run.
-        opens: waves that this run asks for and whose slots cannot be filled yet, in order.
-        partly_open: those of them of which a part runs first.
-        unfilled: how many slots of them are not filled.
-        evidence: the run of the baseline that they wait for; None where they wait for none.
-        messages: how slots were filled, what was passed over and why.
+        profiles: id -> profile: the declared in declared order, then the derived by slot.
+        slots: name of a filled slot -> its profile.
+        candidates: ids of the profiles that this run measures.
+        repeats: profile -> an earlier profile with the same effective settings.
+        queues: the queue of each wave, in the order in which they run.
+        opens: waves that this run asks for but whose slots cannot be filled yet, in order.
+        partly_open: those of them of which some profiles run first.
+        unfilled: the number of empty slots in open waves.
+        evidence: the evidence run that waves wait for; None if none does.
+        messages: how slots were filled, and what was passed over and why.
     """
 
     def __init__(self, sweep: TuningPlan, history: History, slots: Slots | None) -> None:
@@ -100,7 +100,7 @@ class Waves:
         self.unfilled = 0
         self.evidence: Trial | None = None
         self.messages: list[Message] = []
-        self._all = list(sweep.profiles)  # those that are known so far
+        self._all = list(sweep.profiles)  # the profiles that are known so far
         waits: list[str] = []
         for rule in sweep.rules:
             is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
@@ -137,7 +137,7 @@ class Waves:
         )
 
     def _unranked(self, queue: Segment) -> Segment:
-        """Return a queue without second rotations of a profile that is told, or of long steps."""
+        """Return a queue without second rankings that are not needed or take too long."""
         if not self.sweep.rotates:
             return queue
         looks = [result for result in self.history if result.trial.stage == LOOK]
@@ -153,12 +153,12 @@ class Waves:
 
     @cached_property
     def read_evidence(self) -> EvidenceResult | None:
-        """What an evidence run of the baseline says; None before one did."""
+        """The evidence of the baseline; None before a run was read."""
         return evidence_of(self.history, self.sweep.evidence_trial)
 
     @cached_property
     def queued(self) -> tuple[Trial, ...]:
-        """The trials of all waves; the baselines of one that stayed empty are never run."""
+        """The trials of all waves, without the baselines of a wave that has no profile."""
         return tuple(t for segment in self.queues if segment.has_profiles for t in segment.trials)
 
     @property
@@ -171,7 +171,7 @@ class Waves:
 
     @property
     def selected(self) -> tuple[Segment, ...]:
-        """Those of the selected waves; of the first wave where none is selected."""
+        """The queues of the selected waves; the first wave if none is selected."""
         segments = tuple(
             segment
             for segment in self.plannable
@@ -180,11 +180,11 @@ class Waves:
         return segments or (() if self.opens else self.queues[:1])
 
     def is_asked(self, trial: Trial) -> bool:
-        """Whether this run is about a trial: the baselines of a wave go with any of it."""
+        """Return whether this run asks for a trial; baselines belong to all of their wave."""
         return trial.is_baseline or trial.arm in self.candidates
 
     def _asks_for(self, rule: Rule) -> bool:
-        """Whether a slot of it is selected, or one of a later wave, which reads this one."""
+        """Return whether one of its slots is selected, or of a later wave that depends on it."""
         if self.sweep.selected is None:
             return True
         return any(
@@ -195,7 +195,7 @@ class Waves:
         )
 
     def _candidates(self) -> frozenset[str]:
-        """Return what this run is about; who asks for a slot asks for the waves that it reads."""
+        """Return the ids that this run measures, with the waves that selected slots need."""
         selected, profiles, places = self.sweep.selected, self._all, self.sweep.places
         if selected is None:
             return frozenset(profile.id for profile in profiles)
@@ -208,13 +208,13 @@ class Waves:
         return frozenset(chosen)
 
     def _before(self, rule: Rule) -> list[Profile]:
-        """Return the profiles of the waves that a rule reads."""
+        """Return the profiles of the waves that a rule depends on."""
         return [
             profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
         ]
 
     def _filled(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
-        """Return the profiles of a rule's slots; `is_waiting` while a wave before is open."""
+        """Return the profiles of a rule's slots; `is_waiting` while an earlier wave is open."""
         planned = self._planned(rule)
         match rule:
             case Singles():
@@ -234,13 +234,13 @@ class Waves:
         slots: int,
         is_named: bool = False,
     ) -> tuple[dict[str, Profile], dict[str, Message]]:
-        """Give slots to profiles in their order; return who has one, and why others have none.
+        """Give slots to profiles in order; return id -> profile, and id -> why it got no slot.
 
         Args:
             order: the most promising first.
-            kept: those that have trials, and so their slots, by id.
-            slots: how many slots there are, those of `kept` included.
-            is_named: whether people named them, so that each one without a slot is told of.
+            kept: id -> profile that has trials, and so keeps its slot.
+            slots: how many slots there are, including those of `kept`.
+            is_named: whether people named the profiles, so that each without a slot is reported.
         """
         key, critic = self.sweep.effective.key, self._critic()
         ids = {profile.id for profile in self._all}
@@ -272,7 +272,7 @@ class Waves:
     def _led(
         self, rule: LeaderRule, planned: Mapping[str, TrialResult], *, is_waiting: bool
     ) -> FilledWave:
-        """Return what a rule makes of the leaders of the waves before, those with trials first."""
+        """Return the profiles that a rule makes of the leaders, those with trials first."""
         pool = self._before(rule)
         profiles = {name: result.trial.profile for name, result in planned.items()}
         kept = {profile.id: profile for profile in rule.kept(profiles, pool=pool)}
@@ -281,7 +281,7 @@ class Waves:
             return FilledWave(profiles=tuple(kept.values()), is_open=len(kept) < rule.slots)
         order = rule.made(rule.able(leaders, pool=pool), pool=pool)
         given, refused = self._given(order, kept, slots=rule.slots)
-        # a profile that was measured and leads no longer comes last
+        # a measured profile that leads no longer comes last
         ordered = given | {name: kept[name] for name in kept if name not in given}
         return FilledWave(profiles=tuple(ordered.values()), messages=left_out(rule.wave, refused))
 
@@ -307,7 +307,7 @@ class Waves:
         return FilledWave(profiles=tuple(given.values()), messages=messages)
 
     def _searched(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
-        """Return the candidates that were measured, by rounds, and those of the next."""
+        """Return the candidates that were measured, by round, and those of the next round."""
         kept = tuple(
             candidate
             for name, result in planned.items()
@@ -344,7 +344,7 @@ class Waves:
         *,
         most: int,
     ) -> Iterator[Profile]:
-        """Yield the candidates of the next round, and more while some have no place in it."""
+        """Yield the candidates of the next round, and further ones while some get no slot."""
         scores = self._scores_of(rule, kept)
         dropped = [e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED]
         without = {rule.names[profile.id] for profile in kept} | rule.holding_dropped(
@@ -357,7 +357,7 @@ class Waves:
                 yield profile
 
     def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
-        """Return what the screen says of the candidates of a search that were measured."""
+        """Return point -> log ratio in the screen, for the measured candidates of a search."""
         results = [
             result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)
         ]
@@ -386,9 +386,9 @@ class Waves:
         }
 
     def _critic(self) -> Callable[[Profile], Message | None]:
-        """Return what says why a derived profile is not worth a trial.
+        """Return a function that says why a derived profile is not worth a trial, or None.
 
-        The program is asked too, once an evidence run of the baseline has named its collectives.
+        The program is checked too, once an evidence run of the baseline has named its collectives.
         """
         context = self.sweep.context
         if context is None:
@@ -411,7 +411,7 @@ class Waves:
         return screen(past, queues, sigma=self.sweep.noise.value)
 
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
-        """Return what led the waves before, best first; None while they are not over."""
+        """Return the leaders of the waves before, best first; None while those are not over."""
         sweep = self.sweep
         results = [result for result in self.history if _is_before(rule.wave, result.trial)]
         past = sweep.read(results, {profile.id: profile for profile in pool})
@@ -420,7 +420,8 @@ class Waves:
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
         ranked = self._ranked(past, queues)
-        # a few baselines may lie far apart by chance, and profiles by what they do: both must
+        # Chance can spread few baselines, and effects spread profiles, so the smaller spread
+        # counts.
         seen = ranked.sigma or 0.0
         sigma = max(sweep.noise.value, min(seen, ranked.spread or seen))
         repeats = sweep.effective.repeats(pool)
@@ -444,11 +445,11 @@ def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
 
 
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
-    """Return the latest evidence of the baseline that was read, or that could not be recorded.
+    """Return the latest evidence of the baseline that was read, or failed to be recorded.
 
     Args:
-        history: the results, the evidence trials among them.
-        run: the evidence run of the cell as deployed.
+        history: the results, including evidence trials.
+        run: the evidence run of the deployed cell.
     """
     runs = [
         result
@@ -470,13 +471,13 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
 
 
 def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
-    """Return the collectives of the program, as evidence names them; None where none does."""
+    """Return the collectives of the program, as evidence names them; None if it is unknown."""
     shares = evidence.shares if evidence is not None else None
     return None if shares is None else shares.kinds
 
 
 def _noted(placed: Placed, *, number: int, count: int) -> Profile:
-    """Return a candidate with its place; without evidence as it was declared."""
+    """Return a candidate with the reason for its place; unchanged without evidence."""
     if placed.why is None:
         return placed.profile
     place = say(

@@ -146,7 +146,7 @@ def test_a_stall_and_steps_of_other_things_leave_the_median_of_the_others() -> N
         pytest.param(RotationRead(), "no turn began", id="no turn in the journal"),
         pytest.param(
             RotationRead(turns=(Turn(program="fast", first_call=3, calls=5),)),
-            "the log tells {told} of {turns:+turn}, and none of the baseline",
+            "the log shows {told} of {turns:+turn}, and none of the baseline",
             id="it died in the first turn of a profile",
         ),
     ],

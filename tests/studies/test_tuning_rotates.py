@@ -89,8 +89,8 @@ def test_25_profiles_in_25_jobs() -> None:
     assert sentence(best.method).startswith("Dunnett, K=5, 4 blocks")
     ranked = verdict(found, "p11")
     assert ranked.reasons[0].text == (
-        "ranked in rotations: a program may be another one as it is deployed, so that turns "
-        "prove nothing"
+        "ranked in rotations: a deployed program may differ from the one that took turns, "
+        "so turns prove nothing"
     )
     assert not ranked.is_likely_slower, "turns claim nothing"
     assert ranked.delta == pytest.approx(-0.1, abs=0.01)

@@ -343,14 +343,23 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     Raises:
         ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
     """
+    deployed, env = shell_settings(text, where="--deployed")
+    return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
+
+
+def shell_settings(text: str, *, where: str) -> tuple[Flags, dict[str, str]]:
+    """Read flags and NAME=value, separated and quoted as in a shell.
+
+    Raises:
+        ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
+    """
     try:
-        words = shlex.split(text) if text else []
+        words = shlex.split(text)
     except ValueError as error:  # no closing quotation
-        raise ConfigError(f"--deployed: {text!r:.80} is no text of a shell: {error}") from None
+        raise ConfigError(f"{where}: {text!r:.80} is no text of a shell: {error}") from None
     flags, env = _parted(words)
     # `split` removed the quotes of the shell, but XLA needs them around a value with blanks
-    deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
-    return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
+    return parse_flags(" ".join(map(_requoted, flags)), where=where), env
 
 
 def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -359,7 +368,8 @@ def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     env: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if equals and name.isidentifier():
+        # xla_a=1 is a flag whose dashes were forgotten, and no variable
+        if equals and name.isidentifier() and not name.startswith("xla_"):
             env[name] = value
         elif word:
             flags.append(word)

@@ -21,8 +21,10 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from pytest_xlatune import __version__
@@ -86,83 +88,14 @@ class Subcommand(NamedTuple):
 
 
 BROUGHT = EntryPointGroup("pytest_xlatune.commands", kind="command")
-# command -> its file, and its line in the list of all
+# ours, in the order of their list; each with its file, its line and its examples
 COMMANDS = {
-    "steps": ("read_logs", "show the steps and the score of logs, of any run"),
-    "triage": ("read_logs", "show what went wrong in a log, root cause first"),
-    "compare": ("compare", "compare two directories of logs, one job per log"),
-    "hlo": ("hlo", "show what the compiler made of a program, or how two differ"),
-    "drill": ("drill", "show where the time of a step went, from its traces"),
-    "evidence": (
-        "evidence",
-        "run profiles once more, with profiler and dump and without a score",
-    ),
-    "flags": ("flags", "explain settings, and find faults in profiles"),
-    "import": ("import_", "read a CSV of jobs that were run by hand into a ledger"),
-    "report": ("report", "compute the verdicts of ledgers again, show and write their reports"),
-    "history": ("history", "list all that was measured, or show the course of one cell"),
-    "calibrate": ("calibrate", "run trials that measure how noisy a sweep's cell is"),
-    "study": ("study", "run the study of a sweep file (nodes, their network, ...) as pytest does"),
-    "recipe": ("recipe", "try a recipe here that was measured elsewhere"),
-    "gate": ("gate", "write the test file of a commit gate, and a CI job that runs it"),
-    "watch": ("watch", "show all cells below a folder as they run; it changes nothing"),
-    "jobs": ("jobs", "list the jobs in the ledgers, or end them"),
-    "init": ("init", "write a sweep file, from options or by asking"),
-    "plan": ("plan", "show what a sweep would run; nothing is submitted"),
-}
-# what to type, below the help of each command
-EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "steps": ("xlatune steps slurm-4711.out", "xlatune steps run/log.0.txt --json"),
-    "triage": ("xlatune triage slurm-4711.out",),
-    "compare": ("xlatune compare baseline/ candidate/ --gate 0.01",),
-    "hlo": ("xlatune hlo dump/", "xlatune hlo before/ after/"),
-    "drill": (
-        "xlatune drill trace/",
-        "xlatune drill before/ -- after/",
-        "xlatune drill base/ -- overlap/ -- unrolled/ --top 30 --full-names",
-        "xlatune drill trace/ --program dump/",
-        "xlatune drill before/ -- after/ --collectives",
-    ),
-    "evidence": ("xlatune evidence sweeps/test_mine.py overlap-2",),
-    "flags": ("xlatune flags list", "xlatune flags lint --xla_a=1"),
-    "import": ("xlatune import jobs.csv --model llama3.1-405b --parallelism FSDP=8",),
-    "report": (
-        "xlatune report",
-        "xlatune report pp8 --zh",
-        "xlatune report --export csv,mlflow",
-        "xlatune report .xlatune/pp8/CELL --json",
-    ),
-    "history": (
-        "xlatune history",
-        "xlatune history /shared/tuning --json",
-        "xlatune history --cell 'llama2-70b FSDP=8'",
-    ),
-    "calibrate": ("xlatune calibrate sweeps/test_mine.py --jobs 8",),
-    "study": (
-        "xlatune study nodes sweeps/test_nodes.py --nodelist 'node[001-032]' --model llama2-70b",
-        "xlatune study nodes sweeps/test_nodes.py --plan",
-        "xlatune study commits sweeps/test_commits.py --commits main..HEAD",
-    ),
-    "recipe": ("xlatune recipe apply llama2-70b-tuning.json --to sweeps/test_mine.py",),
-    "gate": (
-        (
-            "xlatune gate init --model mine --parallelism FSDP=8 "
-            "--command 'python train.py --steps={steps}'"
-        ),
-    ),
-    "watch": ("xlatune watch", "xlatune watch pp8 --once"),
-    "jobs": ("xlatune jobs", "xlatune jobs --cancel"),
-    "init": (
-        "xlatune init sweeps/test_mine.py",
-        (
-            "xlatune init test_me.py --command '/opt/venv/bin/python /me.py {steps}' "
-            "--model m --parallelism DP=4"
-        ),
-    ),
-    "plan": (
-        "xlatune plan sweeps/test_mine.py --budget 65",
-        "xlatune plan sweeps/test_mine.py --compile",
-    ),
+    name: Subcommand(
+        line=row["line"], add=f"{__name__}.{row['add']}", examples=tuple(row["examples"])
+    )
+    for name, row in tomllib.loads(
+        Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
+    ).items()
 }
 _WIDTH = 78
 # A flag of XLA or libtpu has an underscore in its name; no option of ours has one.
@@ -270,14 +203,7 @@ def commands(asked: str = "") -> dict[str, Subcommand]:
     Raises:
         ConfigError: the command that is asked for cannot be loaded.
     """
-    subcommands = {
-        name: Subcommand(
-            line=line,
-            add=f"{__name__}.{file}:add_{name.replace('-', '_')}",
-            examples=EXAMPLES.get(name, ()),
-        )
-        for name, (file, line) in COMMANDS.items()
-    }
+    subcommands = dict(COMMANDS)
     for name in () if asked in subcommands else BROUGHT:
         if name in subcommands:  # ours comes first
             continue

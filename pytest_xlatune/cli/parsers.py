@@ -99,9 +99,9 @@ def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def add_all(parser: argparse.ArgumentParser) -> None:
-    """Add `--all` to a command whose table grows with what it reads."""
-    parser.add_argument("--all", action="store_true", help="show each row of a long table")
+def add_all(parser: argparse.ArgumentParser, text: str = "show each row of a long table") -> None:
+    """Add `--all` to a command that has more to show than most readers want; `text` is its help."""
+    parser.add_argument("--all", action="store_true", help=text)
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

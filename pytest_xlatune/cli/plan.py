@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
     OF_A_RUN,
+    add_all,
     add_options,
     options_of,
 )
@@ -27,6 +28,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         help="compile the profiles on this machine, by one step of the trainer each, and say what "
         "each comes to",
     )
+    add_all(parser, "show the script of a job too, and the files beside each command")
     add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 
@@ -39,5 +41,11 @@ def _plan(arguments: argparse.Namespace) -> Output:
     sigma = known.noise.sigma_job if known else None
     earlier = recorded_trials(options.workdir / resolved.folder)
     study = resolved.study(sigma=sigma, earlier=earlier)
-    plan = plan_of(resolved, study, workdir=options.workdir, compiles=arguments.compile)
+    plan = plan_of(
+        resolved,
+        study,
+        workdir=options.workdir,
+        compiles=arguments.compile,
+        shows_all=arguments.all,
+    )
     return Output(documents=(plan,))

@@ -429,6 +429,13 @@ def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
     return frozenset(name for name in first for other in others if other.get(name) != first[name])
 
 
+def shared_label(cells: Sequence[Cell]) -> str:
+    """Return the label of the cells of a study: a batch size that they vary is in none."""
+    sizes = {cell.per_device_batch_size for cell in cells}
+    first = cells[0] if len(sizes) == 1 else replace(cells[0], per_device_batch_size=None)
+    return first.label
+
+
 def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
     """Return the folder of a study below the work directory, whatever nodes it runs on.
 

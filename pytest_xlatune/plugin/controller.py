@@ -404,7 +404,7 @@ class Controller:
                     _say(terminalreporter, line, red=True)
         elif known.has_figure:
             state = state_line(known.conclusion, known.history)
-            _say(terminalreporter, f"{known.cell.label}: interrupted. {state}", red=True)
+            _say(terminalreporter, f"{known.label}: interrupted. {state}", red=True)
         else:
             _say(terminalreporter, self._of_nothing(known), red=True)
         # the reports come last: where the disk is full, the terminal shows the results all the same
@@ -426,7 +426,7 @@ class Controller:
 
     def _of_nothing(self, known: CellReport) -> str:
         """Return why a sweep has no figure; a reason that a test has told is not told again."""
-        head, why = f"{known.cell.label}: no trial has a figure", known.stop_reason
+        head, why = f"{known.label}: no trial has a figure", known.stop_reason
         if not why:
             return f"{head}: the session ended before"
         if (test := self._first_report_of(why)) is not None:
@@ -473,7 +473,7 @@ class Controller:
             self._tell(
                 known.stopped
                 or summary_message(
-                    cell=known.cell, conclusion=known.conclusion, history=known.history
+                    label=known.label, conclusion=known.conclusion, history=known.history
                 )
             )
 

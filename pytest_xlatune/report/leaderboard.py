@@ -36,7 +36,6 @@ from pytest_xlatune.model.text import (
     points,
     significant,
     size,
-    whole,
 )
 from pytest_xlatune.report.document import (
     Block,
@@ -85,7 +84,7 @@ JOBS_TITLE = "Jobs"
 
 
 def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile") -> Table | None:
-    """Return the table of all jobs by their ids; None where there is none.
+    """Return the table of all jobs in the order of their start; None where there is none.
 
     `cells`: each with its name, which is shown where there are several. `arms`: what the arms are,
     in the head.
@@ -93,6 +92,9 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
     has_names = len(cells) > 1
     numbers = {k: n for _, cell in cells for k, n in slot_numbers(cell.slots).items()}
     has_logs = any(cell.logs for _, cell in cells)
+    trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
+    # ids are no order: those of this machine's jobs are numbers of processes, which begin anew
+    trials.sort(key=lambda trial: _start_s(trial[2]))
     rows = [
         (
             plain(job_id),
@@ -101,22 +103,24 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
             *_attempt(result, number, cell.remarks),
             *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
         )
-        for name, cell in cells
-        for result in cell.every_trial
+        for name, cell, result in trials
         for number, job_id in enumerate(result.job_ids, start=1)
     ]
     metrics = {
         result.score.figure.metric if result.score.figure else TGS
-        for _, cell in cells
-        for result in cell.every_trial
+        for _, _, result in trials
         if result.score
     }
     of_attempt = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
     of_slot = columns(">Slot") if numbers else ()
     of_log = columns("~Log, below the work directory") if has_logs else ()
     titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt), *of_log)
-    rows.sort(key=lambda row: _natural(row[0]))
     return Table(columns=titles, rows=tuple(rows)) if rows else None
+
+
+def _start_s(result: TrialResult) -> float:
+    start_s = result.outcome.start_s if result.outcome is not None else None
+    return inf if start_s is None else start_s
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
@@ -168,13 +172,6 @@ def _state(result: TrialResult) -> str:
     if outcome.state is State.FAILED and outcome.exit_code is not None:
         return f"{outcome.state}, exit {outcome.exit_code}"
     return str(outcome.state)
-
-
-def _natural(job_id: str) -> tuple[tuple[int, int, str], ...]:
-    """Order numbers as numbers, those of `9990.1309` too, and all others after them."""
-    parts = job_id.split(".")
-    numbers = ((whole(part), part) for part in parts)
-    return tuple((1, 0, part) if number is None else (0, number, "") for number, part in numbers)
 
 
 def leaderboard(subject: MeasuredCell) -> Document:

@@ -356,11 +356,11 @@ def stop_message(
     return "\n".join(lines)
 
 
-def summary_message(*, cell: Cell, conclusion: Conclusion, history: Sequence[TrialResult]) -> str:
+def summary_message(*, label: str, conclusion: Conclusion, history: Sequence[TrialResult]) -> str:
     """Return the message at the end of a session: tally, ending and leading profiles."""
     state = "complete" if conclusion.complete else "not complete"
     lines = [
-        f"[xla-tuning] {cell.label}: {state}, {tally(conclusion.verdicts)}",
+        f"[xla-tuning] {label}: {state}, {tally(conclusion.verdicts)}",
         ending_text(ENGLISH, conclusion, history=history, stopped=""),
         *best_lines(conclusion),
     ]

@@ -27,7 +27,7 @@ from pytest_xlatune.ledger import (
     find_ledgers,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.cell import Cell, shared_label
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
@@ -167,6 +167,11 @@ class CellReport:
     def cell(self) -> Cell:
         """The cell that was measured, the first of several."""
         return self.cells[0]
+
+    @property
+    def label(self) -> str:
+        """The cell in a few words, or what several have in common."""
+        return shared_label(self.cells)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from pytest_xlatune.campaign import history_of
 from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import shared_label
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
@@ -77,7 +78,7 @@ class _Session:
         if done:
             is_or_are = "is" if done == 1 else "are"
             parts.append(f"{counted(done, 'trial')} {is_or_are} reused from the ledger")
-        label = study.cells[0].label
+        self.label = label = shared_label(study.cells)
         self.opening = f"{label}: {'; '.join(parts) or 'nothing is to run'}"
         names = dict.fromkeys(name for cell in study.cells for name in cell.nodelist)
         nodes = ",".join(names) or "this machine, or the scheduler's choice"
@@ -101,19 +102,18 @@ class _Session:
         """Yield the messages that a landed trial causes."""
         before, self._confirmed = self._confirmed, _confirmed(conclusion)
         news = {arm for arm, kind in self._confirmed.items() if before.get(arm) is not kind}
-        label = self.study.cells[0].label
         if news:
             arm = conclusion.reference.arm if conclusion.reference else ""
             newly_confirmed = (verdict for verdict in conclusion.verdicts if verdict.arm in news)
             paragraphs = (paragraph(verdict, reference=arm) for verdict in newly_confirmed)
-            yield "\n".join([f"{_TAG} {label}: confirmed", *paragraphs])
+            yield "\n".join([f"{_TAG} {self.label}: confirmed", *paragraphs])
         done = _done(history)
         if self._is_past_half or done < outlook.left:
             return
         self._is_past_half = True
         left = f", {time_left(*left_s)} left" if left_s is not None else ""
         total = _jobs(done + outlook.left, done + outlook.at_most)
-        head = f"{_TAG} half way: {label}: {done} of {total}{left}"
+        head = f"{_TAG} half way: {self.label}: {done} of {total}{left}"
         yield "\n".join([head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)])
 
     def slot_of(self, result: TrialResult) -> str:
@@ -183,7 +183,7 @@ class LiveLines:
             LedgerError: the ledger cannot be read.
         """
         for progress in self._landed():
-            label = self._opened.cells[0].label if self._opened is not None else ""
+            label = shared_label(self._opened.cells) if self._opened is not None else ""
             is_named = self.is_alone or not progress.line or progress.line.startswith(label)
             line = progress.line if is_named else f"{label} {progress.line}"
             yield dataclasses.replace(progress, line=line, label=label)
@@ -244,7 +244,7 @@ class LiveLines:
             yield SweepProgress(line=line, sweep=sweep, result=result, messages=messages)
             if decision.added and decision.added != session.added:
                 session.added = decision.added
-                line = f"{study.cells[0].label}: {sentence(decision.added)}"
+                line = f"{session.label}: {sentence(decision.added)}"
                 yield SweepProgress(line=line, sweep=sweep)
 
     def _now_line(self, sweep: str) -> Iterator[SweepProgress]:

@@ -83,12 +83,18 @@ def scripts_of(
 
 
 def plan_of(
-    resolved: ResolvedSweep, study: Study, *, workdir: Path, compiles: bool = False
+    resolved: ResolvedSweep,
+    study: Study,
+    *,
+    workdir: Path,
+    compiles: bool = False,
+    shows_all: bool = False,
 ) -> Document:
     """Return the plan of a sweep as if nothing were measured, and the places of its settings.
 
     From the ledger below `workdir` it takes the evidence, the trials that are measured already, and
-    how long they took. `compiles` compiles the profiles now, and keeps nothing.
+    how long they took. `compiles` compiles the profiles now, and keeps nothing. `shows_all` adds
+    the script of a job, and the files beside each command.
 
     Raises:
         ConfigError: the launcher cannot express a trial; or nothing can be compiled.
@@ -128,13 +134,14 @@ def plan_of(
         trials=left,
         later=frozenset(trial.id for trial in left if trial.id not in now),
         launches=[
-            (trial.profile, sweep.launcher.launch(trial, cells[trial.cell_digest]))
+            (trial.profile, spec if shows_all else replace(spec, files={}))
             for trial in firsts.values()
+            for spec in [sweep.launcher.launch(trial, cells[trial.cell_digest])]
         ],
         capacity=capacity,
         cost=cost_of(resolved, study, history, entries).lines,
         measured=frozenset(result.trial.id for result in history if result.status.is_final),
-        scripts=scripts_of(resolved, study, left, workdir=workdir),
+        scripts=scripts_of(resolved, study, left, workdir=workdir) if shows_all else (),
         slots=slots if resolved.slots else (),
     )
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())

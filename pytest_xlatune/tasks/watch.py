@@ -139,7 +139,7 @@ class _Cell:
         stands = _state_of(known, is_alive=now_s - at_s < _ALIVE_S)
         return CellStatus(
             sweep=known.sweep,
-            label=known.cell.label,
+            label=known.label,
             state=stands,
             why=known.stop_reason if stands is Standing.STOPPED else "",
             running=tuple(plain(job.line) for job in running),

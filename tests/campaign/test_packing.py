@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import EpochCause, Ledger
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import folder_of_family
+from pytest_xlatune.model.cell import folder_of_family, shared_label
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
@@ -208,6 +208,8 @@ def test_the_folder_of_a_family_is_that_of_its_cell_where_it_has_one() -> None:
     folders |= {folder_of_family("s", each) for each in (sizes, (one,), (replace(one, image="x"),))}
     assert len(folders) == 4
     assert "pdbs" not in str(folder_of_family("s", sizes))
+    assert "pdbs" not in shared_label(sizes), "the first size is not the study's"
+    assert shared_label(sizes[:1]) == sizes[0].label
 
 
 def test_what_a_site_is_asked_to_mend_is_written_down_as_fields(tmp_path: Path) -> None:

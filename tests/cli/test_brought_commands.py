@@ -47,7 +47,7 @@ def test_it_is_listed_beside_ours_and_its_own_module_is_not_loaded(
 ) -> None:
     said = helped(capsys)
     assert "words count the words of a file, 100 % of them" in said
-    for name, (_, line) in COMMANDS.items():
+    for name, (line, *_) in COMMANDS.items():
         assert f"{name} {line}" in said
     assert "xlatune_words_command" not in sys.modules
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli import COMMANDS, EXAMPLES, main
+from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
@@ -21,8 +21,8 @@ def test_a_help_has_examples_that_the_command_takes(
     with pytest.raises(SystemExit):
         main([name, "--help"])
     said = capsys.readouterr().out
-    assert EXAMPLES[name]
-    for each in EXAMPLES[name]:
+    assert COMMANDS[name].examples
+    for each in COMMANDS[name].examples:
         assert each in said
         program, command, *words = shlex.split(each.partition(" > ")[0])  # the shell's own part
         assert (program, command) == ("xlatune", name)
@@ -30,6 +30,11 @@ def test_a_help_has_examples_that_the_command_takes(
         if "--help" in words or name == "flags":  # it reads some words in a way of its own
             continue
         parser_of(name).parse_args([name, *words])
+
+
+def test_the_list_begins_with_what_a_person_needs_first() -> None:
+    assert list(COMMANDS)[:2] == ["init", "plan"]
+    assert list(COMMANDS).index("report") < list(COMMANDS).index("steps")
 
 
 def test_a_trainer_is_not_run_as_a_sweep_file(
@@ -68,7 +73,16 @@ def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(
         main(["plan", "--help"])
     said = capsys.readouterr().out
     shown = set(re.findall(r"^  --([a-z-]+)", said, re.MULTILINE))
-    assert shown == {"model", "budget", "compile", "executor", "nodelist", "partition", "workdir"}
+    assert shown == {
+        "all",
+        "model",
+        "budget",
+        "compile",
+        "executor",
+        "nodelist",
+        "partition",
+        "workdir",
+    }
     assert "`pytest -v --help` lists them as --xlatune-NAME" in " ".join(said.split())
     assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}
 

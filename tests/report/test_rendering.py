@@ -16,7 +16,7 @@ from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 from pytest_xlatune.report.document import (
@@ -253,13 +253,19 @@ def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
         assert word in text, "in one piece, on one line"
 
 
-def test_jobs_stand_in_the_order_of_their_numbers_those_of_this_machine_too() -> None:
-    ids = ["10475.131", "9990.140", "9990.99", "512_4", "87", "9"]
-    history = [replace(landed(TrialStatus.MEASURED), job_ids=(each,)) for each in ids]
+def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
+    starts = {"32539.327731": 10.0, "9990.99": 30.0, "9": 20.0, "512_4": None}
+    history = [
+        replace(
+            landed(TrialStatus.MEASURED),
+            job_ids=(job,),
+            outcome=Outcome(state=State.COMPLETED, start_s=start),
+        )
+        for job, start in starts.items()
+    ]
     table = jobs_table([("", replace(FINISHED, history=tuple(history)))])
     assert table is not None
-    found = [row[0] for row in table.rows]
-    assert found == ["9", "87", "9990.99", "9990.140", "10475.131", "512_4"]
+    assert [row[0] for row in table.rows] == ["32539.327731", "9", "9990.99", "512_4"]
 
 
 def test_a_long_table_shows_its_ends_and_what_differs() -> None:

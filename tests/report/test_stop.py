@@ -91,7 +91,7 @@ def test_a_stop_before_anything_ran_says_so() -> None:
 
 
 def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
-    said = summary_message(cell=CELL, conclusion=CONCLUSION, history=HISTORY)
+    said = summary_message(label=CELL.label, conclusion=CONCLUSION, history=HISTORY)
     head, how, *lines = said.splitlines()
     assert how == "The sweep is not over: 1 trial still to run. This report is preliminary."
     assert head.startswith("[xla-tuning] deepseek3-671b PP=8: not complete, ")

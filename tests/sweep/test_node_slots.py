@@ -148,7 +148,7 @@ def test_a_number_of_slots_beyond_all_nodes_is_refused_at_once() -> None:
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
     found = resolved()
-    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path)))
+    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)))
     one = resolved(nodelist=SIXTEEN[:2], slots=1)
     alone = "\n".join(terminal(plan_of(one, one.tuning(), workdir=tmp_path)))
     said = " ".join(text.split())
@@ -166,7 +166,7 @@ def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None
 
 def test_a_plan_of_an_allocation_shows_the_step_of_a_trial(tmp_path: Path) -> None:
     found = resolved(executor="allocation")
-    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path)))
+    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)))
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in text
     assert "'--nodelist=node[001-002]'" in text
     assert "#SBATCH" not in text

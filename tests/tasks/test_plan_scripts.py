@@ -26,9 +26,12 @@ DECLARED = Sweep(
 )
 
 
-def planned(folder: Path, said: UserOptions, declared: Sweep = DECLARED) -> str:
+def planned(
+    folder: Path, said: UserOptions, declared: Sweep = DECLARED, *, shows_all: bool = True
+) -> str:
     resolved = declared.resolve(said)
-    return "\n".join(terminal(plan_of(resolved, resolved.study(), workdir=folder)))
+    plan = plan_of(resolved, resolved.study(), workdir=folder, shows_all=shows_all)
+    return "\n".join(terminal(plan))
 
 
 def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
@@ -51,6 +54,14 @@ def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
         assert line in said, line
     assert not list(tmp_path.rglob("*.pkl")), "nothing is written for a plan"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_is_short_unless_all_of_it_is_asked_for(tmp_path: Path) -> None:
+    options = UserOptions(values={"nodelist": ("node001",)})
+    short, long = (planned(tmp_path, options, shows_all=whole) for whole in (False, True))
+    assert "train.sh 15" in short
+    assert "#SBATCH" not in short
+    assert len(short.splitlines()) + 25 < len(long.splitlines())
 
 
 def test_on_this_machine_there_is_none(tmp_path: Path) -> None:

@@ -30,11 +30,14 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
-    Part,
+    FAMILY,
+    PART,
+    SPAN,
+    TOTAL,
     TraceComparison,
     compare_windows,
+    figures,
     milliseconds,
-    parts,
 )
 from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import LedgerState, replay
@@ -52,6 +55,7 @@ _Read = TypeVar("_Read")
 Workdir = Callable[[], Path]
 
 FAMILIES = 5  # of the kernel families that moved most
+_OVERLAPS = ("overlap", "concurrency")  # of the totals
 # fields that do not make another profile
 _UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
 # a sweep's profile:  quickstart:baseline-deployed
@@ -282,7 +286,9 @@ def program_fact(program: Program) -> str:
 def drill_fact(drill: Drill) -> str:
     """Divide the time of a step into its parts, in a sentence."""
     span_s = drill.seconds(drill.total.span_ps)
-    shown = ", ".join(f"{name} {milliseconds(spent):.3f}" for name, spent in parts(drill).items())
+    shown = ", ".join(
+        f"{name} {milliseconds(spent):.3f}" for name, spent in figures(drill)[PART].items()
+    )
     return (
         f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
         f"{milliseconds(span_s):.3f} ms: {shown}"
@@ -336,12 +342,12 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
             for event in sides
         )
         facts += [replace(fact, artifacts=shown, jobs=jobs) for fact in of_traces]
-    span = traces.span if traces else None
+    span = traces.of(SPAN)[0] if traces else None
     return Explanation(
         profile=winner if facts else "",
         facts=tuple(facts),
         is_identical=None if program is None else program.change is Change.IDENTICAL,
-        moved=span.change_s / span.before_s if span and span.before_s > 0 else None,
+        moved=span.change_s() / span.seconds[0] if span and span.seconds[0] > 0 else None,
         # paths relative to the work directory, as others read them
         problems=tuple(problem.replace(f"{folder.parent.parent}/", "") for problem in problems),
     )
@@ -366,13 +372,18 @@ def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[Ev
 
 
 def _trace_facts(comparison: TraceComparison) -> Iterator[EvidenceFact]:
-    yield EvidenceFact(kind="step", text=comparison.sentence)
-    rows: list[tuple[str, Part]] = [("step", part) for part in (comparison.span, *comparison.parts)]
-    rows += [("kernel family", part) for part in comparison.families[:FAMILIES] if part.change_s]
-    rows += [
-        ("overlap", part) for part in comparison.totals if part.name in ("overlap", "concurrency")
-    ]
-    for kind, part in rows:
-        before, after, change = map(milliseconds, (part.before_s, part.after_s, part.change_s))
-        text = f"{part.name}: {before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
-        yield EvidenceFact(kind=kind, text=text)
+    yield EvidenceFact(kind="step", text=comparison.sentences[0])
+    moved = [figure for figure in comparison.of(FAMILY)[:FAMILIES] if figure.change_s()]
+    overlaps = [figure for figure in comparison.of(TOTAL) if figure.name in _OVERLAPS]
+    for kind, rows in (
+        ("step", (*comparison.of(SPAN), *comparison.of(PART))),
+        ("kernel family", moved),
+        ("overlap", overlaps),
+    ):
+        for figure in rows:
+            before, after, change = map(milliseconds, (*figure.seconds, figure.change_s()))
+            yield EvidenceFact(
+                kind=kind,
+                text=f"{figure.name}: {before:.3f} -> {after:.3f} ms per device and step "
+                f"({change:+.3f} ms)",
+            )

@@ -86,7 +86,7 @@ def drill_variants(
     for paths, step_s in zip_longest(variants, step_times_s):
         watch = Watch() if collectives or dumps else None
         try:
-            drill, without = read_window(paths, replace(window, step_s=step_s), observe=watch)
+            drill, without = read_window(paths, replace(window, step_s=step_s, observe=watch))
         except XlatuneError as error:
             problems.append(str(error))
         else:

@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_xlatune.evidence.trace import shipped_families
-from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
+from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.evidence.trace.collectives import Communication, shares_of
 from pytest_xlatune.evidence.trace.comparison import (
-    Part,
+    FAMILY,
+    KERNEL,
+    PART,
+    SPAN,
+    TOTAL,
     compare_windows,
+    figures,
     milliseconds,
-    parts,
-    totals,
 )
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.record import Json
@@ -60,8 +63,10 @@ def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME
         ConfigError: two variants cannot be compared.
     """
     drills = drilled.drills
-    names = _names(len(drills))
     one = len(drills) == 1
+    names = {1: [""], 2: ["before", "after"]}.get(
+        len(drills), [f"variant {place}" for place, _ in enumerate(drills, 1)]
+    )
     sections = [
         *(_one(drills[0], top, width) if one else _several(drills, names, top, width)),
         *(
@@ -76,11 +81,6 @@ def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME
     return Document(title=title, sections=tuple(sections), brief=True)
 
 
-def _names(count: int) -> list[str]:
-    some = {1: [""], 2: ["before", "after"]}
-    return some.get(count) or [f"variant {place}" for place in range(1, count + 1)]
-
-
 def _table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1, title: str = ""
 ) -> Table:
@@ -90,35 +90,43 @@ def _table(
     return Table(title=title, columns=columns(*titles), rows=shown, compact=True)
 
 
-_COMPOSITION, _FAMILIES, _KERNELS = "Composition", "Families of kernels", "Kernels"
+# the tables of one variant and of several: title, first column, groups of figures
+_TABLES = (
+    ("Composition", "composition", (PART, SPAN, TOTAL)),
+    ("Families of kernels", "family", (FAMILY,)),
+    ("Kernels", "kernel", (KERNEL,)),
+)
 
 
 def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
     """Yield the sections of one variant: what it is, its tables, and remarks."""
     span_s = drill.seconds(drill.total.span_ps)
-    composed = parts(drill) | {"= span": span_s} | totals(drill)
-    figures = ("ms", "of total", "calls", "alone ms")
-
-    def row(time_row: TimeRow, word: str) -> tuple[str, ...]:
-        return (
-            _short(time_row.name, width),
-            word,
-            _ms(drill.seconds(time_row.sum_ps)),
-            _share(time_row.sum_ps, drill.total.sum_ps),
-            f"{time_row.count / max(1, drill.gpu_steps):.4g}",
-            _ms(drill.seconds(time_row.alone_ps)),
-        )
-
+    of_groups = figures(drill)
+    composed = of_groups[PART] | {"= span": span_s} | of_groups[TOTAL]
+    shares = shares_of(drill, None)
+    of_step = sorted(shares.of_step.items(), key=lambda item: -item[1]) if shares else []
+    (composition, word, _), *of_kernels = _TABLES
     yield section("In short", lines(*map(plain, _head(drill))))
     rows = [(name, _ms(value), _share(value, span_s)) for name, value in composed.items()]
-    yield section(_COMPOSITION, _table(("composition", "ms", "of span"), rows))
-    families = [row(family, str(family.kind)) for family in drill.families]
-    yield section(_FAMILIES, _table(("family", "kind", *figures), families, words=2))
-    kernels = [row(kernel, kernel.family) for kernel in drill.kernels[:top]]
-    yield section(_KERNELS, _table(("kernel", "family", *figures), kernels, words=2))
-    if (shares := shares_of(drill, None)) is not None:
-        won = sorted(shares.of_step.items(), key=lambda item: -item[1])
-        ceiling = [(part, _ms(share * span_s), f"{share:.1%}") for part, share in won]
+    yield section(composition, _table((word, "ms", "of span"), rows))
+    for (title, word, _), time_rows, second in zip(
+        of_kernels, (drill.families, drill.kernels[:top]), ("kind", "family"), strict=True
+    ):
+        head = (word, second, "ms", "of total", "calls", "alone ms")
+        cells = [
+            (
+                _short(row.name, width),
+                str(getattr(row, second)),
+                _ms(drill.seconds(row.sum_ps)),
+                _share(row.sum_ps, drill.total.sum_ps),
+                f"{row.count / max(1, drill.gpu_steps):.4g}",
+                _ms(drill.seconds(row.alone_ps)),
+            )
+            for row in time_rows
+        ]
+        yield section(title, _table(head, cells, words=2))
+    if of_step:
+        ceiling = [(part, _ms(share * span_s), f"{share:.1%}") for part, share in of_step]
         title = "Ceiling: the most that settings of a part can win"
         yield section(title, _table(("ceiling", "ms", "of span"), ceiling))
     yield section("Remarks", lines(*_remarks(drill, width)))
@@ -193,54 +201,31 @@ def _several(
     drills: Sequence[Drill], names: Sequence[str], top: int, width: int | None
 ) -> Iterator[Section]:
     """Yield the sections of two or more variants, in columns with the change to the first one."""
-    first, *others = drills
-    compared = [compare_windows(first, drill) for drill in others]
+    compared = compare_windows(*drills)
     wide = 1 + max(map(len, names))
-    is_two = len(compared) == 1
-    summary = [
+    is_two = len(drills) == 2  # noqa: PLR2004
+    remarks = [
+        *_warned(*drills),
+        *(
+            ("" if is_two else f"{name}: ") + text
+            for name, text in zip(names[1:], compared.sentences, strict=True)
+        ),
+    ]
+    sources = (
         f"{f'{name}:':{wide}} {plain(', '.join(drill.sources))}"
         for name, drill in zip(names, drills, strict=True)
-    ]
-    summary += map(plain, _warned(*drills))
-    summary += [
-        ("" if is_two else f"{name}: ") + plain(comparison.sentence)
-        for name, comparison in zip(names[1:], compared, strict=True)
-    ]
-    yield section("In short", lines(*summary))
+    )
+    yield section("In short", lines(*sources, *map(plain, remarks)))
     head = [names[0], *(title for name in names[1:] for title in (name, "change"))]
     head = ["before ms", "after ms", "change ms"] if is_two else head
-    for title, word, variants, cut in (
-        (_COMPOSITION, "composition", [(*c.parts, c.span, *c.totals) for c in compared], None),
-        (_FAMILIES, "family", [c.families for c in compared], None),
-        (_KERNELS, "kernel", [c.kernels for c in compared], top),
-    ):
-        rows = _in_rows(variants, width, is_sorted=word == "composition")[:cut]
+    for title, word, groups in _TABLES:
+        rows = []
+        for figure in compared.of(*groups)[: top if KERNEL in groups else None]:
+            cells = [_short(figure.name, width), _ms(figure.seconds[0])]
+            for variant, seconds in enumerate(figure.seconds[1:], 1):
+                cells += [_ms(seconds), f"{milliseconds(figure.change_s(variant)):+.3f}"]
+            rows.append(cells)
         yield section(title, _table((word, *head), rows))
-
-
-def _in_rows(
-    variants: Sequence[Sequence[Part]], width: int | None, *, is_sorted: bool
-) -> list[tuple[str, ...]]:
-    """Return a row for each name: its time in the first variant, and its time and change in each.
-
-    Those that moved most in any variant come first, unless they are sorted already.
-    """
-    by_name: dict[str, list[Part]] = {}
-    for variant in variants:
-        for part in variant:
-            by_name.setdefault(part.name, []).append(part)
-    names = list(by_name)
-    if not is_sorted:
-        names.sort(key=lambda name: (-max(abs(part.change_s) for part in by_name[name]), name))
-    rows = []
-    for name in names:
-        before_s = by_name[name][0].before_s
-        cells = [_short(name, width), _ms(before_s)]
-        for variant in variants:
-            after_s = next((part.after_s for part in variant if part.name == name), 0.0)
-            cells += [_ms(after_s), f"{milliseconds(after_s - before_s):+.3f}"]
-        rows.append(tuple(cells))
-    return rows
 
 
 def _collectives(
@@ -285,27 +270,14 @@ def _collectives(
         yield lines(plain(f"not in the program: {count} ({shown})"))
 
 
-def drill_json(first: Drill, *others: Drill) -> Json:
-    """Return the sums over devices and steps, the figures per device per step, and comparisons."""
-    if not others:
-        return {
-            "schema": SCHEMA,
-            "drill": first.to_json(),
-            "per_gpu_step_s": parts(first) | totals(first),
-        }
-    compared = [compare_windows(first, drill).to_json() for drill in others]
-    if len(others) == 1:
-        return {
-            "schema": SCHEMA,
-            "before": first.to_json(),
-            "after": others[0].to_json(),
-            "comparison": compared[0],
-        }
-    return {
-        "schema": SCHEMA,
-        "variants": [drill.to_json() for drill in (first, *others)],
-        "against_the_first": compared,
-    }
+def drill_json(*drills: Drill) -> Json:
+    """Return the sums over devices and steps of each variant, and their figures side by side.
+
+    Raises:
+        ConfigError: two variants cannot be compared.
+    """
+    variants = [drill.to_json() for drill in drills]
+    return {"schema": SCHEMA, "variants": variants} | compare_windows(*drills).to_json()
 
 
 def _ms(value_s: float) -> str:

@@ -146,7 +146,7 @@ def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
 
 
 def reconciles(document: dict[str, Any], steps: list[int], gpus: int) -> None:
-    drill = document["drill"]
+    (drill,) = document["variants"]
     assert drill["steps"] == steps
     assert len(drill["gpus"]) == gpus
     total = sum(step["sum_ps"] for gpu in drill["gpus"] for step in gpu["steps"])
@@ -167,7 +167,7 @@ def test_two_variants_are_compared(run: Run, base: Path, faster: Path, between: 
     assert (code, err) == (0, "")
     assert out.startswith("before: ")
     assert "step - total kernel" in out
-    assert json.loads(run("drill", *argv, "--json")[1])["comparison"]["span"]["before_s"] > 0
+    assert json.loads(run("drill", *argv, "--json")[1])["sentences"]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_real_traces_reconcile_and_are_compared(run: Run, trained: Path, unfused
     assert {row["ranks"] for row in joined} == {4}
     code, out, err = run("drill", trained / "output", "--", unfused / "output", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out)["comparison"]["span"]["before_s"] > 0
+    assert json.loads(out)["sentences"]
 
 
 @pytest.mark.jax
@@ -303,9 +303,7 @@ def test_both_formats_of_a_real_trace_agree(trained: Path) -> None:
         assert one.name == two.name
         for stream in one.streams:
             for column in ("start_ps", "duration_ps"):
-                mine, its = (
-                    np.sort(getattr(on_stream(each, stream), column)) for each in (one, two)
-                )
+                mine, its = (np.sort(on_stream(each, stream)[column]) for each in (one, two))
                 assert np.abs(mine - its).max() <= 1000
     assert drill([fallback]).total.kernels == found.total.kernels
     # what contains other operations is left out
@@ -314,6 +312,6 @@ def test_both_formats_of_a_real_trace_agree(trained: Path) -> None:
     for device in xplane.devices:
         for stream in device.streams:
             kernels = on_stream(device, stream)
-            order = np.argsort(kernels.start_ps, kind="stable")
-            ends_ps = (kernels.start_ps + kernels.duration_ps)[order]
-            assert (ends_ps[:-1] <= kernels.start_ps[order][1:]).all()
+            order = np.argsort(kernels["start_ps"], kind="stable")
+            ends_ps = (kernels["start_ps"] + kernels["duration_ps"])[order]
+            assert (ends_ps[:-1] <= kernels["start_ps"][order][1:]).all()

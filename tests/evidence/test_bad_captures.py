@@ -176,5 +176,5 @@ def test_a_json_whose_events_end_too_early_is_left_out(
 
 def test_json_times_are_exact_in_picoseconds() -> None:
     (device,) = read_trace_json(trace_json(3), "a").devices
-    assert list(on_stream(device).start_ps) == [0, 2_500_000, 5_000_000]
-    assert list(on_stream(device).duration_ps) == [1_250_000] * 3
+    assert list(on_stream(device)["start_ps"]) == [0, 2_500_000, 5_000_000]
+    assert list(on_stream(device)["duration_ps"]) == [1_250_000] * 3

@@ -31,7 +31,7 @@ US = 1_000_000  # picoseconds
 
 def watched(space: Space, program: Program | None = None) -> Communication:
     watch = Watch()
-    return communication_of(drill([space.trace()], observe=watch), program, watch)
+    return communication_of(drill([space.trace()], CaptureWindow(observe=watch)), program, watch)
 
 
 def step_of(op: str | None, kernel: str, durations_us: list[list[int]]) -> Space:

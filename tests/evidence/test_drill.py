@@ -11,7 +11,7 @@ from pytest_xlatune.evidence.trace import Trace, shipped_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.collectives import shares_of
-from pytest_xlatune.evidence.trace.comparison import compare_windows, totals
+from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_windows, figures
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
@@ -151,9 +151,9 @@ def test_the_period_holds_what_lies_between_two_steps() -> None:
     found = drill([node(gpus=1).trace()])
     assert found.gpus[0].begins_ps == (0, 1000, 2000)
     assert found.periods_ps == (2000, 1500, 2)
-    figures = totals(found)
-    assert figures["between steps"] == pytest.approx(250e-12)
-    assert figures["period, start to start"] == pytest.approx(1000e-12)
+    totals = figures(found)[TOTAL]
+    assert totals["between steps"] == pytest.approx(250e-12)
+    assert totals["period, start to start"] == pytest.approx(1000e-12)
     assert drill([node(steps=1).trace()]).periods_ps is None
 
 
@@ -245,8 +245,9 @@ def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next(
     found = compare_windows(
         spaced(10 * MS, 6 * MS, steps=steps), spaced(period, 5 * MS, steps=steps)
     )
-    assert found.span.change_s < 0
-    assert found.sentence.startswith(says)
+    (span,) = found.of(SPAN)
+    assert span.change_s() < 0
+    assert found.sentences[0].startswith(says)
 
 
 STREAM = "Stream #1(Compute)"

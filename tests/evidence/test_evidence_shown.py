@@ -10,7 +10,7 @@ import pytest
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
-from pytest_xlatune.evidence.trace.comparison import compare_windows
+from pytest_xlatune.evidence.trace.comparison import PART, SPAN, compare_windows
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.drill import Drilled
@@ -100,7 +100,7 @@ def test_three_variants_are_columns_with_their_change_against_the_first() -> Non
     kernels = lines[[line.split()[:1] for line in lines].index(["kernel"]) + 1 :]
     assert [line.split()[0] for line in kernels] == ["input_scatter_fusion_2.kd"]
     document = drill_json(drilled(), drilled(1), drilled(2))
-    assert [len(document[each]) for each in ("variants", "against_the_first")] == [3, 2]
+    assert [len(document[each]) for each in ("variants", "sentences")] == [3, 2]
 
 
 def test_names_are_cut_in_the_middle_unless_they_are_asked_for_in_full() -> None:
@@ -121,7 +121,8 @@ def test_variants_of_different_yardsticks_are_refused() -> None:
 
 def test_the_parts_of_a_comparison_sum_to_its_span() -> None:
     found = compare_windows(drilled(), drilled(40))
-    assert sum(part.before_s for part in found.parts) == pytest.approx(found.span.before_s)
-    assert sum(part.after_s for part in found.parts) == pytest.approx(found.span.after_s)
-    assert "scatter fusions" in found.sentence
-    assert "less (-31.7%): compute -3.960 ms" in found.sentence
+    (span,), (sentence,) = found.of(SPAN), found.sentences
+    parts = zip(*(part.seconds for part in found.of(PART)), strict=True)
+    assert tuple(map(sum, parts)) == pytest.approx(span.seconds)
+    assert "scatter fusions" in sentence
+    assert "less (-31.7%): compute -3.960 ms" in sentence

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import WireError
 from pytest_xlatune.evidence.trace import columns
-from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_line, read_table
-from pytest_xlatune.evidence.trace.xplane import read_plane, read_xplane
+from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_table
+from pytest_xlatune.evidence.trace.xplane import read_line, read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, named, node, num, on_stream, uint
 from tests.helpers.examples import tried
@@ -26,9 +26,9 @@ def test_odd_encodings_read_the_same_as_usual_ones() -> None:
     space.lines["/device:GPU:0"]["Stream #1(Compute)"] += [shuffled, wide, reverse]
     (device,) = space.trace().devices
     events = on_stream(device)
-    assert list(events.start_ps[-3:]) == [9_000, 9_100, 9_200]
-    assert list(events.duration_ps[-3:]) == [40, 40, 40]
-    assert space.trace().names[events.op[-3]] == "custom-call.77"
+    assert list(events["start_ps"][-3:]) == [9_000, 9_100, 9_200]
+    assert list(events["duration_ps"][-3:]) == [40, 40, 40]
+    assert space.trace().names[events["op"][-3]] == "custom-call.77"
 
 
 def test_a_line_of_many_blocks_keeps_every_event() -> None:
@@ -122,7 +122,7 @@ def test_an_unusual_stat_is_found(ident: int, values: bytes) -> None:
     event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), values))
     plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1") + event * 3)
     trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
-    assert on_stream(trace.devices[0]).launch.tolist() == [9, 9, 9]
+    assert on_stream(trace.devices[0])["launch"].tolist() == [9, 9, 9]
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 3_000_000])
@@ -133,7 +133,11 @@ def test_an_event_of_any_length_is_read(size: int) -> None:
     line.insert(1, msg(4, num(1, 1), num(2, 7_000), num(3, 11), padding))
     (device,) = space.trace().devices
     events = on_stream(device)
-    assert (int(events.start_ps[1]), int(events.duration_ps[1]), len(events)) == (7_000, 11, 7)
+    assert (int(events["start_ps"][1]), int(events["duration_ps"][1]), events.size) == (
+        7_000,
+        11,
+        7,
+    )
 
 
 def test_an_event_cut_off_by_the_end_of_the_file_is_refused() -> None:
@@ -153,7 +157,7 @@ def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
             3, msg(2, f"Stream #{i}".encode()), clock, msg(4, num(1, 1), num(2, 250), num(3, 10))
         )
     (device,) = read_xplane(msg(1, plane), "x").devices
-    assert [int(on_stream(device, each).start_ps[0]) for each in device.streams] == [250, 5_250]
+    assert [int(on_stream(device, each)["start_ps"][0]) for each in device.streams] == [250, 5_250]
 
 
 def entry(key: int, name: bytes, form: str) -> bytes:

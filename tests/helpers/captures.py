@@ -6,7 +6,7 @@ import gzip
 import json
 from typing import Any
 
-from pytest_xlatune.evidence.trace import Device, Kernels, Trace
+from pytest_xlatune.evidence.trace import Columns, Device, Trace
 from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane
 
@@ -128,10 +128,10 @@ def node(
     return space
 
 
-def on_stream(device: Device, name: str = "") -> Kernels:
+def on_stream(device: Device, name: str = "") -> Columns:
     """Return the kernels of a stream, the first if none is named."""
     at = device.streams.index(name) if name else 0
-    return device.kernels.take(device.kernels.stream == at)
+    return device.kernels.where(device.kernels["stream"] == at)
 
 
 def reconciles(found: Drill) -> None:

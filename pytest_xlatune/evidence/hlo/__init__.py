@@ -15,12 +15,10 @@ One pass over the lines, of which all but collectives, calls and loops are only 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-
-import msgspec
 
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
@@ -105,6 +103,7 @@ class Program(Record, frozen=True, kw_only=True):
 
 
 CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "custom-call"})
+_WITH_A_SCHEDULE = frozenset({"while", "call", "conditional"})  # of what they call
 
 MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
 MAX_COMPUTATIONS = 1 << 20
@@ -191,34 +190,46 @@ _BITS = {
 
 @dataclass(slots=True, kw_only=True)
 class _Operation:
-    """A collective as written, or an asynchronous start, which is what its computation holds."""
+    """A collective as written, what starts or ends one, or what calls computations."""
 
     name: str
-    kind: str  # "" of such a start
-    started: str  # the computation that it starts, or ""
-    size_bytes: int
-    is_async: bool
-    line: str
+    opcode: str
+    kind: str  # of a collective; "" of all else
+    text: str = ""  # its operands and attributes, where a question is asked about them
+    called: Sequence[str] = ()
+    ends: str = ""  # the start that a done is of
+    size_bytes: int = 0
+
+    @property
+    def is_async(self) -> bool:
+        is_start = self.opcode.endswith("-start") or self.opcode in {"send", "recv"}
+        return is_start and '"is_sync":true' not in self.text
+
+    def number(self, pattern: re.Pattern[str]) -> int | None:
+        """Return what a loop's backend_config says; None where it does not."""
+        match = pattern.search(self.text) if self.opcode == "while" else None
+        return int(match[1]) if match else None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Computation:
-    calls: list[tuple[str, int]] = field(default_factory=list)  # whom, and how often
-    # in schedule order: +1 and a start, -1 and a done, 0 and a callee
-    order: list[tuple[int, str]] = field(default_factory=list)
-    operations: dict[str, _Operation] = field(default_factory=dict)
-    loops: list[Loop] = field(default_factory=list)
+    place: int
+    operations: list[_Operation] = field(default_factory=list)  # in schedule order
     executions: int = 0
     in_loop: bool = False
+    in_branch: bool = False
+    # the asynchronous starts that run it, each with its computation
+    starts: list[tuple[str, _Operation]] = field(default_factory=list)
 
 
-class _Parser:
+class _Module:
+    """A module, line by line: its computations, and the digests of all its operations."""
+
     def __init__(self) -> None:
-        self.module = self.entry = ""
+        self.name = self.entry = ""
         self.fingerprint: str | None = None
         self.computations: dict[str, _Computation] = {}
         self.here: str | None = None
-        self.branches: set[str] = set()  # computations that a conditional may run
         self.opcodes: Counter[str] = Counter()
         self.digest = blake2b(digest_size=16)
         self.unordered = self.tuned = 0
@@ -226,47 +237,35 @@ class _Parser:
         self._known: dict[str, str] = {}
         self._called: dict[str, str] = {}
         self._sum_here = 0
+        self._sized: dict[str, _Operation] = {}  # by name, what a done of this computation may end
 
     def line(self, line: str) -> None:
         if len(line) > MAX_LINE:
             raise ParseError(f"a line of {len(line)} characters")
         if line.startswith(("  ", "\t")):
-            if self.here is not None:
-                self._instruction(line, self.computations[self.here])
+            match = None if self.here is None else _INSTRUCTION.match(line)
+            if match is not None and self.here is not None:
+                self.opcodes[match[3]] += 1
+                self._identify(match, line)
+                self.computations[self.here].operations += self._operations(match, line)
         elif line.startswith("HloModule "):
             name, fingerprint = _MODULE.match(line), _FINGERPRINT.search(line)
-            self.module = name[1] if name else ""
+            self.name = name[1] if name else ""
             self.fingerprint = fingerprint[1] if fingerprint else None
         elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
             if (match := _COMPUTATION.match(line)) is not None:
-                self._begin(match[2], is_entry=bool(match[1]))
+                self.here = match[2]
+                self.entry = match[2] if match[1] else self.entry
+                place = len(self.computations)
+                self.computations.setdefault(self.here, _Computation(place=place))
+                if place >= MAX_COMPUTATIONS:
+                    raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
+                self.digest.update(b"{")
+                self._known, self._sum_here, self._sized = {}, 0, {}
         elif line.startswith("}"):
             if self.here is not None:
                 self._called[self.here] = f"{self._sum_here % (1 << 64):016x}"
             self.here = None
-
-    def _begin(self, name: str, *, is_entry: bool) -> None:
-        self.here = name
-        self.entry = name if is_entry else self.entry
-        self.computations.setdefault(name, _Computation())
-        if len(self.computations) > MAX_COMPUTATIONS:
-            raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
-        self.digest.update(b"{")
-        self._known, self._sum_here = {}, 0
-
-    def _instruction(self, line: str, here: _Computation) -> None:
-        match = _INSTRUCTION.match(line)
-        if match is None:
-            return
-        opcode = match[3]
-        self._identify(match, line)
-        self.opcodes[opcode] += 1
-        if opcode in CALLERS:
-            self._call(match, line, here)
-        elif opcode.endswith("-done"):
-            _finish(match, line, here)
-        elif (kind := opcode.removesuffix("-start")) in KINDS:
-            _start(match, line, here, kind=kind)
 
     def _identify(self, match: re.Match[str], line: str) -> None:
         """Hash an operation with what it takes and calls, so that no name has to be compared."""
@@ -295,61 +294,42 @@ class _Parser:
         self._sum_here += number
         self._known[match[1]] = operation.hexdigest()
 
-    def _call(self, match: re.Match[str], line: str, here: _Computation) -> None:
-        opcode, rest = match[3], line[match.end() :]
-        # the metadata and what follows it are long: names of the source, and notes of the compiler
-        end = rest.find(", metadata={")
-        called = _CALLED.findall(rest, 0, end) if end >= 0 else _CALLED.findall(rest)
-        rounds = 1
-        if opcode == "while":
-            trips, step = _TRIPS.search(rest), _STEP.search(rest)
-            rounds = int(trips[1]) if trips else 1
-            called = called[:1] or [""]
-            here.loops.append(
-                Loop(
-                    name=match[1],
-                    body=called[0],
-                    trips=rounds if trips else None,
-                    unrolled=int(step[1]) if step else 1,
-                    executions=0,  # known when all calls are
-                )
-            )
-        if opcode == "conditional":
-            for several, one in _BRANCHES.findall(rest):
-                called += [name.strip(" %") for name in several.split(",")] if several else [one]
-            self.branches.update(called)
-        here.calls += [(callee, rounds) for callee in called]
-        if opcode in {"while", "call", "conditional"}:
-            here.order += [(0, callee) for callee in called]
-        if opcode == "async-start" and called:
-            _start(match, line, here, started=called[0])
+    def _operations(self, match: re.Match[str], line: str) -> Iterator[_Operation]:
+        """Yield the operation of a line, if it is more than hashed."""
+        name, shape, opcode = match.groups()
+        kind = opcode.removesuffix("-start")
+        operation = _Operation(name=name, opcode=opcode, kind=kind if kind in KINDS else "")
+        if opcode.endswith("-done"):
+            operand = _OPERAND.search(line, match.end())
+            if operand is None or operand[1] not in self._sized:
+                return
+            operation.ends = operand[1]
+            # the done gives the size, because the tuple that a start yields differs from release to
+            # release; a send yields nothing but its token, so it keeps the size of its operand
+            start = self._sized[operand[1]]
+            start.size_bytes = shape_bytes(shape) or start.size_bytes
+        elif operation.kind or opcode in CALLERS:
+            text = line[match.end() :]
+            operation.called = _callees(opcode, text) if opcode in CALLERS else ()
+            if operation.kind or opcode in {"async-start", "while"}:
+                operation.text = text
+            if operation.kind or opcode == "async-start":
+                operation.size_bytes = _start_bytes(shape, opcode)
+                self._sized[name] = operation
+        else:
+            return
+        yield operation
 
 
-def _start(
-    match: re.Match[str], line: str, here: _Computation, *, kind: str = "", started: str = ""
-) -> None:
-    name, shape, opcode = match.groups()
-    starts = opcode.endswith("-start") or opcode in {"send", "recv"}
-    here.operations[name] = _Operation(
-        name=name,
-        kind=kind,
-        started=started,
-        size_bytes=_start_bytes(shape, opcode),
-        is_async=starts and '"is_sync":true' not in line,
-        line=line,
-    )
-    if starts:
-        here.order.append((1, name))
-
-
-def _finish(match: re.Match[str], line: str, here: _Computation) -> None:
-    operand = _OPERAND.search(line, match.end())
-    start = here.operations.get(operand[1]) if operand else None
-    if start is not None:
-        # the done gives the size, because the tuple that a start yields differs from release to
-        # release; a send yields nothing but its token, so it keeps the size of what it was given
-        start.size_bytes = shape_bytes(match[2]) or start.size_bytes
-        here.order.append((-1, start.name))
+def _callees(opcode: str, text: str) -> list[str]:
+    # the metadata and what follows it are long: names of the source, and notes of the compiler
+    end = text.find(", metadata={")
+    called = _CALLED.findall(text, 0, end if end >= 0 else len(text))
+    if opcode == "while":
+        return called[:1] or [""]
+    for several, one in _BRANCHES.findall(text) if opcode == "conditional" else ():
+        called += [name.strip(" %") for name in several.split(",")] if several else [one]
+    return called
 
 
 def read_hlo(
@@ -366,105 +346,111 @@ def read_hlo(
     Raises:
         ParseError: no HLO module, one that ends too early, or one that calls itself.
     """
-    parser = _Parser()
+    module = _Module()
     try:
         for line in lines:
-            parser.line(line)
-        callers_first = _count_executions(parser)
+            module.line(line)
+        _follow_calls(module)
     except ParseError as error:
         raise ParseError(f"{source}: no readable HLO: {error}") from None
-    collectives = _collectives(parser)
+    collectives = tuple(_collectives(module.computations))
     target = _TARGET.search(source)
     return Program(
         source=source,
-        module=parser.module,
+        module=module.name,
         target=(target[1] or target[2] or "tpu") if target else "unknown",
-        fingerprint=parser.fingerprint,
-        digest=parser.digest.hexdigest(),
-        unordered=f"{parser.unordered % (1 << 128):032x}",
-        tuned=f"{parser.tuned % (1 << 128):032x}",
-        instructions=parser.opcodes.total(),
-        opcodes=dict(sorted(parser.opcodes.items())),
+        fingerprint=module.fingerprint,
+        digest=module.digest.hexdigest(),
+        unordered=f"{module.unordered % (1 << 128):032x}",
+        tuned=f"{module.tuned % (1 << 128):032x}",
+        instructions=module.opcodes.total(),
+        opcodes=dict(sorted(module.opcodes.items())),
         collectives=collectives,
         loops=tuple(
-            msgspec.structs.replace(loop, executions=computation.executions)
-            for computation in parser.computations.values()
-            for loop in computation.loops
+            Loop(
+                name=operation.name,
+                body=operation.called[0],
+                trips=operation.number(_TRIPS),
+                unrolled=operation.number(_STEP) or 1,
+                executions=computation.executions,
+            )
+            for computation in module.computations.values()
+            for operation in computation.operations
+            if operation.opcode == "while"
         ),
-        in_flight=_in_flight(callers_first, collectives, parser.computations),
+        in_flight=_in_flight(module.computations, collectives),
         memory_bytes=None if memory is None else read_memory_report(memory),
         options=None if options is None else read_debug_options(options),
     )
 
 
-def _collectives(parser: _Parser) -> tuple[Collective, ...]:
-    """Return the collectives of all computations; what is started counts where it is started."""
-    in_branch = _below(parser, parser.branches)
-    starts = [
-        (where, computation, operation)
-        for where, computation in parser.computations.items()
-        for operation in computation.operations.values()
-    ]
+def _follow_calls(module: _Module) -> None:
+    """Enter into each computation how often it runs, and below what: callers stand behind it.
+
+    Raises:
+        ParseError: the module is not whole, or computations call each other in a ring.
+    """
+    if not module.name or not module.entry or module.here is not None:
+        missing = (
+            "no 'HloModule' line" if not module.name
+            else "no ENTRY computation" if not module.entry
+            else f"it ends inside %{module.here}"
+        )  # fmt: skip
+        raise ParseError(
+            f"{missing}; expected an *after_optimizations.txt of --xla_dump_to, whole, or the "
+            "text of compiled.as_text()"
+        )
+    module.computations[module.entry].executions = 1
+    for name, caller in reversed(module.computations.items()):
+        for operation in caller.operations:
+            rounds = operation.number(_TRIPS)
+            executions = caller.executions * (1 if rounds is None else rounds)
+            for called in filter(None, map(module.computations.get, operation.called)):
+                if called.place >= caller.place:
+                    raise ParseError(
+                        f"%{name} calls a computation that is not above it, as if they called "
+                        "each other in a ring"
+                    )
+                called.executions = min(called.executions + executions, _MOST_EXECUTIONS)
+                called.in_loop |= caller.in_loop or operation.opcode == "while"
+                called.in_branch |= caller.in_branch or operation.opcode == "conditional"
+                is_start = operation.opcode == "async-start"
+                called.starts += [(name, operation)] if is_start else caller.starts
+
+
+def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collective]:
+    """Yield the collectives of all computations; what is started counts where it is started."""
     # what an async-start calls may itself call: jaxlib 0.12 puts the collective into a fusion in a
     # call, and such a collective was once counted as synchronous
-    inner = {
-        start.started: [
-            (where, operation)
-            for where in sorted(_below(parser, {start.started}) & parser.computations.keys())
-            for operation in parser.computations[where].operations.values()
-            if operation.kind
-        ]
-        for _, _, start in starts
-        if start.started
-    }
-    wrapped = {where for operations in inner.values() for where, _ in operations}
-    collectives = []
-    for where, computation, start in starts:
-        if where in wrapped:
-            continue
-        # an asynchronous copy or fusion has no collective in it
-        operations = inner[start.started] if start.started else [(where, start)]
-        for place, (_, operation) in enumerate(operations):
-            text = start.line + operation.line
-            groups, stream = _GROUPS.search(operation.line), _STREAM.search(text)
-            sized = start if len(operations) == 1 else operation
-            collectives.append(
-                Collective(
+    below: dict[tuple[str, str], list[_Operation]] = defaultdict(list)
+    for computation in computations.values():
+        inner = [operation for operation in computation.operations if operation.kind]
+        for where, start in computation.starts:
+            below[where, start.name] += inner
+    for where, computation in computations.items():
+        for start in computation.operations if not computation.starts else ():
+            # an asynchronous copy or fusion has no collective below it
+            operations = [start] if start.kind else below.get((where, start.name), [])
+            for place, operation in enumerate(operations):
+                text = start.text + operation.text
+                groups, stream = _GROUPS.search(operation.text), _STREAM.search(text)
+                yield Collective(
                     name=operation.name if place else start.name,
                     kind=operation.kind,
                     computation=where,
-                    size_bytes=sized.size_bytes,
+                    size_bytes=(start if len(operations) == 1 else operation).size_bytes,
                     is_async=start.is_async,
                     is_pipelined='"is_pipelined":true' in text,
                     groups=groups[1] if groups else "",
                     stream=stream[1] if stream else None,
                     executions=computation.executions,
                     in_loop=computation.in_loop,
-                    in_branch=where in in_branch,
+                    in_branch=computation.in_branch,
                     inner="" if operation is start else operation.name,
                 )
-            )
-    return tuple(collectives)
 
 
-def _below(parser: _Parser, roots: Iterable[str]) -> set[str]:
-    """Return some computations and all that they call."""
-    reached: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            if name in parser.computations:
-                waiting += [callee for callee, _ in parser.computations[name].calls]
-    return reached
-
-
-def _in_flight(
-    callers_first: list[str],
-    collectives: Iterable[Collective],
-    computations: dict[str, _Computation],
-) -> int:
+def _in_flight(computations: Mapping[str, _Computation], collectives: Iterable[Collective]) -> int:
     """Return the largest number of collectives that are between start and done at once.
 
     Those in flight around a loop count inside it too. A send and its recv are one transfer.
@@ -475,55 +461,14 @@ def _in_flight(
         if collective.kind != "send" and collective.is_async
     }
     most: dict[str, int] = {}
-    for where in reversed(callers_first):
+    for where, computation in computations.items():
         now = highest = 0
-        for change, name in computations[where].order:
-            if (where, name) in counted:
-                now += change
-            highest = max(highest, now + (most.get(name, 0) if change == 0 else 0))
+        for operation in computation.operations:
+            now += ((where, operation.name) in counted) - ((where, operation.ends) in counted)
+            calls = operation.called if operation.opcode in _WITH_A_SCHEDULE else ()
+            highest = max(highest, now, *(now + most.get(callee, 0) for callee in calls))
         most[where] = highest
     return max(most.values(), default=0)
-
-
-def _count_executions(parser: _Parser) -> list[str]:
-    """Count the executions of each computation; return the names of all, callers first.
-
-    Raises:
-        ParseError: the module is not whole, or computations call each other in a ring.
-    """
-    if not parser.module or not parser.entry or parser.here is not None:
-        missing = (
-            "no 'HloModule' line" if not parser.module
-            else "no ENTRY computation" if not parser.entry
-            else f"it ends inside %{parser.here}"
-        )  # fmt: skip
-        raise ParseError(
-            f"{missing}; expected an *after_optimizations.txt of --xla_dump_to, whole, or the "
-            "text of compiled.as_text()"
-        )
-    computations = parser.computations
-    waiting = Counter(
-        callee for computation in computations.values() for callee, _ in computation.calls
-    )
-    bodies = {loop.body for computation in computations.values() for loop in computation.loops}
-    computations[parser.entry].executions = 1
-    ready = [name for name in computations if not waiting[name]]
-    callers_first: list[str] = []
-    while ready:
-        name = ready.pop()
-        callers_first.append(name)
-        caller = computations[name]
-        for callee, rounds in caller.calls:
-            if (called := computations.get(callee)) is not None:
-                more = called.executions + caller.executions * rounds
-                called.executions = min(more, _MOST_EXECUTIONS)
-                called.in_loop |= caller.in_loop or callee in bodies
-                waiting[callee] -= 1
-                if not waiting[callee]:
-                    ready.append(callee)
-    if len(callers_first) < len(computations):
-        raise ParseError("computations that call each other in a ring")
-    return callers_first
 
 
 def _without_metadata(line: str) -> str:

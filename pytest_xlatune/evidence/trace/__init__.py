@@ -1,11 +1,8 @@
 """A profiler's capture in memory: its devices, and the kernels of each device as columns.
 
-A kernel has a name, a kind, the host call that launched it, a stream, a start, a duration and a
-step. A collective also has the operation of the program that it belongs to. The readers (`xplane`,
-`_chrome`) fill all columns but kind and step, which are known once a window is chosen. The other
-modules compute breakdown, exposed time, collectives and late ranks from these columns. Times are
-integer picoseconds since the start of the capture, so only durations can be compared between two
-files.
+The readers (`xplane`, `_chrome`) make the same columns of both formats; breakdown, exposed time,
+collectives and late ranks are questions to them. Times are integer picoseconds since the start of
+the capture, so only durations can be compared between two files.
 
 Each kernel name belongs to a family of `families.toml` or of the user's file. A family also says
 what its kernels do in a step: compute, communicate, or move memory. A name never decides whether an
@@ -18,10 +15,10 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +28,7 @@ from pytest_xlatune.model.record import Json
 
 Ints = NDArray[np.int64]
 
-ABSENT = -1  # in a column of indices: the kernel has no such attribute
+ABSENT = -1  # in a column of indices: the row has no such attribute
 
 
 class Backend(StrEnum):
@@ -54,129 +51,100 @@ KINDS = tuple(Kind)
 COMPUTE, COMMUNICATION, MEMORY = range(len(KINDS))
 
 
-def _none() -> Ints:
-    return np.zeros(0, np.int64)
+class Columns(dict[str, NDArray[Any]]):
+    """Rows as columns of equal length. A column that was not read is ABSENT in every row."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kernels:
-    """The kernels of a device in any order: columns of equal length with one element per kernel.
-
-    Attributes:
-        start_ps: when the kernel started, in picoseconds on the clock of the capture.
-        duration_ps: how long it ran, in picoseconds.
-        name: its name, an index into `Trace.names`.
-        op: the operation of the program that it belongs to, an index into `Trace.names`.
-        module: the compiled module that it belongs to, an index into `Trace.names`.
-        launch: the correlation id (GPU) or run id (CPU) of the host call that started it.
-        stream: an index into `Device.streams`.
-        kind: an index into `KINDS`; an empty column until the families are known.
-        step: an index into the steps of the window, or ABSENT; an empty column until the steps are
-            known.
-    """
-
-    start_ps: Ints
-    duration_ps: Ints
-    name: Ints
-    op: Ints
-    module: Ints
-    launch: Ints
-    stream: NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, np.uint16))
-    kind: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
-    step: Ints = field(default_factory=_none)
-
-    def __len__(self) -> int:
-        return len(self.start_ps)
+    def __missing__(self, column: str) -> Ints:
+        return np.full(self.size, ABSENT, np.int64)
 
     @property
-    def end_ps(self) -> Ints:
-        """The end of each kernel."""
-        return self.start_ps + self.duration_ps
+    def size(self) -> int:
+        """The number of rows."""
+        return next(iter(self.values())).size
 
-    def take(self, which: NDArray[np.bool_] | Ints) -> Kernels:
-        """Return the kernels that a mask or some positions choose, with the columns in READ."""
-        return Kernels(**{column: getattr(self, column)[which] for column in READ})
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the rows of some parts, which have the same columns, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        )
 
-
-# the columns that a reader fills
-READ = ("start_ps", "duration_ps", "name", "op", "module", "launch")
+    def where(self, which: NDArray[np.bool_] | Ints) -> Columns:
+        """Return the rows that a mask or some positions choose."""
+        return Columns({column: numbers[which] for column, numbers in self.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
-    """A device with at least one kernel; `kernels` has those of all streams, stream by stream."""
+    """A device with at least one kernel.
 
-    name: str  # e.g. /device:GPU:0
+    Attributes:
+        name: e.g. /device:GPU:0.
+        streams: the names of its streams.
+        kernels: its kernels in any order. A reader fills these columns:
+            start_ps, duration_ps: picoseconds on the clock of the capture.
+            name, op, module: the kernel, the operation of the program and the compiled module that
+                it belongs to, as indices into `Trace.names`.
+            launch: the correlation id (GPU) or run id (CPU) of the host call that started it.
+            stream: an index into `streams`.
+            Once families and steps are known, there are two more:
+            kind: an index into `KINDS`.
+            step: an index into the steps of the window, or ABSENT.
+    """
+
+    name: str
     backend: Backend
     streams: tuple[str, ...]
-    kernels: Kernels
-
-    @classmethod
-    def of(cls, name: str, backend: Backend, streams: Sequence[tuple[str, Kernels]]) -> Device:
-        """Return a device with these streams; each has a name and its kernels."""
-        kernels = joined([part for _, part in streams])
-        sizes = [len(part) for _, part in streams]
-        stream = np.repeat(np.arange(len(streams)), sizes).astype(np.uint16)
-        return cls(
-            name=name,
-            backend=backend,
-            streams=tuple(stream_name for stream_name, _ in streams),
-            kernels=Kernels(stream=stream, **{column: getattr(kernels, column) for column in READ}),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotation:
-    """A step marker of the host, jax.profiler.StepTraceAnnotation: when a step was dispatched."""
-
-    step: int
-    start_ps: int
-    end_ps: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Launches:
-    """Host calls that started work on a device: their ids and times, sorted by id."""
-
-    id: Ints
-    start_ps: Ints
-
-    @classmethod
-    def of(cls, ids: Ints, start_ps: Ints) -> Launches:
-        """Return host calls; if several have one id, the first is the launch."""
-        if not (np.diff(ids) > 0).all():  # the ids of one thread are sorted already
-            order = np.lexsort((start_ps, ids))
-            ids, first = np.unique(ids[order], return_index=True)
-            start_ps = start_ps[order][first]
-        return cls(id=ids, start_ps=start_ps)
-
-    def times(self, launch: Ints) -> Ints:
-        """Return when each kernel was launched, on the host's clock; ABSENT where it is unknown."""
-        ids = self.id
-        if not len(ids):
-            return np.full(len(launch), ABSENT, np.int64)
-        place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
-        return np.where(ids[place] == launch, self.start_ps[place], ABSENT)
+    kernels: Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """One capture file of one process."""
+    """One capture file of one process.
+
+    Attributes:
+        source: the name of the file.
+        format: "xplane" or "trace.json".
+        names: all names of kernels, operations and modules; columns hold indices.
+        devices: those with a kernel.
+        planes_present: the number of device planes, also of devices without a kernel.
+        marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
+            step was dispatched: rows of step, start and end in picoseconds, by their starts.
+        launches: host calls that started work on a device: rows of id and start, by their ids.
+        started_unix_ns, stopped_unix_ns: of the profiler's session, where they are known.
+        truncated: why the file does not hold the whole window; None if it does. Such a capture is
+            always shown with the reason and never averaged with others.
+        warnings: those of the profiler.
+        foreign: the device or profiler, if it is not supported; else None.
+    """
 
     source: str
-    format: str  # "xplane" or "trace.json"
-    names: tuple[str, ...]  # all names of kernels, operations and modules; columns hold indices
+    format: str
+    names: tuple[str, ...]
     devices: tuple[Device, ...]
-    planes_present: int  # the number of device planes, also of devices without a kernel
-    annotations: tuple[Annotation, ...]  # sorted by their starts
-    launches: Launches
+    planes_present: int
+    marks: Ints
+    launches: Ints
     started_unix_ns: int | None = None
     stopped_unix_ns: int | None = None
-    # why the file does not hold the whole window; None if it does. Such a capture is always shown
-    # with the reason and never averaged with others
     truncated: str | None
     warnings: tuple[str, ...] = ()
-    foreign: str | None = None  # the device or profiler, if it is not supported; else None
+    foreign: str | None = None
+
+
+def by_start(marks: Ints) -> Ints:
+    """Return step markers by their starts."""
+    return marks[:, np.argsort(marks[1], kind="stable")]
+
+
+def by_id(launches: Ints) -> Ints:
+    """Return host calls by their ids; if several have one id, the first is the launch."""
+    if (np.diff(launches[0]) > 0).all():  # the ids of one thread are sorted already
+        return launches
+    launches = launches[:, np.lexsort((launches[1], launches[0]))]
+    return launches[:, np.unique(launches[0], return_index=True)[1]]
 
 
 def narrow(column: Ints) -> Ints:
@@ -185,27 +153,18 @@ def narrow(column: Ints) -> Ints:
     return kept if (kept == column).all() else column
 
 
-def joined(parts: Sequence[Kernels]) -> Kernels:
-    """Return the kernels of all parts, one part after the other, with the columns in READ."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {column: [getattr(part, column) for part in parts] or [_none()] for column in READ}
-    return Kernels(**{column: np.concatenate(arrays) for column, arrays in columns.items()})
-
-
-def without_containers(kernels: Kernels) -> Kernels:
+def without_containers(kernels: Columns) -> Columns:
     """Return kernels without those that contain the next one of the same thread.
 
     Events of the host nest, so the time of a `while` is that of its body. Those of a GPU stream do
     not nest.
     """
     # if two start together, the longer one contains the other
-    order = np.lexsort((-kernels.duration_ps, kernels.start_ps))
-    ordered = kernels.take(order)
-    inner = np.ones(len(ordered), bool)
-    if len(ordered) > 1:
-        inner[:-1] = ordered.start_ps[1:] >= ordered.end_ps[:-1]
-    return ordered.take(inner)
+    ordered = kernels.where(np.lexsort((-kernels["duration_ps"], kernels["start_ps"])))
+    start_ps = ordered["start_ps"]
+    inner = np.ones(ordered.size, bool)
+    inner[:-1] = start_ps[1:] >= (start_ps + ordered["duration_ps"])[:-1]
+    return ordered.where(inner)
 
 
 # /device:TPU:0      host-3 /device:XPU:1      /device:TPU:0 SparseCore 1

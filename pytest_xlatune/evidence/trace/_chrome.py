@@ -20,15 +20,15 @@ import numpy as np
 
 from pytest_xlatune.evidence.trace import (
     ABSENT,
-    READ,
-    Annotation,
     Backend,
+    Columns,
     Device,
-    Kernels,
-    Launches,
+    Ints,
     Names,
     Trace,
     at_a_cap,
+    by_id,
+    by_start,
     other_device,
     without_containers,
 )
@@ -123,20 +123,20 @@ def _elements(pieces: Iterator[str]) -> Iterator[Any]:
     raise ValueError("the list of events does not end" if inside else 'no "traceEvents" in it')
 
 
+# the columns of a kernel that an event fills
+_READ = ("start_ps", "duration_ps", "name", "op", "module", "launch")
+
+
 class _ChromeReader:
     def __init__(self, source: str) -> None:
         self._source = source
         self._names = Names()
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
-        # device, pid, tid -> the events, a column each
-        self._lines: dict[tuple[str, str, str], dict[str, array[int]]] = defaultdict(
-            lambda: {column: array("q") for column in READ}
-        )
-        self._annotations: list[Annotation] = []
-        self._launch_ids: dict[str, tuple[array[int], array[int]]] = {
-            key: (array("q"), array("q")) for key in ("correlation_id", "run_id")
-        }
+        # (device, process, thread) -> the kernels, step markers and launches, flat: row after row
+        self._lines: dict[tuple[str, str, str], array[int]] = defaultdict(lambda: array("q"))
+        self._marks = array("q")
+        self._launches = {key: array("q") for key in ("correlation_id", "run_id")}
         self._count = self._of_kineto = 0
 
     def take(self, event: Any) -> None:
@@ -166,35 +166,31 @@ class _ChromeReader:
             self._kernel(f"/host:CPU:{int(args['device_ordinal'])}", event, args, "run_id")
         elif "step_num" in args:
             start_ps = _ps(event["ts"])
-            end_ps = start_ps + _ps(event["dur"])
-            step = int(args["step_num"])
-            self._annotations.append(Annotation(step=step, start_ps=start_ps, end_ps=end_ps))
+            self._marks.extend((int(args["step_num"]), start_ps, start_ps + _ps(event["dur"])))
         elif "device_ordinal" not in args:
-            for key, (ids, starts) in self._launch_ids.items():
+            for key, calls in self._launches.items():
                 if key in args:
-                    ids.append(int(args[key]))
-                    starts.append(_ps(event["ts"]))
+                    calls.extend((int(args[key]), _ps(event["ts"])))
 
     def _kernel(self, device: str, event: dict[str, Any], args: dict[str, str], by: str) -> None:
-        line = self._lines[device, event["pid"], event["tid"]]
-        line["start_ps"].append(_ps(event["ts"]))
-        line["duration_ps"].append(_ps(event["dur"]))
-        line["name"].append(self._names[event["name"]])
-        line["op"].append(self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT)
-        line["module"].append(self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT)
-        line["launch"].append(int(args[by]) if by in args else ABSENT)
+        self._lines[device, event["pid"], event["tid"]].extend(
+            (
+                _ps(event["ts"]),
+                _ps(event["dur"]),
+                self._names[event["name"]],
+                self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
+                self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
+                int(args[by]) if by in args else ABSENT,
+            )
+        )
 
     def trace(self) -> Trace:
         """Return what was taken."""
-        devices: dict[str, list[tuple[str, Kernels]]] = {}
-        for (device, pid, tid), line in self._lines.items():
-            kernels = Kernels(**{column: np.array(numbers) for column, numbers in line.items()})
-            if not _GPU.fullmatch(device):
-                kernels = without_containers(kernels)
-            name = self._threads.get((pid, tid), tid)
-            devices.setdefault(device, []).append((name, kernels))
-        gpus = [name for name in devices if _GPU.fullmatch(name)]
-        calls = self._launch_ids["correlation_id" if gpus else "run_id"]
+        lines: dict[str, dict[tuple[str, str], array[int]]] = defaultdict(dict)
+        for (name, *thread), line in self._lines.items():
+            lines[name][thread[0], thread[1]] = line
+        gpus = [name for name in lines if _GPU.fullmatch(name)]
+        names = sorted(gpus or lines, key=lambda name: int(name.rpartition(":")[2]))
         truncated = None
         if at_a_cap(self._count, is_round=True):
             truncated = (
@@ -205,20 +201,27 @@ class _ChromeReader:
             source=self._source,
             format="trace.json",
             names=tuple(self._names),
-            devices=tuple(
-                Device.of(name, Backend.GPU if name in gpus else Backend.CPU, streams)
-                for name, streams in sorted(
-                    devices.items(), key=lambda item: int(item[0].rpartition(":")[2])
-                )
-                if name in gpus or not gpus
-            ),
+            devices=tuple(self._device(name, lines[name], is_gpu=bool(gpus)) for name in names),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
-            annotations=tuple(
-                sorted(self._annotations, key=lambda annotation: annotation.start_ps)
-            ),
-            launches=Launches.of(*(np.array(column, np.int64) for column in calls)),
+            marks=by_start(_rows(self._marks, 3)),
+            launches=by_id(_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
             truncated=truncated,
             foreign=self._foreign(),
+        )
+
+    def _device(
+        self, name: str, lines: dict[tuple[str, str], array[int]], *, is_gpu: bool
+    ) -> Device:
+        parts = []
+        for stream, line in enumerate(lines.values()):
+            kernels = Columns(zip(_READ, _rows(line, len(_READ)), strict=True))
+            kernels["stream"] = np.full(kernels.size, stream, np.uint16)
+            parts.append(kernels if is_gpu else without_containers(kernels))
+        return Device(
+            name=name,
+            backend=Backend.GPU if is_gpu else Backend.CPU,
+            streams=tuple(self._threads.get(thread, thread[1]) for thread in lines),
+            kernels=Columns.joined(parts),
         )
 
     def _foreign(self) -> str | None:
@@ -229,6 +232,11 @@ class _ChromeReader:
                 "categories; `drill` reads what JAX's profiler writes"
             )
         return other_device(self._processes.values())
+
+
+def _rows(flat: array[int], columns: int) -> Ints:
+    """Return what stands row after row as columns."""
+    return np.array(flat, np.int64).reshape(-1, columns).T
 
 
 def _ps(text: str) -> int:

@@ -16,11 +16,10 @@ neither beside it.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -34,10 +33,10 @@ from pytest_xlatune.evidence.trace import (
     MEMORY,
     OTHER,
     Backend,
+    Columns,
     Device,
     Family,
     Ints,
-    Kernels,
     Kind,
     Trace,
     classify,
@@ -257,27 +256,21 @@ class CaptureWindow:
     families: tuple[Family, ...] = field(default_factory=shipped_families)
     force: bool = False  # show a capture that lost events, under a warning
     step_s: float | None = None  # of a companion run without profiler
+    # called with each device, whose kernels have their kind and step, while it is in memory
+    observe: Callable[[Trace, Device], None] | None = None
 
 
-Observe = Callable[[Trace, Device], None]  # a device whose kernels have their class and step
-
-
-def drill(
-    traces: Iterable[Trace | ParseError],
-    window: CaptureWindow | None = None,
-    *,
-    observe: Observe | None = None,
-) -> Drill:
+def drill(traces: Iterable[Trace | ParseError], window: CaptureWindow | None = None) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
     Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place. `observe` is called with each device while its capture is in memory.
+    takes its place.
 
     Raises:
         ParseError: nothing to drill, captures that do not belong together, a device or step count
             other than the given one.
     """
-    sums = _WindowSums(window or CaptureWindow(), observe)
+    sums = _WindowSums(window or CaptureWindow())
     for trace in traces:
         if isinstance(trace, ParseError):
             sums.excluded.append(str(trace))
@@ -286,48 +279,36 @@ def drill(
     return sums.result()
 
 
-_Held = tuple[Trace, list[Device], Assignment]
-# name of its kernels, operation or family, and family -> a count, three sums, the longest
+# name of its kernels, operation or family, and family -> the figures of a `TimeRow`
 _Rows = dict[tuple[str, Family], Ints]
+_FIGURES = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
 
 
-def _add_kernels(sums: Ints, keys: Ints, columns: Sequence[Ints]) -> None:
-    """Add kernels to the sums of their keys, which are the columns of the table."""
-    np.add.at(sums[0], keys, 1)
-    for row, column in zip(sums[1:4], columns, strict=True):
-        np.add.at(row, keys, column)
-    np.maximum.at(sums[4], keys, columns[0])
-
-
-def _add_row(rows: _Rows, name: str, family: Family, sums: Ints) -> None:
-    row = rows.setdefault((name, family), np.zeros(5, np.int64))
-    row[:4] += sums[:4]
-    row[4] = max(row[4], sums[4])
+def _add_row(rows: _Rows, name: str, family: Family, figures: Ints) -> None:
+    row = rows.setdefault((name, family), np.zeros(len(_FIGURES), np.int64))
+    row[:-1] += figures[:-1]
+    row[-1] = max(row[-1], figures[-1])
 
 
 def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
-    figures = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
-    time_rows = (
+    time_rows = [
         TimeRow(
             name=name,
             family=family.name,
             kind=family.kind,
-            **dict(zip(figures, row.tolist(), strict=True)),
+            **dict(zip(_FIGURES, figures.tolist(), strict=True)),
         )
-        for (name, family), row in rows.items()
-    )
+        for (name, family), figures in rows.items()
+    ]
     return tuple(sorted(time_rows, key=lambda row: (-row.sum_ps, row.name)))
 
 
 class _WindowSums:
     """The sums of the captures of a window that were read so far."""
 
-    def __init__(self, window: CaptureWindow, observe: Observe | None) -> None:
+    def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._observe = observe
-        self._families = (*window.families, OTHER)
-        self._kernels: _Rows = {}
-        self._ops: _Rows = {}
+        self._rows: dict[str, _Rows] = {"name": {}, "op": {}}  # of kernels, of operations
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
@@ -336,7 +317,8 @@ class _WindowSums:
         self._planes = self._copying = 0
         self._rules: dict[str, Assignment] = {}  # by the captures, in their order
         self._windows: list[tuple[int, int, str]] = []
-        self._held: list[_Held] = []
+        # captures whose steps are told badly
+        self._held: list[tuple[Trace, list[Device], Assignment]] = []
 
     def add(self, trace: Trace) -> None:
         """Reduce one capture to sums."""
@@ -353,120 +335,105 @@ class _WindowSums:
         if not trace.devices:
             self._warn(trace, f"no kernel in it ({trace.planes_present} device planes, all idle)")
         devices = self._working(trace)
-        if not devices:
-            return
-        assignment = assign(trace, [device.kernels for device in devices], steps=self._window.steps)
-        self._held.append((trace, devices, assignment))
-        if self._rules or not assignment.is_weak or len(self._held) > _HELD:
-            self._take_held(assignment)
+        if devices:
+            kernels = [device.kernels for device in devices]
+            assignment = assign(trace, kernels, steps=self._window.steps)
+            self._held.append((trace, devices, assignment))
+            if self._rules or not assignment.is_weak or len(self._held) > _HELD:
+                self._take_held(assignment)
 
     def _warn(self, trace: Trace, *warnings: str) -> None:
         self._warnings += [f"{trace.source}: {text}" for text in warnings]
-
-    def _take_held(self, last: Assignment | None) -> None:
-        like = next(iter(self._rules.values()), last)
-        held, self._held = self._held, []
-        for trace, devices, assignment in held:
-            self._take(trace, devices, assignment, like)
 
     def _working(self, trace: Trace) -> list[Device]:
         """Return the devices that do more than copy; a warning names the others."""
         _, kind_of = classify(trace.names, self._window.families)
         working: list[Device] = []
-        copying: list[Device] = []
+        copying: list[str] = []
         for device in trace.devices:
-            kind = kind_of[device.kernels.name]
-            kernels = dataclasses.replace(device.kernels, kind=kind)
-            does_more = bool((kind != MEMORY).any())
-            (working if does_more else copying).append(dataclasses.replace(device, kernels=kernels))
+            device.kernels["kind"] = kind = kind_of[device.kernels["name"]]
+            if (kind != MEMORY).any():
+                working.append(device)
+            else:
+                copying.append(device.name)
         # counted in the divisor, they once halved every figure: 1.793 ms for a step of 3.586 ms
         self._copying += len(copying)
         if copying:
-            names = ", ".join(device.name for device in copying)
-            self._warn(trace, f"{names} only copied data, and no figure counts them")
+            self._warn(trace, f"{', '.join(copying)} only copied data, and no figure counts them")
         return working
 
-    def _take(
-        self, trace: Trace, devices: list[Device], assignment: Assignment, like: Assignment | None
-    ) -> None:
-        """Add a capture; one whose steps are told badly follows another of the window."""
-        unstepped = [device.kernels for device in devices]
-        if assignment.is_weak and like is not None and not like.is_weak:
-            assignment = assign_by_names(trace, unstepped, like.steps) or assignment
-        # a JSON that was cut at an unknown limit was once averaged as if it were complete
-        if assignment.cut is not None and trace.format == "trace.json" and not self._window.force:
-            self.excluded.append(
-                f"{trace.source}: its events end in step {assignment.cut}, all earlier steps have "
-                "more kernels: a JSON keeps the earliest events up to a limit; give the xplane.pb, "
-                "or profile without Python frames"
-            )
-            return
+    def _take_held(self, last: Assignment | None = None) -> None:
+        """Add the captures that waited; those whose steps are told badly follow a better one."""
+        like = next(iter(self._rules.values()), last)
+        held, self._held = self._held, []
+        for trace, devices, assignment in held:
+            chosen = assignment
+            if assignment.is_weak and like is not None and not like.is_weak:
+                kernels = [device.kernels for device in devices]
+                chosen = assign_by_names(trace, kernels, like.steps) or assignment
+            # a JSON that was cut at an unknown limit was once averaged as if it were complete
+            if chosen.cut is not None and trace.format == "trace.json" and not self._window.force:
+                self.excluded.append(
+                    f"{trace.source}: its events end in step {chosen.cut}, all earlier steps have "
+                    "more kernels: a JSON keeps the earliest events up to a limit; give the "
+                    "xplane.pb, or profile without Python frames"
+                )
+            else:
+                self._take(trace, devices, chosen)
+
+    def _take(self, trace: Trace, devices: Sequence[Device], assignment: Assignment) -> None:
         if trace.started_unix_ns and trace.stopped_unix_ns:
             self._windows.append((trace.started_unix_ns, trace.stopped_unix_ns, trace.source))
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._rules[trace.source] = assignment
         if assignment.rule is StepRule.WHOLE:
-            self._check_whole(trace, unstepped)
+            self._check_whole(trace, [device.kernels for device in devices])
         self._warn(trace, *_ended_early(trace, devices, assignment))
+        families = (*self._window.families, OTHER)
         family, _ = classify(trace.names, self._window.families)
-        names, many = len(trace.names), len(self._families)
-        of_kernels, of_ops = (np.zeros((5, size), np.int64) for size in (names, (names + 1) * many))
+        keys = (len(trace.names) + 1) * len(families)  # 0 is ABSENT + 1
+        sums = {label: np.zeros((len(_FIGURES), keys), np.int64) for label in self._rows}
         for device, step in zip(devices, assignment.kernel_steps, strict=True):
-            kernels = dataclasses.replace(device.kernels, step=step)
-            if self._observe is not None:
-                self._observe(trace, dataclasses.replace(device, kernels=kernels))
-            name, op, *columns = self._add(trace, device, kernels, len(assignment.steps))
-            _add_kernels(of_kernels, name, columns)
-            # 0 is ABSENT + 1
-            _add_kernels(of_ops, (op.astype(np.int64) + 1) * many + family[name], columns)
-        for at in np.flatnonzero(of_kernels[0]).tolist():
-            _add_row(self._kernels, trace.names[at], self._families[family[at]], of_kernels[:, at])
-        for key in np.flatnonzero(of_ops[0]).tolist():
-            at, place = divmod(key, many)
-            if at and not _GRAPH.fullmatch(trace.names[at - 1]):
-                _add_row(self._ops, trace.names[at - 1], self._families[place], of_ops[:, key])
+            device.kernels["step"] = step
+            if self._window.observe is not None:
+                self._window.observe(trace, device)
+            gpu, kernels = _reduced(trace.source, device, len(assignment.steps))
+            self._backends.add(device.backend)
+            self._gpus.append(gpu)
+            times = [kernels[figure] for figure in _FIGURES[1:-1]]
+            for label, of_label in sums.items():
+                key = (kernels[label].astype(np.int64) + 1) * len(families) + family[
+                    kernels["name"]
+                ]
+                np.add.at(of_label[0], key, 1)
+                for row, time in zip(of_label[1:-1], times, strict=True):
+                    np.add.at(row, key, time)
+                np.maximum.at(of_label[-1], key, times[0])
+        for label, of_label in sums.items():
+            for key in np.flatnonzero(of_label[0]).tolist():
+                at, place = divmod(key, len(families))
+                name = trace.names[at - 1]
+                if at and not (label == "op" and _GRAPH.fullmatch(name)):
+                    _add_row(self._rows[label], name, families[place], of_label[:, key])
 
-    def _add(self, trace: Trace, device: Device, kernels: Kernels, steps: int) -> Sequence[Ints]:
-        """Add a device; return its kernels that have a step.
-
-        That is their names, operations, and times: in all, alone, and on the main stream.
-        """
-        main, on_main = _main_stream(device, kernels)
-        alone, timelines, begins_ps = _timelines(kernels, steps)
-        self._backends.add(device.backend)
-        self._gpus.append(
-            Gpu(
-                source=trace.source,
-                name=device.name,
-                main_stream=main,
-                steps=timelines[:-1],
-                outside=timelines[-1],
-                begins_ps=begins_ps,
-            )
-        )
-        known = kernels.step != ABSENT
-        inside = slice(None) if known.all() else np.flatnonzero(known)
-        times = (kernels.duration_ps, alone, kernels.duration_ps * on_main)
-        return [column[inside] for column in (kernels.name, kernels.op, *times)]
-
-    def _check_whole(self, trace: Trace, devices: Sequence[Kernels]) -> None:
+    def _check_whole(self, trace: Trace, devices: Sequence[Columns]) -> None:
         """Refuse a number of steps that the kernels of a stretch contradict.
 
         Raises:
             ParseError: most kernel time is of kernels that did not run equally often in each.
         """
-        steps = self._window.steps or 1
-        if len(trace.annotations) not in {0, steps} and self._window.steps:
+        steps, marked = self._window.steps or 1, trace.marks.shape[1]
+        if marked not in {0, steps} and self._window.steps:
             raise ParseError(
-                f"{trace.source}: {len(trace.annotations)} steps are annotated, {steps} expected: "
+                f"{trace.source}: {marked} steps are annotated, {steps} expected: "
                 "check --steps and the profiler's window"
             )
         spent = fitting = 0
         for kernels in devices:
-            count = np.bincount(kernels.name)
-            spent += int(kernels.duration_ps.sum())
-            fitting += int(kernels.duration_ps[count[kernels.name] % steps == 0].sum())
+            name, duration_ps = kernels["name"], kernels["duration_ps"]
+            spent += int(duration_ps.sum())
+            fitting += int(duration_ps[np.bincount(name)[name] % steps == 0].sum())
         # a wrong --steps was once accepted, and every figure was the total divided by it
         if fitting < FITTING * spent:
             raise ParseError(
@@ -477,7 +444,7 @@ class _WindowSums:
 
     def result(self) -> Drill:
         """Return the sums of all captures, after checking that they belong together."""
-        self._take_held(None)
+        self._take_held()
         if not self._gpus:
             raise ParseError(
                 "nothing to drill: "
@@ -485,8 +452,8 @@ class _WindowSums:
             )
         first = self._check_steps()
         families: _Rows = {}
-        for (_, family), row in self._kernels.items():
-            _add_row(families, family.name, family, row)
+        for (_, family), figures in self._rows["name"].items():
+            _add_row(families, family.name, family, figures)
         is_whole = first.rule is StepRule.WHOLE
         return Drill(
             sources=tuple(self._rules),
@@ -500,9 +467,9 @@ class _WindowSums:
             gpus=tuple(self._gpus),
             planes_present=self._planes,
             families=_by_time(families),
-            kernels=_by_time(self._kernels),
-            ops=_by_time(self._ops),
-            attributed_ps=sum(int(row[1]) for row in self._ops.values()),
+            kernels=_by_time(self._rows["name"]),
+            ops=_by_time(self._rows["op"]),
+            attributed_ps=sum(int(figures[1]) for figures in self._rows["op"].values()),
             excluded=tuple(self.excluded),
             warnings=tuple(self._warnings),
             step_s=self._window.step_s,
@@ -568,40 +535,56 @@ class _WindowSums:
         return f"one process {'with one' if len(self._rules) == 1 else 'per'} {noun}"
 
 
-def _main_stream(device: Device, kernels: Kernels) -> tuple[str, NDArray[np.bool_]]:
+def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
+    """Return a device's time in each step, and its kernels that have a step.
+
+    Each of those has its times: in all, alone, and on the main stream.
+    """
+    kernels = device.kernels
+    duration_ps = kernels["duration_ps"]
+    main, on_main = _main_stream(device)
+    alone = np.zeros(kernels.size, np.int64)
+    timelines, begins = [], []
+    for number in (*range(steps), ABSENT):
+        here = np.flatnonzero(kernels["step"] == number)
+        start_ps = kernels["start_ps"][here]
+        usage, alone[here] = timeline(start_ps, start_ps + duration_ps[here], kernels["kind"][here])
+        timelines.append(usage)
+        begins.append(int(start_ps.min()) if here.size else 0)
+    gpu = Gpu(
+        source=source,
+        name=device.name,
+        main_stream=main,
+        steps=tuple(timelines[:-1]),
+        outside=timelines[-1],
+        begins_ps=tuple(begins[:-1]),
+    )
+    timed = Columns(
+        name=kernels["name"],
+        op=kernels["op"],
+        sum_ps=duration_ps,
+        alone_ps=alone,
+        main_ps=duration_ps * on_main,
+    )
+    known = kernels["step"] != ABSENT
+    return gpu, timed if known.all() else timed.where(known)
+
+
+def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
     """Return the stream that computes most, and which kernels are on it.
 
     On the CPU backend a device has no stream: its operations wander between threads.
     """
+    kernels = device.kernels
     if device.backend is Backend.CPU:
-        return "all threads", np.ones(len(kernels), bool)
-    computing = kernels.duration_ps * (kernels.kind == COMPUTE)
-    spent = [
-        int(computing[kernels.stream == stream].sum()) for stream in range(len(device.streams))
-    ]
+        return "all threads", np.ones(kernels.size, bool)
+    computing = kernels["duration_ps"] * (kernels["kind"] == COMPUTE)
+    spent = [int(computing[kernels["stream"] == at].sum()) for at in range(len(device.streams))]
     main = spent.index(max(spent))
-    return device.streams[main], kernels.stream == main
+    return device.streams[main], kernels["stream"] == main
 
 
-def _timelines(kernels: Kernels, steps: int) -> tuple[Ints, tuple[Timeline, ...], tuple[int, ...]]:
-    """Return the time alone of each kernel, the timelines, and the starts of the steps.
-
-    There is a timeline for every step, and a last one for kernels without a step. A step starts
-    with its first kernel, or at 0 if it has none.
-    """
-    alone = np.zeros(len(kernels), np.int64)
-    timelines, begins = [], []
-    for number in (*range(steps), ABSENT):
-        here = np.flatnonzero(kernels.step == number)
-        start_ps = kernels.start_ps[here]
-        end_ps = start_ps + kernels.duration_ps[here]
-        usage, alone[here] = timeline(start_ps, end_ps, kernels.kind[here])
-        timelines.append(usage)
-        begins.append(int(start_ps.min()) if here.size else 0)
-    return alone, tuple(timelines), tuple(begins[:-1])
-
-
-def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterable[str]:
+def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterator[str]:
     """Warn of each device that ends inside a step, or long before the others of its process."""
     if assignment.even and assignment.rule is not StepRule.WHOLE:
         return
@@ -614,10 +597,13 @@ def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment
                 f"steps before it have ({names}): the capture may end inside it, and its figures "
                 "are too small"
             )
-    ends = np.array([int(device.kernels.end_ps.max()) for device in devices])
-    begin = min(int(device.kernels.start_ps.min()) for device in devices)
-    late = ends.max()
-    for device, end in zip(devices, ends.tolist(), strict=True):
+    starts = [device.kernels["start_ps"] for device in devices]
+    ends = [
+        int((start_ps + device.kernels["duration_ps"]).max())
+        for start_ps, device in zip(starts, devices, strict=True)
+    ]
+    begin, late = min(int(start_ps.min()) for start_ps in starts), max(ends)
+    for device, end in zip(devices, ends, strict=True):
         if late - end > _APART * (late - begin):
             yield (
                 f"{device.name} ends {(late - end) * 1e-9:.3f} ms before the last device of its "

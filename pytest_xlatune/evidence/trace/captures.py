@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Observe, drill
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.xplane import read_xplane_file
 from pytest_xlatune.model.errors import ParseError
 
@@ -138,16 +138,10 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def read_window(
-    paths: Sequence[Path],
-    window: CaptureWindow,
-    *,
-    observe: Observe | None = None,
-) -> tuple[Drill, tuple[str, ...]]:
+def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or the files named; one window of one job.
 
-    Return where the time went, and one sentence for each path or capture that is not in it;
-    `observe` is that of `drill`.
+    Return where the time went, and one sentence for each path or capture that is not in it.
 
     Raises:
         ParseError: nothing to drill, or captures that do not belong together.
@@ -159,7 +153,7 @@ def read_window(
     ]
     files = [file for path in paths for file in _files(path)]
     try:
-        drilled = drill(_read(choose_captures(files)), window, observe=observe)
+        drilled = drill(_read(choose_captures(files)), window)
     except ParseError as error:
         raise ParseError("; ".join([*problems, str(error)])) from None
     return drilled, (*problems, *drilled.excluded)

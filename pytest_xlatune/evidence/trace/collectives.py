@@ -145,10 +145,10 @@ class Watch:
     def __call__(self, trace: Trace, device: Device) -> None:
         """Take the kernels of a device."""
         kernels = device.kernels
-        mine = np.flatnonzero((kernels.kind == COMMUNICATION) & (kernels.step != ABSENT))
-        mine = mine[np.lexsort((kernels.start_ps[mine], kernels.step[mine]))]
-        columns = np.stack([kernels.step, kernels.start_ps, kernels.duration_ps])[:, mine]
-        for label in (kernels.op[mine], kernels.name[mine]):
+        mine = kernels.where((kernels["kind"] == COMMUNICATION) & (kernels["step"] != ABSENT))
+        mine = mine.where(np.lexsort((mine["start_ps"], mine["step"])))
+        columns = np.stack([mine["step"], mine["start_ps"], mine["duration_ps"]])
+        for label in (mine["op"], mine["name"]):
             for name in np.unique(label[label != ABSENT]).tolist():
                 runs = columns[:, label == name]
                 self._runs[trace.names[name]][trace.source, device.name] = runs

@@ -13,7 +13,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from pytest_xlatune.evidence.protobuf import (
     signed,
     text,
 )
-from pytest_xlatune.evidence.trace import ABSENT
+from pytest_xlatune.evidence.trace import ABSENT, Columns
 
 TAG = 4 << 3 | 2  # the tag of an event in a line, and of a stat in an event
 OPENING = 1 << 3  # the tag of their first field, the id, which is missing if the id is 0
@@ -91,29 +91,6 @@ class TraceLine:
     end: int
 
 
-class Columns(dict[str, Ints]):
-    """Timed events: `name` (a metadata id), `offset_ps`, `duration_ps`, and each wanted stat.
-
-    A stat is ABSENT where an event has none, and everywhere if the plane has no such stat.
-    """
-
-    def __missing__(self, column: str) -> Ints:
-        return np.full(len(self["name"]), ABSENT, np.int64)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Return the events of some parts, which have the same columns, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
-        )
-
-    def where(self, mask: NDArray[np.bool_]) -> Columns:
-        """Return the events that the mask chooses."""
-        return Columns({column: numbers[mask] for column, numbers in self.items()})
-
-
 def name_of(data: Bytes, start: int, end: int) -> str:
     """Return the name of the XLine or metadata between two positions; no event is decoded."""
     return text(data, *_name_at(data, start, end))
@@ -128,45 +105,16 @@ def _name_at(data: Bytes, start: int, end: int) -> tuple[int, int]:
     return start, start
 
 
-def read_line(data: Bytes, start: int, end: int) -> TraceLine:
-    """Find the events of the XLine between two positions.
-
-    Raises:
-        WireError: the bytes are no message.
-    """
-    name, timestamp_ns, at = "", 0, start
-    tags: list[Ints] = []
-    while at < end:
-        positions, at = follow(data, at, end)
-        tags.append(positions)
-        if at >= end:
-            break
-        number, kind, begin, stop = next(fields(data, at, end))
-        if (number, kind) == (_NAME_FIELD, LENGTH):
-            name = text(data, begin, stop)
-        elif (number, kind) == (_TIMESTAMP, VARINT):
-            timestamp_ns = signed(begin)
-        elif (number, kind) == (_EVENTS, LENGTH):
-            tags.append(np.array([at], np.int64))
-        at = stop
-    if at > end:
-        raise WireError(f"an event that ends {at - end} bytes behind its line")
-    return TraceLine(
-        name=name,
-        timestamp_ns=timestamp_ns,
-        data=data,
-        tags=np.concatenate([np.zeros(0, np.int64), *tags]),
-        end=end,
-    )
-
-
 def decode(
     line: TraceLine, wanted: Mapping[str, int], intern: Callable[[str], int], *, first: bool = False
 ) -> Iterator[Columns]:
     """Decode the timed events of a line, block by block; aggregates are left out.
 
+    Each has its `name` (a metadata id), `offset_ps`, `duration_ps`, and the wanted stats, which are
+    ABSENT where an event has none.
+
     Args:
-        line: what `read_line` found.
+        line: what `line_parts` of `xplane` found.
         wanted: name of a column -> id of the stat that fills it.
         intern: gives the stat id under which a string value is known.
         first: each event has at most one of the wanted stats, so stop at the first one.

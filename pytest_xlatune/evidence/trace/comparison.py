@@ -1,4 +1,4 @@
-"""What made the difference between two drills, measured with one yardstick or not at all.
+"""The figures of drills side by side, and what made the difference between two of them.
 
 A step's span has four parts that sum to it: compute, exposed communication, exposed memory and
 idle. What moved between two variants is named by those first, then by family. Totals of different
@@ -7,80 +7,125 @@ launchers, step counts or device counts are not comparable, and are refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_xlatune.evidence.trace import Kind
-from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
+from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Real, Record
 
 NOTEWORTHY = 0.005  # of the span: a part that moved less is not named in the sentence
 
+# the groups of figures
+PART, SPAN, TOTAL, FAMILY, KERNEL = "part", "span", "total", "family", "kernel"
+_BETWEEN, _PERIOD = "between steps", "period, start to start"
+# the compared time, and how its change is said
+_STEP = (_PERIOD, "the time from step to step", "a step takes")
+_SPAN = ("span", "the span of a step", "the span of a step is")
 
-class Part(Record, frozen=True, kw_only=True):
-    """A figure of two variants, in seconds per device per step."""
 
+class Figure(Record, frozen=True, kw_only=True):
+    """A time of each variant, in seconds per device per step."""
+
+    group: str
     name: str
-    before_s: Real
-    after_s: Real
+    seconds: tuple[Real, ...]
 
-    @property
-    def change_s(self) -> float:
-        """How much longer the second variant takes."""
-        return self.after_s - self.before_s
+    def change_s(self, variant: int = 1) -> float:
+        """How much longer a variant takes than the first one."""
+        return self.seconds[variant] - self.seconds[0]
 
 
 class TraceComparison(Record, frozen=True, kw_only=True):
-    """Two variants side by side.
+    """Variants side by side.
 
-    `sentence` tells of a step from its start to that of the next, where both variants have two
-    steps one after the other, else of the span.
+    A sentence for each variant but the first tells of a step from its start to that of the next,
+    where both variants have two steps one after the other, else of the span.
     """
 
-    span: Part
-    parts: tuple[Part, ...]  # sum to the span
-    totals: tuple[Part, ...]
-    families: tuple[Part, ...]  # sum to the total kernel time, most moved first
-    kernels: tuple[Part, ...]  # most moved first
-    sentence: str
+    figures: tuple[Figure, ...]  # of several variants, what moved most comes first in its group
+    sentences: tuple[str, ...]
+
+    def of(self, *groups: str) -> tuple[Figure, ...]:
+        """Return the figures of some groups."""
+        return tuple(figure for figure in self.figures if figure.group in groups)
 
 
-_BETWEEN, _PERIOD = "between steps", "period, start to start"
+def figures(drill: Drill) -> dict[str, dict[str, float]]:
+    """Return group -> name -> seconds per device per step.
 
-
-def parts(drill: Drill) -> dict[str, float]:
-    """Return the four parts of the span, in seconds per device per step."""
+    The parts sum to the span, and the families as the kernels to the total kernel time; the totals
+    say what lies over what.
+    """
     total = drill.total
-    return {
-        "compute": drill.seconds(total.compute_ps),
-        "exposed communication": drill.seconds(total.exposed_communication_ps),
-        "exposed memory": drill.seconds(total.exposed_memory_ps),
-        "idle": drill.seconds(total.idle_ps),
+    of_groups = {
+        PART: {
+            "compute": total.compute_ps,
+            "exposed communication": total.exposed_communication_ps,
+            "exposed memory": total.exposed_memory_ps,
+            "idle": total.idle_ps,
+        },
+        SPAN: {"span": total.span_ps},
+        TOTAL: {
+            "total kernel": total.sum_ps,
+            "communication": total.communication_ps,
+            "overlap": total.overlap_ps,
+            "concurrency": total.concurrency_ps,
+        },
+        FAMILY: {row.name: row.sum_ps for row in drill.families},
+        KERNEL: {row.name: row.sum_ps for row in drill.kernels},
     }
-
-
-def totals(drill: Drill) -> dict[str, float]:
-    """Return what overlaps: sums over kernels, and what lies over what."""
-    total = drill.total
-    figures = {
-        "total kernel": drill.seconds(total.sum_ps),
-        "communication": drill.seconds(total.communication_ps),
-        "overlap": drill.seconds(total.overlap_ps),
-        "concurrency": drill.seconds(total.concurrency_ps),
+    seconds = {
+        group: {name: drill.seconds(spent_ps) for name, spent_ps in rows.items()}
+        for group, rows in of_groups.items()
     }
+    totals = seconds[TOTAL]
     if (periods := drill.periods_ps) is not None:
         period_ps, span_ps, count = periods
-        figures[_BETWEEN] = (period_ps - span_ps) / count * 1e-12
-        figures[_PERIOD] = period_ps / count * 1e-12
+        totals[_BETWEEN] = (period_ps - span_ps) / count * 1e-12
+        totals[_PERIOD] = period_ps / count * 1e-12
     if drill.step_s is not None:
-        figures["step - total kernel"] = drill.step_s - figures["total kernel"]
-    return figures
+        totals["step - total kernel"] = drill.step_s - totals["total kernel"]
+    return seconds
 
 
-def compare_windows(before: Drill, after: Drill) -> TraceComparison:
-    """Compare two variants.
+def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
+    """Compare variants with the first one.
 
     Raises:
         ConfigError: launcher, device count, step count or the rule of steps differ.
     """
+    for drill in others:
+        _check_alike(first, drill)
+    of_drills = [figures(drill) for drill in (first, *others)]
+    rows = [
+        Figure(
+            group=group,
+            name=name,
+            seconds=tuple(of_drill[group].get(name, 0.0) for of_drill in of_drills),
+        )
+        for group in of_drills[0]
+        for name in dict.fromkeys(name for of_drill in of_drills for name in of_drill[group])
+    ]
+    if others:
+        moved = {figure: _most(figure) for figure in rows if figure.group in (FAMILY, KERNEL)}
+        rows = [figure for figure in rows if figure not in moved]
+        for group in (FAMILY, KERNEL):
+            of_group = (figure for figure in moved if figure.group == group)
+            rows += sorted(of_group, key=lambda figure: (-moved[figure], figure.name))
+    return TraceComparison(
+        figures=tuple(rows),
+        sentences=tuple(
+            _sentence(rows, variant, first, drill) for variant, drill in enumerate(others, 1)
+        ),
+    )
+
+
+def _most(figure: Figure) -> float:
+    return max(abs(figure.change_s(variant)) for variant in range(1, len(figure.seconds)))
+
+
+def _check_alike(before: Drill, after: Drill) -> None:
     for what, old, new in (
         ("launcher", before.launcher, after.launcher),
         ("number of devices", len(before.gpus), len(after.gpus)),
@@ -93,77 +138,42 @@ def compare_windows(before: Drill, after: Drill) -> TraceComparison:
                 f"the two variants cannot be compared: {what} is {old} in the first and {new} in "
                 "the second; profile both with the same launcher, window and nodes"
             )
-    (span,) = _paired(*({"span": drill.seconds(drill.total.span_ps)} for drill in (before, after)))
-    families_of_both = (*before.families, *after.families)
-    waits = {row.name for row in families_of_both if row.kind is Kind.COMMUNICATION}
-    of_span = _paired(parts(before), parts(after))
-    both = {part.name: part for part in _paired(totals(before), totals(after))}
-    has_periods = before.periods_ps is not None and after.periods_ps is not None
-    families, kernels = (
-        _most_first(_paired(*map(_sums, (before, after), rows)))
-        for rows in ((before.families, after.families), (before.kernels, after.kernels))
-    )
-    return TraceComparison(
-        span=span,
-        parts=of_span,
-        totals=tuple(both.values()),
-        families=families,
-        kernels=kernels,
-        sentence=_sentence(_STEP, both[_PERIOD], (*of_span, both[_BETWEEN]), families, waits)
-        if has_periods
-        else _sentence(_SPAN, span, of_span, families, waits),
-    )
 
 
-def _sums(drill: Drill, rows: tuple[TimeRow, ...]) -> dict[str, float]:
-    return {row.name: drill.seconds(row.sum_ps) for row in rows}
-
-
-def _paired(before: dict[str, float], after: dict[str, float]) -> tuple[Part, ...]:
-    names = dict.fromkeys([*before, *after])
-    return tuple(
-        Part(name=name, before_s=before.get(name, 0.0), after_s=after.get(name, 0.0))
-        for name in names
-    )
-
-
-def _most_first(figures: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(sorted(figures, key=lambda part: (-abs(part.change_s), part.name)))
-
-
-# the compared time, and how its change is said
-_STEP = ("the time from step to step", "a step takes")
-_SPAN = ("the span of a step", "the span of a step is")
-
-
-def _sentence(
-    what: tuple[str, str],
-    total: Part,
-    figures: tuple[Part, ...],
-    families: tuple[Part, ...],
-    waits: set[str],
-) -> str:
+def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill) -> str:
     """Say what moved a step, the largest part first, and the family that stands behind it.
 
     A collective's kernel holds the wait for the slowest device, so that a family which computes or
     copies is named before one that communicates.
     """
-    enough = NOTEWORTHY * total.before_s
-    if total.before_s <= 0 or abs(total.change_s) < enough:
-        return f"{what[0]} did not change by more than {NOTEWORTHY:.1%}"
-    named = [part for part in _most_first(figures) if abs(part.change_s) >= enough]
-    shown = ", ".join(f"{part.name} {milliseconds(part.change_s):+.3f} ms" for part in named)
-    text = (
-        f"{what[1]} {milliseconds(abs(total.change_s)):.3f} ms "
-        f"{'less' if total.change_s < 0 else 'more'} "
-        f"({total.change_s / total.before_s:+.1%}): {shown}"
+    has_periods = bool(before.periods_ps and after.periods_ps)
+    name, what, takes = _STEP if has_periods else _SPAN
+    (total,) = (figure for figure in rows if figure.name == name and figure.group in (SPAN, TOTAL))
+    total_s, before_s = total.change_s(variant), total.seconds[0]
+    enough = NOTEWORTHY * before_s
+    if before_s <= 0 or abs(total_s) < enough:
+        return f"{what} did not change by more than {NOTEWORTHY:.1%}"
+    changes = {figure: figure.change_s(variant) for figure in rows}
+    by_change = sorted(changes, key=lambda figure: (-abs(changes[figure]), figure.name))
+    moved = [figure for figure in by_change if abs(changes[figure]) >= enough]
+    shown = ", ".join(
+        f"{figure.name} {milliseconds(changes[figure]):+.3f} ms"
+        for figure in moved
+        if figure.group == PART or (has_periods and figure.name == _BETWEEN)
     )
-    noteworthy = [part for part in families if abs(part.change_s) >= enough]
-    not_waiting = [part for part in noteworthy if part.name not in waits]
-    for part in (not_waiting or noteworthy)[:1]:
+    text = (
+        f"{takes} {milliseconds(abs(total_s)):.3f} ms {'less' if total_s < 0 else 'more'} "
+        f"({total_s / before_s:+.1%}): {shown}"
+    )
+    waits = {
+        row.name for row in (*before.families, *after.families) if row.kind is Kind.COMMUNICATION
+    }
+    families = [figure for figure in moved if figure.group == FAMILY]
+    not_waiting = [figure for figure in families if figure.name not in waits]
+    for figure in (not_waiting or families)[:1]:
         text += (
-            f"; the family that moved most{'' if part.name in waits else ' beside communication'} "
-            f"is {part.name}, {milliseconds(part.change_s):+.3f} ms of kernel time"
+            f"; the family that moved most{'' if figure.name in waits else ' beside communication'}"
+            f" is {figure.name}, {milliseconds(changes[figure]):+.3f} ms of kernel time"
         )
     return text
 

@@ -20,9 +20,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.trace import ABSENT, Annotation, Ints, Kernels, Trace
+from pytest_xlatune.evidence.trace import ABSENT, Columns, Ints, Trace
 
 FITTING = 0.9  # the least share of kernel time in kernels that run equally often in each step
+_FEWEST, _MOST = 3, 64  # the number of steps for which the last is compared with the others
 _LATE = np.iinfo(np.int64).max
 
 
@@ -40,9 +41,9 @@ class Assignment:
     """The step of each kernel of each device, as an index in `steps`, or ABSENT."""
 
     rule: StepRule
-    steps: tuple[int, ...]  # the step numbers of the annotations, or else 0, 1, 2 ...
+    steps: tuple[int, ...]  # the step numbers of the markers, or else 0, 1, 2 ...
     kernel_steps: tuple[Ints, ...]  # one array for each device, in the order of the devices
-    even: bool  # whether every step of every device has the same number of kernels
+    even: bool = True  # whether every step of every device has the same number of kernels
     cut: int | None = None  # the step in which the kernels end, after even steps; None if none
 
     @property
@@ -56,13 +57,12 @@ class Assignment:
         A launch and a run of the step's module put the same kernels into a step where both are
         even.
         """
-        exact = {StepRule.LAUNCH, StepRule.EXECUTIONS}
-        is_alike = self.even and other.even and {self.rule, other.rule} <= exact
-        return self.rule is other.rule or is_alike
+        is_exact = self.even and other.even and not (self.is_weak or other.is_weak)
+        return self.rule is other.rule or is_exact
 
 
-def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None) -> Assignment:
-    """Assign the kernels of each device to steps by the annotations and launches of its trace.
+def assign(trace: Trace, devices: Sequence[Columns], *, steps: int | None = None) -> Assignment:
+    """Assign the kernels of each device to steps by the markers and launches of its trace.
 
     `steps` is the number of steps in the window; None if the user did not give it.
     """
@@ -75,79 +75,85 @@ def assign(trace: Trace, devices: Sequence[Kernels], *, steps: int | None = None
     return first or Assignment(
         rule=StepRule.WHOLE,
         steps=(0,),
-        kernel_steps=tuple(np.zeros(len(kernels), np.int32) for kernels in devices),
-        even=True,
+        kernel_steps=tuple(np.zeros(kernels.size, np.int32) for kernels in devices),
     )
 
 
 def assign_by_names(
-    trace: Trace, devices: Sequence[Kernels], steps: tuple[int, ...]
+    trace: Trace, devices: Sequence[Columns], steps: tuple[int, ...]
 ) -> Assignment | None:
     """Assign kernels without an operation to the steps that other captures of the window have.
 
     A rank may run its step as a graph whose kernels have no `hlo_op`. Then the runs of each kernel
     are counted by its name instead. The result is None if they cannot be divided into steps.
     """
-    kernel_steps = []
-    for kernels in devices:
-        everything = np.ones(len(kernels), bool)
-        runs = _runs(kernels, kernels.name, everything, len(steps), unfitting=1 - FITTING)
-        if runs is None:
-            return None
-        kernel_steps.append(runs)
-    annotated = tuple(annotation.step for annotation in trace.annotations)
-    numbers = annotated if len(annotated) == len(steps) else steps
-    return Assignment(
-        rule=StepRule.EXECUTIONS, steps=numbers, kernel_steps=tuple(kernel_steps), even=True
+    runs = [
+        _runs(kernels, kernels["name"], np.ones(kernels.size, bool), len(steps), 1 - FITTING)
+        for kernels in devices
+    ]
+    marked = tuple(trace.marks[0].tolist())
+    return (
+        None
+        if any(run is None for run in runs)
+        else Assignment(
+            rule=StepRule.EXECUTIONS,
+            steps=marked if len(marked) == len(steps) else steps,
+            kernel_steps=tuple(run for run in runs if run is not None),
+        )
     )
 
 
 def _candidates(
-    trace: Trace, devices: Sequence[Kernels], steps: int | None
+    trace: Trace, devices: Sequence[Columns], steps: int | None
 ) -> Iterator[Assignment]:
     """Yield assignments, the best rule first; each takes time, and mostly the first is used."""
-    marks = trace.annotations
-    numbers = tuple(annotation.step for annotation in marks)
+    marked = tuple(trace.marks[0].tolist())
     main = _main_module(devices, len(trace.names))
-    if marks and len(trace.launches.id):
-        launched = (trace.launches.times(kernels.launch) for kernels in devices)
-        kernel_steps = tuple(_inside(marks, time_ps) for time_ps in launched)
-        yield _assignment(StepRule.LAUNCH, numbers, kernel_steps, main, devices)
-    runs = [_runs_of_module(kernels, main, steps or len(marks) or None) for kernels in devices]
-    known = [run for run in runs if run is not None]
-    if known:
-        count = 1 + max(int(run.max(initial=0)) for run in known)
-        run_numbers = numbers if len(numbers) == count else tuple(range(count))
-        yield _assignment(
-            StepRule.EXECUTIONS, run_numbers, _followed(devices, runs, count), main, devices
+    of_module = [_of_module(kernels, main) for kernels in devices]
+
+    def candidate(
+        rule: StepRule, numbers: tuple[int, ...], kernel_steps: Sequence[Ints]
+    ) -> Assignment:
+        """Return an assignment, even where the module's kernels are as many in every step."""
+        counts = np.array(
+            [
+                np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
+                for step, mine in zip(kernel_steps, of_module, strict=True)
+                if mine.any() or main == ABSENT
+            ]
         )
-    if marks:
-        kernel_steps = tuple(_inside(marks, kernels.start_ps) for kernels in devices)
-        yield _assignment(StepRule.WINDOWS, numbers, kernel_steps, main, devices)
+        return Assignment(
+            rule=rule,
+            steps=numbers,
+            kernel_steps=tuple(kernel_steps),
+            even=bool(counts.size and (counts == counts[0, 0]).all()),
+            cut=_cut(numbers, counts),
+        )
+
+    if marked and trace.launches.size:
+        launched = [_launched(trace.launches, kernels["launch"]) for kernels in devices]
+        yield candidate(StepRule.LAUNCH, marked, [_inside(trace.marks, at) for at in launched])
+    runs = [
+        # the operation and the kernel
+        _runs(kernels, (kernels["op"].astype(np.int64) << 32) + kernels["name"], mine,
+              steps or len(marked) or None)
+        if main != ABSENT else None
+        for kernels, mine in zip(devices, of_module, strict=True)
+    ]  # fmt: skip
+    counts = [1 + int(run.max(initial=0)) for run in runs if run is not None]
+    if counts:
+        numbers = marked if len(marked) == max(counts) else tuple(range(max(counts)))
+        yield candidate(StepRule.EXECUTIONS, numbers, _followed(devices, runs, max(counts)))
+    if marked:
+        inside = [_inside(trace.marks, kernels["start_ps"]) for kernels in devices]
+        yield candidate(StepRule.WINDOWS, marked, inside)
 
 
-def _assignment(
-    rule: StepRule,
-    numbers: tuple[int, ...],
-    kernel_steps: tuple[Ints, ...],
-    main: int,
-    devices: Sequence[Kernels],
-) -> Assignment:
-    """Return an assignment, even where the module's kernels are as many in every step."""
-    counts = np.array(
-        [
-            np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
-            for step, kernels in zip(kernel_steps, devices, strict=True)
-            if (mine := _of_module(kernels, main)).any() or main == ABSENT
-        ]
-    )
-    return Assignment(
-        rule=rule,
-        steps=numbers,
-        kernel_steps=kernel_steps,
-        even=bool(counts.size and (counts == counts[0, 0]).all()),
-        cut=_cut(numbers, counts),
-    )
+def _launched(launches: Ints, launch: Ints) -> Ints:
+    """Return when each kernel was launched, on the host's clock; ABSENT where it is unknown."""
+    ids, start_ps = launches
+    place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
+    return np.where(ids[place] == launch, start_ps[place], ABSENT)
 
 
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
@@ -165,48 +171,39 @@ def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
     return numbers[at] if ends and not counts[:, at + 1 :].any() else None
 
 
-def _main_module(devices: Sequence[Kernels], names: int) -> int:
+def _main_module(devices: Sequence[Columns], names: int) -> int:
     """Return the module with the most time, the training step; ABSENT if none is known."""
     time = np.zeros(names + 1)
     for kernels in devices:
-        time += np.bincount(kernels.module + 1, weights=kernels.duration_ps, minlength=names + 1)
+        module, duration_ps = kernels["module"] + 1, kernels["duration_ps"]
+        time += np.bincount(module, weights=duration_ps, minlength=names + 1)
     return int(np.argmax(time[1:])) if time[1:].any() else ABSENT
 
 
-def _of_module(kernels: Kernels, main: int) -> NDArray[np.bool_]:
+def _of_module(kernels: Columns, main: int) -> NDArray[np.bool_]:
     """Return which kernels are operations of a module; a kernel without one does not count.
 
     If no kernel of the device has an operation, every kernel of the module counts.
     """
-    mine: NDArray[np.bool_] = kernels.module == main
+    mine: NDArray[np.bool_] = kernels["module"] == main
     # for two kernels without an hlo_op a real window of eight GPUs was once refused
-    named: NDArray[np.bool_] = mine & (kernels.op != ABSENT)
+    named: NDArray[np.bool_] = mine & (kernels["op"] != ABSENT)
     return named if main != ABSENT and named.any() else mine
 
 
-def _inside(annotations: Sequence[Annotation], time_ps: Ints) -> Ints:
-    """Return the annotation open at each time, or ABSENT."""
-    starts = np.array([annotation.start_ps for annotation in annotations], np.int64)
-    ends = np.array([annotation.end_ps for annotation in annotations], np.int64)
+def _inside(marks: Ints, time_ps: Ints) -> Ints:
+    """Return the marker that is open at each time, or ABSENT."""
+    _, starts, ends = marks
     place = np.searchsorted(starts, time_ps, side="right") - 1
     inside = (place >= 0) & (time_ps < ends[np.maximum(place, 0)])
     return np.where(inside, place, ABSENT).astype("i4")
 
 
-def _runs_of_module(kernels: Kernels, main: int, steps: int | None) -> Ints | None:
-    """Number the runs of a module on a device; None if it does not run, or not regularly."""
-    if main == ABSENT or not (kernels.module == main).any():
-        return None
-    keys = (kernels.op.astype(np.int64) << 32) + kernels.name
-    return _runs(kernels, keys, _of_module(kernels, main), steps)
-
-
 def _runs(
-    kernels: Kernels,
+    kernels: Columns,
     keys: Ints,
     is_counted: NDArray[np.bool_],
     steps: int | None,
-    *,
     unfitting: float = 0.0,
 ) -> Ints | None:
     """Number the runs of a device's steps by counting kernels with equal keys.
@@ -216,16 +213,15 @@ def _runs(
     once a step, or if steps would interleave: then the window cuts a step, or the program is no
     step. All other kernels belong to the step whose first counted kernel precedes them.
     """
-    order = np.argsort(kernels.start_ps, kind="stable")
-    start_ps, mine = kernels.start_ps[order], np.flatnonzero(is_counted[order])
+    order = np.argsort(kernels["start_ps"], kind="stable")
+    start_ps, mine = kernels["start_ps"][order], np.flatnonzero(is_counted[order])
     if not mine.size:
         return None
     _, key, count = np.unique(keys[order][mine], return_inverse=True, return_counts=True)
     runs = steps or math.gcd(*(int(key_count) for key_count in count))
     fits = (count % runs == 0)[key]
-    spent = kernels.duration_ps[order][mine]
-    is_once = count[key] == runs
-    if runs < 2 or not is_once.any():  # noqa: PLR2004
+    spent = kernels["duration_ps"][order][mine]
+    if runs < 2 or not (count == runs).any():  # noqa: PLR2004
         return None
     if not fits.all() and spent[~fits].sum() >= unfitting * spent.sum():
         return None
@@ -241,37 +237,38 @@ def _runs(
     opening = start_ps[fitting[np.searchsorted(step, np.arange(runs))]]
     ordered_step = np.searchsorted(opening, start_ps, side="right") - 1
     ordered_step[fitting] = step
-    out: Ints = np.empty(len(kernels), np.int64)
+    out: Ints = np.empty(kernels.size, np.int64)
     out[order] = ordered_step
     return out
 
 
 def _followed(
-    devices: Sequence[Kernels], runs: Sequence[Ints | None], count: int
-) -> tuple[Ints, ...]:
+    devices: Sequence[Columns], runs: Sequence[Ints | None], count: int
+) -> Sequence[Ints]:
     """Return the runs of each device; without the module, a device follows the other devices."""
     begins = np.full(count, _LATE)
     if any(run is None for run in runs):
         for kernels, step in zip(devices, runs, strict=True):
             if step is not None:
-                np.minimum.at(begins, step[step != ABSENT], kernels.start_ps[step != ABSENT])
+                known = step != ABSENT
+                np.minimum.at(begins, step[known], kernels["start_ps"][known])
         begins = np.minimum.accumulate(begins[::-1])[::-1]
-    return tuple(
-        np.searchsorted(begins, kernels.start_ps, side="right") - 1 if step is None else step
+    return [
+        np.searchsorted(begins, kernels["start_ps"], side="right") - 1 if step is None else step
         for kernels, step in zip(devices, runs, strict=True)
-    )
+    ]
 
 
-def lacking_at_the_end(kernels: Kernels, step: Ints, assignment: Assignment) -> list[int]:
+def lacking_at_the_end(kernels: Columns, step: Ints, assignment: Assignment) -> list[int]:
     """Return the names of kernels that the last step lacks and all steps before it have.
 
     In a capture without steps, each run of its first kernel begins a step, if all steps before the
     last then have the same kernels.
     """
-    order = np.argsort(kernels.start_ps, kind="stable")
-    name, ordered_step = kernels.name[order], step[order]
-    steps = len(assignment.steps)
-    if assignment.rule is StepRule.WHOLE:
+    order = np.argsort(kernels["start_ps"], kind="stable")
+    name, ordered_step = kernels["name"][order], step[order]
+    steps, is_whole = len(assignment.steps), assignment.rule is StepRule.WHOLE
+    if is_whole:
         ordered_step = np.cumsum(name == name[0]) - 1
         steps = int(ordered_step[-1]) + 1
     if not _FEWEST <= steps <= _MOST:
@@ -280,10 +277,7 @@ def lacking_at_the_end(kernels: Kernels, step: Ints, assignment: Assignment) -> 
     counts = np.stack(
         [np.bincount(name[ordered_step == number], minlength=width) for number in range(steps)]
     )
-    if assignment.rule is StepRule.WHOLE and (counts[:-1] != counts[0]).any():
+    if is_whole and (counts[:-1] != counts[0]).any():
         return []
     lacking: list[int] = np.flatnonzero((counts[:-1] > 0).all(axis=0) & (counts[-1] == 0)).tolist()
     return lacking
-
-
-_FEWEST, _MOST = 3, 64  # the number of steps for which the last is compared with the others

@@ -15,7 +15,7 @@ import mmap
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,30 +33,27 @@ from pytest_xlatune.evidence.protobuf import (
 )
 from pytest_xlatune.evidence.trace import (
     ABSENT,
-    Annotation,
     Backend,
+    Columns,
     Device,
     Ints,
-    Kernels,
-    Launches,
     Names,
     Trace,
     at_a_cap,
-    joined,
+    by_id,
+    by_start,
     narrow,
     other_device,
     without_containers,
 )
 from pytest_xlatune.evidence.trace.columns import (
     TABLES,
-    Columns,
     NameTable,
     TraceLine,
     decode,
     entries,
     follow,
     name_of,
-    read_line,
     read_stat,
     read_table,
 )
@@ -149,6 +146,58 @@ def read_plane(data: Bytes, start: int, end: int, loader: _File | None = None) -
     )
 
 
+def line_parts(
+    data: Bytes, start: int, end: int, loader: _File | None = None
+) -> Iterator[TraceLine]:
+    """Find the events of the XLine between two positions.
+
+    A `loader` has one part of the line in memory at a time, so that there are several parts; the
+    rest of the line is loaded once the next part is asked for.
+
+    Raises:
+        WireError: the bytes are no message, or the time of the line stands behind a part of it.
+    """
+    name, timestamp_ns, at = "", 0, start
+    while True:
+        begin, until = at, end if loader is None else loader.load_part(at, end)
+        tags = [np.zeros(0, np.int64)]
+        while at < until:
+            positions, at = follow(data, at, until)
+            tags.append(positions)
+            if at >= until:
+                break
+            number, kind, first, stop = next(fields(data, at, end))
+            if (number, kind) == (_NAME, LENGTH):
+                name = text(data, first, stop)
+            elif (number, kind) == (_STAMP, VARINT):
+                timestamp_ns = signed(first)
+                if begin > start:
+                    raise WireError("the time of a line stands behind its first events")
+            elif (number, kind) == (_EVENT, LENGTH):
+                tags.append(np.array([at], np.int64))
+                if loader is not None:
+                    loader.load(first, stop)
+            at = stop
+        if at > end:
+            raise WireError(f"an event that ends {at - end} bytes behind its line")
+        yield TraceLine(
+            name=name, timestamp_ns=timestamp_ns, data=data, tags=np.concatenate(tags), end=at
+        )
+        if loader is not None:
+            loader.forget(begin, at)
+        if at >= end:
+            return
+
+
+def read_line(data: Bytes, start: int, end: int) -> TraceLine:
+    """Find the events of an XLine that is in memory.
+
+    Raises:
+        WireError: the bytes are no message.
+    """
+    return next(line_parts(data, start, end))
+
+
 class _File:
     """A file of which one plane at a time is in memory, a part of it each at its own position.
 
@@ -195,6 +244,12 @@ class _File:
         """Load the bytes between two positions of the plane."""
         end = min(end, self._end - self._begin)
         self._fill(begin, self._begin + begin, end - begin)
+
+    def load_part(self, at: int, end: int) -> int:
+        """Load a window from a position of the plane on; return where it ends, at most `end`."""
+        until = min(at + _WINDOW, end)
+        self.load(at, min(until + _LONGEST, end))
+        return until
 
     def _fill(self, at: int, begin: int, size: int) -> None:
         """Read `size` bytes of the file from `begin` on into the buffer at `at`."""
@@ -244,8 +299,8 @@ class _XplaneReader:
         self._names = Names()
         self._origin_ns: int | None = None
         self._events_read = 0
-        self._annotations: list[Annotation] = []
-        self._launches: list[tuple[Ints, Ints]] = [(np.zeros(0, np.int8), np.zeros(0, np.int64))]
+        self._marks = [np.zeros((3, 0), np.int64)]
+        self._launches = [np.zeros((2, 0), np.int64)]
 
     def trace(self) -> Trace:
         """Return what the file holds; an error about bytes that are no capture names the file."""
@@ -268,7 +323,7 @@ class _XplaneReader:
         if not planes:
             raise WireError("no plane in it")
         gpus = [at for name, at in planes if name.startswith(GPU_PLANE)]
-        devices = [device for at in gpus if (device := self._with(at, self._gpu)) is not None]
+        devices = [device for at in gpus for device in self._with(at, self._gpu)]
         on_gpu = bool(devices)
         task: dict[str, int] = {}
         for name, at in planes:
@@ -282,10 +337,8 @@ class _XplaneReader:
             names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),
-            annotations=tuple(
-                sorted(self._annotations, key=lambda annotation: annotation.start_ps)
-            ),
-            launches=Launches.of(*map(np.concatenate, zip(*self._launches, strict=True))),
+            marks=by_start(np.concatenate(self._marks, axis=1)),
+            launches=by_id(np.concatenate(self._launches, axis=1)),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
             truncated=next(filter(_LOST.search, warnings), None) or _capped(devices),
@@ -303,13 +356,6 @@ class _XplaneReader:
             raise error.behind(begin) from None
         finally:
             self._data = b""
-
-    @contextmanager
-    def _loaded(self, begin: int, end: int) -> Iterator[None]:
-        """Keep a line of the plane in memory inside the block."""
-        self._file.load(begin, end)
-        yield
-        self._file.forget(begin, end)
 
     def _space(self) -> tuple[list[tuple[str, Range]], list[str]]:
         """Return the planes by name and place, and the profiler's errors and warnings."""
@@ -351,23 +397,28 @@ class _XplaneReader:
         numbers = ((name, stats.get(ident)) for name, ident in ids.items())
         return {name: value for name, value in numbers if isinstance(value, int)}
 
-    def _gpu(self, plane: Plane) -> Device | None:
-        names, texts = self._labels(plane.event_names), self._labels(plane.stat_names)
+    def _gpu(self, plane: Plane) -> list[Device]:
+        names, texts = (
+            _Labels(read_table(self._data, table), self._names)
+            for table in (plane.event_names, plane.stat_names)
+        )
         wanted = texts.wanted(op="hlo_op", module="hlo_module", launch="correlation_id")
-        streams = []
+        streams: list[str] = []
+        parts: list[Columns] = []
         for begin, end in plane.lines:
             # with its derived lines, a real trace had 4.7 times its kernel time
             name = self._name_of(begin, end)
             if not name.startswith(STREAM_LINE):
                 continue
-            stamped = self._by_parts(
-                begin, end, lambda line: (line.timestamp_ns, [*decode(line, wanted, texts.intern)])
-            )
-            parts = [columns for _, part in stamped for columns in part if len(columns["name"])]
-            if parts:
-                kernels = self._kernels(stamped[0][0], Columns.joined(parts), names, texts)
-                streams.append((name, kernels))
-        return Device.of(plane.name, Backend.GPU, streams) if streams else None
+            found = [
+                self._kernels(line, columns, names, texts, stream=len(streams))
+                for line in self._lines(begin, end)
+                for columns in decode(line, wanted, texts.intern)
+                if columns.size
+            ]
+            parts += found
+            streams += [name] if found else []
+        return [_device(plane.name, Backend.GPU, streams, parts)] if parts else []
 
     def _name_of(self, begin: int, end: int) -> str:
         """Return the name of a line; it usually precedes the events, else read the full line."""
@@ -380,82 +431,31 @@ class _XplaneReader:
                     return text(self._data, start, stop)
                 if number >= _EVENT:
                     return ""
-        with self._loaded(begin, end):
-            return name_of(self._data, begin, end)
+        self._file.load(begin, end)
+        return name_of(self._data, begin, end)
 
-    def _labels(self, where: Ints) -> _Labels:
-        """Return the names of events, or the texts that they refer to."""
-        return _Labels(read_table(self._data, where), self._names)
+    def _lines(self, begin: int, end: int) -> Iterator[TraceLine]:
+        """Yield a line; a large one in parts, with one part in memory at a time."""
+        for line in line_parts(self._data, begin, end, self._file):
+            self._events_read += len(line.tags)
+            if self._events_read > MAX_EVENTS:
+                raise WireError(f"more than {MAX_EVENTS} events")
+            yield line
 
-    def _line(self, begin: int, end: int) -> TraceLine:
-        line = read_line(self._data, begin, end)
-        self._count(len(line.tags))
-        return line
-
-    def _count(self, events: int) -> None:
-        self._events_read += events
-        if self._events_read > MAX_EVENTS:
-            raise WireError(f"more than {MAX_EVENTS} events")
-
-    def _windows(self, begin: int, end: int) -> Iterator[TraceLine]:
-        """Yield a line in parts with some of its events each; one part at a time is in memory.
-
-        Raises:
-            WireError: the time of the line follows an event, or an event ends after the line.
-        """
-        file = self._file
-        file.load(begin, min(begin + _HEAD, end))
-        at, stamp_ns = begin, 0
-        for number, kind, start, stop in fields(self._data, begin, min(begin + _HEAD, end)):
-            if number == _EVENT:
-                break
-            stamp_ns = signed(start) if (number, kind) == (_STAMP, VARINT) else stamp_ns
-            at = stop
-        while at < end:
-            until = min(at + _WINDOW, end)
-            file.load(at, min(until + _LONGEST, end))
-            tags, behind = follow(self._data, at, until)
-            if behind < until:  # a longer event, or another field
-                number, kind, start, stop = next(fields(self._data, behind, end))
-                if number == _STAMP:
-                    raise WireError("its time stands behind its first event")
-                if (number, kind) == (_EVENT, LENGTH):
-                    file.load(start, stop)
-                    tags = np.append(tags, behind)
-                behind = stop
-            if behind > end:
-                raise WireError(f"an event that ends {behind - end} bytes behind its line")
-            self._count(len(tags))
-            if tags.size:
-                yield TraceLine(
-                    name="", timestamp_ns=stamp_ns, data=self._data, tags=tags, end=behind
-                )
-            file.forget(at, behind)
-            at = behind
-
-    def _by_parts(self, begin: int, end: int, take: Callable[[TraceLine], Read]) -> list[Read]:
-        """Pass a line to `take`: a large one in parts, with one part in memory at a time."""
-        kept = len(self._annotations), len(self._launches), self._events_read, self._origin_ns
-        if end - begin > _WINDOW:
-            with suppress(WireError):
-                return [take(line) for line in self._windows(begin, end)]
-            # read all at once again, so that the error gives the position of the fault
-            annotations, calls, self._events_read, self._origin_ns = kept
-            del self._annotations[annotations:], self._launches[calls:]
-        with self._loaded(begin, end):
-            return [take(self._line(begin, end))]
-
-    def _kernels(self, stamp_ns: int, columns: Columns, names: _Labels, texts: _Labels) -> Kernels:
+    def _kernels(
+        self, line: TraceLine, columns: Columns, names: _Labels, texts: _Labels, *, stream: int
+    ) -> Columns:
         name = names.index(columns["name"])
         if (unnamed := name == ABSENT).any():
             name[unnamed] = self._names[NO_NAME]
-        return Kernels(
-            start_ps=columns["offset_ps"] + self._base_ps(stamp_ns),
+        return Columns(
+            start_ps=columns["offset_ps"] + self._base_ps(line.timestamp_ns),
             duration_ps=columns["duration_ps"],
             name=name,
             op=texts.index(columns["op"]),
             module=texts.index(columns["module"]),
             launch=narrow(columns["launch"]),
+            stream=np.full(columns.size, stream, np.uint16),
         )
 
     def _base_ps(self, stamp_ns: int) -> int:
@@ -469,54 +469,56 @@ class _XplaneReader:
 
     def _host(self, plane: Plane, *, on_gpu: bool) -> list[Device]:
         """Read step markers and launches, and the kernels where the CPU is the device."""
-        texts = self._labels(plane.stat_names)
+        texts = _Labels(read_table(self._data, plane.stat_names), self._names)
         of_kernels = {"ordinal": "device_ordinal", "op": "hlo_op", "module": "hlo_module"}
         by, more = ("correlation_id", {}) if on_gpu else ("run_id", of_kernels)
         wanted = texts.wanted(step="step_num", launch=by, **more)
         if not ("step" in wanted or "ordinal" in wanted):
             return []
-        if on_gpu:  # no event of the host is a kernel, and no name of one is read
-            for begin, end in plane.lines:
-                self._by_parts(begin, end, lambda line: self._calls(line, wanted, texts))
-            return []
-        names = self._labels(plane.event_names)
-        streams: dict[int, list[tuple[str, Kernels]]] = {}
+        # a capture of a GPU has the names of thousands of Python frames here
+        names = texts if on_gpu else _Labels(read_table(self._data, plane.event_names), self._names)
+        streams: dict[int, list[str]] = {}
+        kernels: dict[int, list[Columns]] = {}
         for begin, end in plane.lines:
-            by_device: dict[int, list[Kernels]] = {}
-            with self._loaded(begin, end):
-                line = self._line(begin, end)
-                for columns in decode(line, wanted, texts.intern):
+            by_device: dict[int, list[Columns]] = {}
+            for line in self._lines(begin, end):
+                # on a GPU no event of the host is a kernel, and each has one of the stats at most
+                for columns in decode(line, wanted, texts.intern, first=on_gpu):
                     self._markers(line, columns)
+                    if "ordinal" not in wanted:
+                        continue
                     ordinal, operation = columns["ordinal"], columns["op"] != ABSENT
-                    for device in np.unique(ordinal[(ordinal != ABSENT) & operation]):
+                    for device in np.unique(ordinal[(ordinal != ABSENT) & operation]).tolist():
                         mine = columns.where((ordinal == device) & operation)
-                        kernels = self._kernels(line.timestamp_ns, mine, names, texts)
-                        by_device.setdefault(int(device), []).append(kernels)
+                        stream = len(streams.setdefault(device, []))
+                        by_device.setdefault(device, []).append(
+                            self._kernels(line, mine, names, texts, stream=stream)
+                        )
             for device, parts in by_device.items():
-                kernels = without_containers(joined(parts))
-                streams.setdefault(device, []).append((line.name, kernels))
+                streams[device].append(line.name)
+                kernels.setdefault(device, []).append(without_containers(Columns.joined(parts)))
         return [
-            Device.of(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams[ordinal])
+            _device(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams[ordinal], kernels[ordinal])
             for ordinal in sorted(streams)
         ]
-
-    def _calls(self, line: TraceLine, wanted: dict[str, int], texts: _Labels) -> None:
-        """Record step markers and launches from a host line, when GPUs have the kernels."""
-        for columns in decode(line, wanted, texts.intern, first=True):
-            self._markers(line, columns)
 
     def _markers(self, line: TraceLine, columns: Columns) -> None:
         """Record step markers, and launches: calls that have an id and are not kernels."""
         step, launch = columns["step"], columns["launch"]
         start_ps = columns["offset_ps"] + self._base_ps(line.timestamp_ns)
-        for row in np.flatnonzero(step != ABSENT):
-            begin = int(start_ps[row])
-            end = begin + int(columns["duration_ps"][row])
-            self._annotations.append(Annotation(step=int(step[row]), start_ps=begin, end_ps=end))
+        marks = np.stack([step, start_ps, start_ps + columns["duration_ps"]])
+        self._marks.append(marks[:, step != ABSENT])
         calls = launch != ABSENT
         if "ordinal" in columns:
             calls &= columns["ordinal"] == ABSENT
-        self._launches.append((narrow(launch[calls]), start_ps[calls]))
+        self._launches.append(np.stack([launch[calls], start_ps[calls]]))
+
+
+def _device(
+    name: str, backend: Backend, streams: Sequence[str], parts: Sequence[Columns]
+) -> Device:
+    kernels = Columns.joined(parts)
+    return Device(name=name, backend=backend, streams=tuple(streams), kernels=kernels)
 
 
 _TIMES = ("profile_start_time", "profile_stop_time")  # stats of the task environment
@@ -533,7 +535,7 @@ _LOST = re.compile(
 
 def _capped(devices: Sequence[Device]) -> str | None:
     """Return a warning if a collector (ROCm's) seems to have silently stopped at a limit."""
-    gpus = [len(device.kernels) for device in devices if device.backend is Backend.GPU]
+    gpus = [device.kernels.size for device in devices if device.backend is Backend.GPU]
     for count in (*gpus, sum(gpus)):
         if at_a_cap(count):
             return (

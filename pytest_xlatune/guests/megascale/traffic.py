@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.protobuf import LENGTH, VARINT, Ints, WireError, fields, signed, text
-from pytest_xlatune.evidence.trace import ABSENT
-from pytest_xlatune.evidence.trace.columns import Columns, decode, name_of, read_line, read_stat
-from pytest_xlatune.evidence.trace.xplane import LIMIT_NS, Plane, Range, read_plane
+from pytest_xlatune.evidence.trace import ABSENT, Columns
+from pytest_xlatune.evidence.trace.columns import decode, name_of, read_stat
+from pytest_xlatune.evidence.trace.xplane import LIMIT_NS, Plane, Range, read_line, read_plane
 from pytest_xlatune.model.errors import ParseError
 
 WORKER = "Megascale"

@@ -62,7 +62,7 @@ class QueueFull(SubmissionError):  # noqa: N818 - as above
 
 
 class AllocationOver(SubmissionError):  # noqa: N818 - as above
-    """The nodes that this session is on take no further trial; what runs on them may still end."""
+    """The nodes of this session take no further trial; what runs on them may still end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +93,15 @@ def request_for(
     nodelist: tuple[str, ...],
     resources: Resources,
 ) -> Request:
-    """Return the request of an attempt, whose folder lies below the folder of its ledger.
+    """Return the request of an attempt, whose folder is below the folder of its ledger.
 
-    `run` is the session that began the ledger: attempts of a ledger that was moved aside have other
-    names.
+    `run` is the session that began the ledger, so that attempts of a ledger that was moved aside
+    have other names.
     """
     name = f"{trial.id}.{number}"
     return Request(
         folder=folder / run / name,
-        # no name of a job may have the `+` of a stack; the digest in the id keeps names apart
+        # a job name may not contain the `+` of a stack; the digest in the id keeps names distinct
         job_name=f"{OWN_JOBS}{trial.id.replace('+', '_')}",
         comment=f"xlatune:{run}:{name}",
         nodelist=nodelist,
@@ -111,21 +111,21 @@ def request_for(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What was done to make nodes fit for work again."""
+    """The result of an attempt to make nodes fit for work again."""
 
     nodes: tuple[str, ...] = ()  # the nodes that were resumed
-    tried: tuple[str, ...] = ()  # the nodes that were resumed and are unfit all the same
-    faults: tuple[str, ...] = ()  # what is still wrong, a sentence for each fault
-    unfit: tuple[str, ...] = ()  # the nodes that `faults` are about
+    tried: tuple[str, ...] = ()  # the nodes that were resumed but are still unfit
+    faults: tuple[str, ...] = ()  # what is still wrong, one sentence for each fault
+    unfit: tuple[str, ...] = ()  # the nodes of these faults
 
 
 def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome | None:
-    """Return the outcome of a submission among those of `Executor.poll`; None if unknown."""
+    """Return the outcome of a submission in the result of `Executor.poll`; None if unknown."""
     return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
 
 
 def machine_lock() -> Path:
-    """Return the file whose lock lets one trial of this user run on this machine at a time.
+    """Return the file whose lock limits this machine to one trial of this user at a time.
 
     XLATUNE_MACHINE_LOCK names another file, for a machine that is split and for our own tests.
 
@@ -142,7 +142,7 @@ def machine_lock() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What the nodes answered to `Executor.look`."""
+    """The answer of the nodes to `Executor.look`."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
     # the sentence of a failed check -> the nodes on which it failed

@@ -1,14 +1,14 @@
-"""Look at a trainer that stands still, on its node: what each of its processes waits for.
+"""Examine a trainer that hangs, on its node: what each of its processes waits for.
 
-Standard library only, and loaded by its path: the payload does so, because only an ancestor may
-look at all of a process where the kernel restricts tracing. It judges nothing and ends nothing;
-`logs.standstill` reads what it returns. Three sources, none of which the trainer's environment has
-to hold:
+It uses only the standard library, and the payload loads it by its path, because only an ancestor
+may examine a process where the kernel restricts tracing. It judges nothing and ends nothing;
+`logs.standstill` evaluates the result. There are three sources, none of which has to be in the
+trainer's environment:
 
-* the kernel: state, system call and channel of the main thread, what it reads from, CPU time;
-* Python's stacks: of py-spy, where that is installed and may look; else of `faulthandler`, which
-  the payload's hook had register a signal as the interpreter started;
-* NCCL's RAS, where a process of the trainer listens for its clients.
+* the kernel: state, system call and wait channel of the main thread, its open file, CPU time;
+* Python's stacks: from py-spy if it is installed and allowed, else from `faulthandler`, which the
+payload's hook registered for a signal when the interpreter started;
+* NCCL's RAS, if a process of the trainer listens for RAS clients.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-SIGNAL = 47  # as the hook has it: a real-time signal, which hardly any program uses
-SAMPLE_S = 1.0  # between two looks at the CPU time
-_STACK_S = 2.0  # for the stacks of one process
+SIGNAL = 47  # the hook's signal: a real-time signal, which hardly any program uses
+SAMPLE_S = 1.0  # seconds between two readings of the CPU time
+_STACK_S = 2.0  # seconds for the stacks of one process
 _ALL_STACKS_S = 10.0
 _RAS_S = 6.0  # RAS waits five seconds for a process that does not answer
-_MOST_BYTES = 1 << 18  # of stacks, of an answer, of the end of a log
+_MOST_BYTES = 1 << 18  # most bytes of stacks, of an answer, or of the end of a log
 _MOST_PROCESSES, _MOST_FRAMES, _MOST_THREADS = 64, 24, 16
 _LINES, _CHARS = 3, 300
 _RAS_PORT = 28028  # NCCL's default
 _HERTZ = os.sysconf("SC_CLK_TCK")
-# how launchers tell a process its rank, and how many there are; the innermost launcher first
+# variables with a process's rank and the number of ranks; the innermost launcher first
 _RANKS = (
     (b"JAX_PROCESS_INDEX", b"JAX_PROCESS_COUNT"),
     (b"JAX_PROCESS_ID", b"JAX_NUM_PROCESSES"),
@@ -44,7 +44,7 @@ _RANKS = (
     (b"RANK", b"WORLD_SIZE"),
     (b"SLURM_PROCID", b"SLURM_NTASKS"),
 )
-# system calls by number, x86_64 and the generic table of aarch64 (asm/unistd_64.h, asm-generic)
+# system calls by number: x86_64, and the generic table of aarch64 (asm/unistd_64.h, asm-generic)
 _X86 = {
     0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 19: "readv", 20: "writev",
     23: "select", 24: "sched_yield", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto",
@@ -60,7 +60,7 @@ _ARM = {
     211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
 }  # fmt: skip
 _CALLS = _ARM if os.uname().machine == "aarch64" else _X86
-# calls whose first argument is the descriptor that they wait for
+# calls whose first argument is the descriptor for which they wait
 _OF_A_FILE = frozenset(
     {"read", "readv", "pread64", "write", "writev", "recvfrom", "recvmsg", "sendto", "sendmsg",
      "flock", "fsync", "accept", "accept4", "connect", "ioctl"}
@@ -76,14 +76,13 @@ _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.*?)(?::(?P<line>\d+))
 
 
 def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
-    """Return what the processes of one payload's trainer do just now, as builtins.
+    """Return what the processes of one payload's trainer are doing, as JSON data.
 
     Args:
-        top: the payload; all processes below it are looked at, those that have ended without being
-            waited for too.
-        stacks: the file that the hook has `faulthandler` write to.
-        log: of this rank.
-        rank: the payload's; a process whose launcher names another has that one.
+        top: the payload; all processes below it are examined, including zombies.
+        stacks: the file to which `faulthandler` writes.
+        log: the log of this rank.
+        rank: the rank of the payload; a process whose launcher says another rank gets that one.
     """
     at_s, quiet_s = time.time(), 0.0
     with contextlib.suppress(OSError):
@@ -117,7 +116,7 @@ def _below(top: int) -> list[_Seen]:
 
 
 class _Seen:
-    """One process as /proc has it."""
+    """One process as /proc shows it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -171,7 +170,7 @@ class _Seen:
         return ticks
 
     def record(self, before: dict[str, int], rank: int) -> dict[str, Any]:
-        """Return what the process does; CPU in cores since `before`, a sample ago."""
+        """Return what the process does; its CPU use in cores is measured since `before`."""
         now = self.cpu_ticks()
         used = {
             tid: (ticks - before.get(tid, ticks)) / _HERTZ / SAMPLE_S for tid, ticks in now.items()
@@ -204,7 +203,7 @@ class _Seen:
         return rank, None
 
     def _call(self) -> tuple[str, str]:
-        """Return the main thread's system call, and the file or socket that it is about."""
+        """Return the main thread's system call, and the file or socket that it waits for."""
         # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
         words = self._text_if_any("syscall").split()
         if not words or not words[0].isdigit():
@@ -220,7 +219,7 @@ class _Seen:
         return call, self._peer(on) or on
 
     def _peer(self, link: str) -> str:
-        """Return the other end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`."""
+        """Return the remote end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`."""
         if not link.startswith("socket:["):
             return ""
         for inode, _, remote, _ in self.sockets():
@@ -267,7 +266,7 @@ def _address(text: str) -> str:
 
 
 def _stacks_of(process: _Seen, stacks: Path, *, until_s: float) -> dict[str, Any]:
-    """Return Python's stacks of a process by thread, the main one first."""
+    """Return Python's stacks of a process, the main thread first."""
     left_s = min(until_s - time.monotonic(), _STACK_S)
     if left_s <= 0 or process.fields[0] in ("Z", "X"):
         return {"stacks": []}
@@ -281,7 +280,7 @@ def _stacks_of(process: _Seen, stacks: Path, *, until_s: float) -> dict[str, Any
 
 
 def _spy(process: _Seen) -> str:
-    """Return py-spy, beside the process's interpreter or on its PATH; "" where it is not."""
+    """Return py-spy, beside the process's interpreter or on its PATH; "" if there is none."""
     with contextlib.suppress(OSError):
         words = process._bytes("cmdline").split(b"\0")  # noqa: SLF001 - of this module
         py_spy = Path(os.fsdecode(words[0])).with_name("py-spy")
@@ -304,7 +303,7 @@ def _of_spy(spy: str, process: _Seen, left_s: float) -> list[list[str]]:
 
 
 def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
-    """Have the process write its stacks, and return them once no more come."""
+    """Make the process write its stacks, and return them once no more come."""
     before = _size(stacks)
     with contextlib.suppress(OSError):
         os.kill(process.pid, SIGNAL)
@@ -322,7 +321,7 @@ def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
 
 
 def of_handler(text: str) -> list[list[str]]:
-    """Read the stacks that `faulthandler` wrote, the main thread's first: it stands last there."""
+    """Parse stacks written by `faulthandler`, where the main thread is last; return it first."""
     stacks: list[list[str]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -333,7 +332,7 @@ def of_handler(text: str) -> list[list[str]]:
 
 
 def of_spy(text: str) -> list[list[str]]:
-    """Read the stacks that `py-spy dump` printed, the main thread's first."""
+    """Parse stacks printed by `py-spy dump`; return the main thread's first."""
     threads: list[tuple[bool, list[str]]] = []
     for line in text.splitlines():
         if thread := _SPY_THREAD.match(line):
@@ -362,7 +361,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _ras(processes: Iterable[_Seen]) -> str:
-    """Return what NCCL's RAS says of the job; "" where no process of ours listens for clients."""
+    """Return the answer of NCCL's RAS about the job; "" if no process listens for clients."""
     for seen in processes:
         address = os.fsdecode(seen.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
         port = address.rpartition(":")[2]
@@ -376,7 +375,7 @@ def _ras(processes: Iterable[_Seen]) -> str:
 
 
 def _ask_ras(host: str, port: int) -> str:
-    """Ask as `ncclras -v` does; NCCL's src/ras/client.cc."""
+    """Ask in the way of `ncclras -v`, see NCCL's src/ras/client.cc."""
     answer = bytearray()
     with (
         contextlib.suppress(OSError),

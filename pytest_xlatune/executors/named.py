@@ -1,6 +1,6 @@
-"""Which executor a name stands for; the module of another one is not loaded.
+"""Find the executor of a name, without loading the modules of others.
 
-Another distribution adds one by an entry point of the group `pytest_xlatune.executors`.
+Another distribution adds an executor by an entry point of `pytest_xlatune.executors`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ EXECUTORS = EntryPointGroup(
         "allocation": "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
     },
 )
-DEFAULT = "slurm"  # where a sweep names none
+DEFAULT = "slurm"  # the executor if a sweep names none
 
 
 def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
-    """Return the class of an executor, whose attributes say what it can.
+    """Return the class of an executor, whose attributes say what it can do.
 
     Raises:
-        ConfigError: there is none of this name, it cannot be loaded, or it is no executor.
+        ConfigError: there is no such name, it cannot be loaded, or it is no executor.
     """
     executor_class = EXECUTORS.load(name, where=where)
     if not (isinstance(executor_class, type) and issubclass(executor_class, Executor)):
@@ -48,16 +48,16 @@ def executor_named(name: str, *, where: str = "the sweep") -> Executor:
     """Return the executor of this name.
 
     Raises:
-        ConfigError: as of `class_named`.
+        ConfigError: as `class_named` raises it.
     """
     return class_named(name, where=where)()
 
 
 def executor_in(folder: Path, name: str) -> Executor:
-    """Return the executor that looks after jobs of a ledger.
+    """Return the executor that handles the jobs of a ledger.
 
     Raises:
-        LedgerError: it is not installed here, or cannot be loaded.
+        LedgerError: the executor is not installed here, or cannot be loaded.
     """
     try:
         return executor_named(name, where=f"the ledger in {folder}")
@@ -68,9 +68,9 @@ def executor_in(folder: Path, name: str) -> Executor:
 
 
 def is_queued(name: str, runs_by: Executor) -> bool:
-    """Whether jobs of an executor wait in the queue of another one's scheduler, or of its own.
+    """Return whether jobs of an executor wait in a queue: another executor's, or its own.
 
-    Not where it is not installed here: its jobs tell nothing of this queue.
+    It returns False if the executor is not installed, because its queue is then unknown.
     """
     try:
         executor_class = class_named(name)
@@ -80,5 +80,5 @@ def is_queued(name: str, runs_by: Executor) -> bool:
 
 
 def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:
-    """Return the name of the first of ours of which a fact holds, which a message recommends."""
+    """Return the name of our first executor for which `which` is true, for a recommendation."""
     return next(name for name in EXECUTORS.ours if which(class_named(name)))

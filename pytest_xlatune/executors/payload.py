@@ -45,20 +45,20 @@ else:  # a script, on a node that can import nothing of ours
 Folder = secure_files.Folder
 NotOursError = secure_files.NotOursError
 SPEC = "spec.json"
-# a list of the spec's texts that hold a secret; the spec has `{xlatune.secret}<index>` for each,
-# because others could once read HF_TOKEN and WANDB_API_KEY in each spec
+# Texts of the spec that contain a secret; the spec has `{xlatune.secret}<index>` instead, because
+# others could once read HF_TOKEN and WANDB_API_KEY in the specs.
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
 JOB = "job.json"  # id and comment of a local job; the id is `<pid>.<start in clock ticks>`
 _SUBMITTING = "submit.lock"  # held until the job is recorded, and its process knows that
-HUNG = "hung"  # asks each rank to record what its processes do, because they hang
+HUNG = "hung"  # file that asks each rank of a hanging job to record what its processes do
 STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
 _HUNG_POLL_S = 5.0
 TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it marks the processes of one start
 PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder if that is wanted
-PROBE_S = 60.0  # the most time that it may take before the trainer starts
-_PROBE_MARK = b"xlatune-environment: "  # the beginning of its line of JSON
+PROBE_S = 60.0  # the most time that the probe may take before the trainer starts
+_PROBE_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
 # An interpreter runs this text when it starts, and then writes its stacks at each signal 47. The
 # sitecustomize of the trainer's environment runs after it.
 _HOOK = """\
@@ -84,14 +84,14 @@ finally:
 """
 HEALTH_S = 30.0  # the most time of a site's command about a node, within the trial's deadline
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
-_HEALTH_BYTES = 1 << 20  # the most that it may write, and that is read
+_HEALTH_BYTES = 1 << 20  # the most that it may write
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
 _PATH_BYTES = 4096  # the most that is read of a lock: the path of its holder's folder
 _REAP_POLL_S = 0.05
 _REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LATE_SIGNAL_S = 5.0  # how much later than the trainer we may get the signal to end
+_LATE_SIGNAL_S = 5.0  # how much later than the trainer we may receive the stop signal
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 

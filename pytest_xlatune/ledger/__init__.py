@@ -1,11 +1,11 @@
 """The append-only journal of a cell: what was planned, submitted, seen and decided, in order.
 
 One event is one line of JSON, appended under a lock and synced before anyone acts on it, so that
-killing any process at any moment loses neither a job nor a result. An event exists when its
-newline does: a line that a killed writer left unfinished is ignored, and the next writer marks it
-as torn before it goes on. Readers take no lock and read only new lines. A line holds fields that
-code decides on; the reason that an event tells is made of them here, its sentence in `report`. This
-module knows neither pytest nor executors, decides nothing and reads no clock.
+killing any process at any moment loses neither a job nor a result. An event exists once its newline
+does: readers ignore a line that a killed writer left unfinished, and the next writer marks it as
+torn. Readers take no lock and only read new lines. A line holds the fields on which code decides;
+messages are made from them here, and sentences in `report`. This module knows neither pytest nor
+executors, decides nothing and reads no clock.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _FAULTS_AFTER_RESUME = "; after scontrol update State=RESUME: {faults}"
 
 
 def _word_of(name: str) -> str:
-    """Return the word of a line for a class, `trial-ended` of `TrialEnded`."""
+    """Return the name of a class in a line, e.g. `trial-ended` for `TrialEnded`."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 class Event(Record, frozen=True, kw_only=True, tag_field="event", tag=_word_of):
-    """Base of what a line says."""
+    """Base of all events; each is one line."""
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what takes part, by name."""
+    """Return name -> version of the software that takes part."""
     releases = {"python": platform.python_version(), "platform": sys.platform}
     for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
         try:
@@ -94,15 +94,15 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
     """A session began or resumed work on the cells of a study.
 
     Attributes:
-        cells: every cell that a trial of the study may name; one where arms are profiles.
-        sweep: its name, which names the folder of its reports too.
-        session: id of the pytest session, shared by all its processes.
-        declared: the study as builtins, so that the ledger alone repeats every conclusion.
-        versions: of the software, by name.
-        settings: what the user said, by name: where.
+        cells: every cell that a trial of the study may name; one if arms are profiles.
+        sweep: the name of the sweep, which also names the folder of its reports.
+        session: the id of the pytest session, shared by all its processes.
+        declared: the study as JSON data, so that the ledger alone reproduces every conclusion.
+        versions: name -> version of the software.
+        settings: name of a setting that the user gave -> where it was given.
         command: the command line of the session, without secrets.
-        run: below which folder its attempts lie; "" is the session's. Another is of a ledger that
-            was lost: its attempts' files are read again.
+        run: the session whose folder holds the attempts; "" for this one. Another session's is used
+            if its ledger was lost and its attempts' files are read again.
     """
 
     cells: tuple[Cell, ...]
@@ -117,13 +117,13 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
 
 
 class TrialPlanned(Event, frozen=True, kw_only=True):
-    """A study proposed the trial; the first such line gives it its place in the plan."""
+    """A study proposed the trial; the first such line determines its place in the plan."""
 
     trial: Trial
 
 
 class AttemptIntended(Event, frozen=True, kw_only=True):
-    """About to be submitted; without an `AttemptSubmitted` after it, look for the comment."""
+    """An attempt will be submitted; without `AttemptSubmitted`, look for its job."""
 
     trial_id: str
     attempt: int
@@ -131,17 +131,17 @@ class AttemptIntended(Event, frozen=True, kw_only=True):
 
 
 class AttemptSubmitted(Event, frozen=True, kw_only=True):
-    """An executor took it and named the job."""
+    """An executor accepted the attempt and returned a job id."""
 
     submission: Submission
 
 
 class AttemptCutShort(Event, frozen=True, kw_only=True):
-    """A running attempt measures nothing any more that counts: the process that drives ends it.
+    """A running attempt will measure nothing more; the process that drives the campaign ends it.
 
     Attributes:
         still_s: seconds without a step.
-        fatal: the line after which it cannot go on; None where it hangs without a word.
+        fatal: the finding of the line after which it cannot go on; None for a hang.
     """
 
     trial_id: str
@@ -151,16 +151,16 @@ class AttemptCutShort(Event, frozen=True, kw_only=True):
 
 
 class AttemptLetGo(Event, frozen=True, kw_only=True):
-    """No session waits for a running attempt any more: it is ended next, and no failure."""
+    """No session waits for a running attempt, so it is ended; that is no failure."""
 
     trial_id: str
     attempt: int
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """How the attempt ended and what its log shows.
+    """How the attempt ended, and what its log shows.
 
-    `blamed` is the program of a rotation that it died of; its next attempt goes without it.
+    `blamed` is the program of a rotation that ended it; the next attempt runs without that.
     """
 
     trial_id: str
@@ -190,33 +190,33 @@ _UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREA
 
 
 class Cannot(StrEnum):
-    """What the reference cannot do; then there is nothing to compare with."""
+    """What is wrong with the reference, so that there is nothing to compare with."""
 
     RUN = "run"
     BE_SCORED = "be-scored"
 
 
 class Decided(Event, frozen=True, kw_only=True):
-    """What follows from an attempt, on which failure class and on which evidence.
+    """What follows from an attempt, with the failure class and the evidence.
 
     Attributes:
         next: what follows.
-        cls: the failure class that it was decided on; "" where there was none.
-        detail: the figure or the name in the evidence, or what a scheduler or a site said.
-        tried: earlier attempts of this trial, one after the other, that ended in the same class.
-        cannot: what the reference cannot do, where that stops the sweep.
-        arm: which arm the reference is; "" is the cell as deployed.
-        needed: what a retry needed first and what was not done; the sweep stops for it.
-        nodes: that failed, as far as that is known.
-        faults: what ails them, and still does where they were resumed.
-        resumed: those that were resumed in vain.
-        found: in the place of `detail`, where it is more than that.
-        shown: what else proves it, where no line and no scheduler says it: how far the attempt
-            came, what a witness shows of a setting.
-        waited_s: seconds in the queue after which the user's patience was over.
-        spent: which limit another trial would break, and what raises it.
+        cls: the failure class that it is based on; "" if there is none.
+        detail: the figure or name in the evidence, or what a scheduler or a site reported.
+        tried: how many of the last attempts of this trial ended in the same class.
+        cannot: what is wrong with the reference, if that stops the sweep.
+        arm: the id of the reference; "" for the deployed cell.
+        needed: what a retry needed that could not be done, so that the sweep stops.
+        nodes: the nodes that failed, as far as known.
+        faults: what is wrong with the nodes, if they were resumed: what still is.
+        resumed: the nodes that were resumed in vain.
+        found: a message that replaces `detail` if a text is not enough.
+        shown: further evidence if no log line and no scheduler explains the end: how far the
+            attempt came, or what a witness shows of a setting.
+        waited_s: seconds in the queue until the user's patience was over.
+        spent: which limit another trial would exceed, and which option raises it.
         evidence: the line of the log, or the scheduler's words.
-        not_before_s: time before which the next attempt must not start; 0 is at once.
+        not_before_s: earliest start of the next attempt, in seconds since 1970; 0 for at once.
     """
 
     trial_id: str
@@ -240,7 +240,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
     @property
     def proof(self) -> Message | None:
-        """What it was decided on; None without any."""
+        """The evidence; None if there is none."""
         evidence = verbatim(self.evidence) if self.evidence else None
         if evidence is None or self.shown is None:
             return evidence or self.shown
@@ -248,7 +248,7 @@ class Decided(Event, frozen=True, kw_only=True):
 
     @property
     def why(self) -> Message | None:
-        """What follows, on which class and on which evidence; None where all is well."""
+        """What follows, for which class and on which evidence; None if all is well."""
         if self.spent is not None:
             return say(_DECIDED, cls=self.cls, follows=self.spent)
         follows = say(_FOLLOWS[self.next])
@@ -278,12 +278,12 @@ class Decided(Event, frozen=True, kw_only=True):
         )
         if self.cannot is None:
             return decision
-        if self.cls == FailureClass.NO_STEPS:  # the detail tells it better than the class
+        if self.cls == FailureClass.NO_STEPS:  # the detail explains it better than the class
             decision = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
         return self._of_reference(decision)
 
     def _trouble(self, follows: Message) -> Message | None:
-        """Return what stood in the way of a trial before it ran, or of the next; None: nothing."""
+        """Return what prevented a trial or its next attempt from running; None if nothing did."""
         cls, faults = self.cls, say(_FAULTS, faults=self.faults)
         if self.waited_s:
             waited = say(
@@ -319,27 +319,27 @@ class Decided(Event, frozen=True, kw_only=True):
 
 
 class NodesPinned(Event, frozen=True, kw_only=True):
-    """The scheduler picked the nodes of the first trial of a cell; its others run on the same."""
+    """The scheduler picked the nodes of a cell's first trial; its other trials run on them too."""
 
     cell_digest: str
     nodes: tuple[str, ...]
 
 
 class NoteKind(StrEnum):
-    """What a note is about."""
+    """The subject of a note."""
 
-    SITE = "site"  # a look at the site before anything was submitted
-    WAITING = "waiting"  # for the scheduler, or a place in its queue
+    SITE = "site"  # a check of the site before anything was submitted
+    WAITING = "waiting"  # waiting for the scheduler, or for a place in its queue
     OTHER = "other"
 
 
 class Noted(Event, frozen=True, kw_only=True):
-    """Anything a reader should know. Nothing is decided on it.
+    """A remark for readers. Nothing is decided on it.
 
     Attributes:
-        about: its subject.
-        text: the words of a look at the site, or of a compiler.
-        why: what else there is to know; None where `text` says it.
+        about: the subject.
+        text: the words of a check of the site, or of a compiler.
+        why: the remark as a message; None if `text` has it.
     """
 
     about: NoteKind = NoteKind.OTHER
@@ -348,7 +348,7 @@ class Noted(Event, frozen=True, kw_only=True):
 
     @property
     def said(self) -> Message:
-        """What it says."""
+        """The remark as a message."""
         return self.why or verbatim(self.text)
 
 
@@ -359,11 +359,11 @@ class FilesRead(Event, frozen=True, kw_only=True):
 
 
 class CellCompiled(Event, frozen=True, kw_only=True):
-    """What compiling an arm's cell said of memory, before any of its trials was queued.
+    """The memory that compiling an arm's cell reported, before any of its trials was queued.
 
     Attributes:
-        key: digest of all that it rests on: program, settings, compiler, limit.
-        took_s: seconds of compiling.
+        key: digest of everything that affects it: program, settings, compiler, limit.
+        took_s: seconds that compiling took.
     """
 
     arm: str
@@ -373,15 +373,16 @@ class CellCompiled(Event, frozen=True, kw_only=True):
 
 
 class EvidenceRecorded(Event, frozen=True, kw_only=True):
-    """Where the dump and the captures of an evidence trial lie.
+    """The dump and the captures of an evidence trial, and what they show.
 
     Attributes:
-        dump: folder of the compiler's dump, relative to the ledger's folder; "" is none.
+        dump: folder of the compiler's dump, relative to the ledger's folder; "" if none.
         captures: files of the profiler, relative to the ledger's folder.
-        facts: what they say, one sentence each, in the words of their readers.
-        problems: a reader's sentence for each thing that could not be read.
+        facts: what they show, one sentence each, from their readers.
+        problems: one sentence for each file that could not be read.
         shares: where the time of a step went; None without a trace.
-        pgle: file for XLA's scheduler that was made of the trace, as the trainer names it.
+        pgle: path of the profile for XLA's scheduler made from the trace, for the trainer; "" if
+            none.
     """
 
     trial_id: str
@@ -394,11 +395,11 @@ class EvidenceRecorded(Event, frozen=True, kw_only=True):
 
 
 class EnvironmentSeen(Event, frozen=True, kw_only=True):
-    """What a trial ran on, where that is not what the last such event of its cell says.
+    """The environment of a trial, if it differs from the last such event of its cell.
 
     Attributes:
-        nodes: the environment of each node, facts of earlier events included.
-        is_whole: whether the devices were asked for too.
+        nodes: the environment of each node, completed with facts of earlier events.
+        is_whole: whether the devices were asked for as well.
     """
 
     trial_id: str
@@ -408,27 +409,28 @@ class EnvironmentSeen(Event, frozen=True, kw_only=True):
 
 
 class EpochCause(StrEnum):
-    """Why nodes are no longer what they were."""
+    """Why scores on some nodes no longer compare with earlier ones."""
 
-    RESUMED = "resumed"  # Slurm took them back
-    FIT_AGAIN = "fit-again"  # nothing had to be done, after a trial failed there
-    HOOK = "hook"  # the site did what was needed
-    SWAPPED = "swapped"  # a cell's trial ran on other nodes than the one before it
-    CHANGED = "changed"  # its trainer, packages, driver or kernel are not those of the one before
+    RESUMED = "resumed"  # Slurm resumed them
+    FIT_AGAIN = "fit-again"  # a trial failed there, but nothing had to be done
+    HOOK = "hook"  # the site's hook did what was needed
+    SWAPPED = "swapped"  # a cell's trial ran on other nodes than the one before
+    CHANGED = "changed"  # trainer, packages, driver or kernel differ from those of the trial before
 
 
 class EpochBegan(Event, frozen=True, kw_only=True):
-    """Nodes are not what they were: no score on them from here on compares with one before.
+    """Nodes have changed: scores on them do not compare with earlier ones.
 
     Attributes:
-        cause: what was done to them.
-        nodes: which; () is every node of the ledger.
-        cls: the failure class that asked for it.
-        action: what the site's hook did.
-        faults: what Slurm could not mend before the hook did.
-        cell_digest: the one cell whose trials ran elsewhere; "" is every cell on one of `nodes`.
-        were: the nodes that this cell's trials ran on before.
-        changes: everything that is not as it was.
+        cause: what changed.
+        nodes: the nodes; () for every node of the ledger.
+        cls: the failure class that caused it.
+        action: what the site's hook did; "" if nothing.
+        faults: what Slurm could not repair before the hook did.
+        cell_digest: the only cell concerned, if it moved to other nodes; "" for all cells on
+            `nodes`.
+        were: the nodes on which this cell's trials ran before.
+        changes: everything that changed in the environment.
     """
 
     cause: EpochCause
@@ -442,7 +444,7 @@ class EpochBegan(Event, frozen=True, kw_only=True):
 
     @property
     def why(self) -> Message:
-        """The change that parts scores before it from those after."""
+        """The change that separates earlier scores from later ones."""
         nodes, cls = self.nodes, self.cls
         match self.cause:
             case EpochCause.CHANGED:
@@ -461,18 +463,18 @@ class EpochBegan(Event, frozen=True, kw_only=True):
 
     @property
     def said(self) -> Message:
-        """What a reader of the results should know."""
+        """The remark for readers of the results."""
         return say("{why}: scores before and after are not compared", why=self.why)
 
     def covers(self, cell_digest: str, nodes: tuple[str, ...]) -> bool:
-        """Whether a trial of this cell on these nodes is parted from those before the event."""
+        """Return whether a trial of this cell on these nodes is separated from earlier ones."""
         if self.cell_digest:
             return self.cell_digest == cell_digest
         return not self.nodes or not nodes or not {*self.nodes}.isdisjoint(nodes)
 
 
 def word_of(event: Event | type[Event]) -> str:
-    """Return the word in the line of an event."""
+    """Return the name of an event in its line."""
     return str(event.__struct_config__.tag)
 
 
@@ -483,7 +485,7 @@ EVENTS: dict[str, type[Event]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One event with its 1-based line number and its time in seconds since the epoch."""
+    """One event with its line number from 1, and its time in seconds since 1970."""
 
     number: int
     at_s: float
@@ -491,17 +493,20 @@ class LedgerEntry:
 
 
 LEDGER = "ledger.jsonl"
-MOVED_ASIDE = "ledger-*.jsonl"  # a pattern: what `Ledger.archive` leaves in the same folder
+# pattern of the names that `Ledger.archive` gives, in the same folder
+MOVED_ASIDE = "ledger-*.jsonl"
 SCHEMA = 4
-_HEAD = b'{"schema":'  # how every line begins, and then it goes on as here:
-# {"schema":4,"at":1700000000.0,"event":"noted"
+_HEAD = b'{"schema":'  # the beginning of every line
+# the beginning with schema, time and event:  {"schema":4,"at":1700000000.0,"event":"noted"
 _BEGUN = re.compile(
     rb'\{"schema": ?4, ?"at": ?(?P<at>[\d.e+-]{1,40}), ?(?="event": ?"(?P<kind>[\w-]{1,40})")'
 )
 _OPENED = word_of(CampaignOpened).encode()
-_TORN = b"\t# torn: its writer was killed\n"  # no JSON of ours holds a raw tab
+# mark behind a torn line; no JSON of ours contains a raw tab
+_TORN = b"\t# torn: its writer was killed\n"
 _LOCK_TIMEOUT_S = 60.0
-_REMEMBERED = 1 << 15  # lines: a sweep of 5,000 profiles
+# number of parsed lines that are cached: enough for a sweep of 5,000 profiles
+_REMEMBERED = 1 << 15
 _EVENT = msgspec.json.Decoder[Event](
     functools.reduce(operator.or_, EVENTS.values()), dec_hook=decode
 )
@@ -509,9 +514,9 @@ _TIME = msgspec.json.Decoder(Time)
 
 
 class Ledger:
-    """The journal in one file; any number of processes may hold it open.
+    """The journal in one file; any number of processes may use it at the same time.
 
-    With `shows_only` it may be anybody's, for nothing is done by what it says.
+    With `shows_only` the file may belong to anybody, because nothing is decided by it.
     """
 
     def __init__(self, path: Path, *, shows_only: bool = False) -> None:
@@ -522,28 +527,28 @@ class Ledger:
         self._number = 0
 
     def append(self, *events: Event, at_s: float) -> None:
-        """Add events in order, with nothing of another writer between them.
+        """Add events in order, with no other writer's event between them.
 
         They are on the disk when this returns.
 
         Raises:
-            LedgerError: the file cannot be created, locked or written; act as if the events were
-                unknown, though after a failed sync they may be found in the file.
+            LedgerError: the file cannot be created, locked or written. The caller acts as if the
+                events were unknown, although after a failed sync they may be in the file.
         """
         text = b"".join(_line(event, at_s) for event in events)
         if text:
             if self._inode is not None:
                 with self._explained(what="written"):
-                    self.path.stat()  # where it is away, it is not begun anew
+                    self.path.stat()  # raises while the file is away, so that no new one is begun
             with self._lock(), self._explained(what="written"):
                 _append(self.path, text)
 
     def refresh(self) -> tuple[LedgerEntry, ...]:
-        """Return the events added since the last call; costs one `stat` when there are none.
+        """Return the events added since the last call; costs one `stat` if there are none.
 
         Raises:
-            LedgerError: an unreadable line, by its number, another schema, no ledger at all, or
-                another file in its place.
+            LedgerError: a line is unreadable (the message has its number) or of another schema, or
+                the file is no ledger or was replaced.
         """
         with self._explained(what="read"):
             try:
@@ -552,7 +557,7 @@ class Ledger:
                 if self._inode is None:
                     return ()
                 raise
-            # the inode counts too: another ledger may have outgrown what was read of this one
+            # another ledger may be longer than what was read, so the inode is compared too
             if self._inode not in (None, status.st_ino) or status.st_size < self._offset_bytes:
                 raise LedgerError(
                     f"{self.path} was replaced while this session was using it (started afresh by "
@@ -566,10 +571,10 @@ class Ledger:
                 return self._parse(file)
 
     def opened(self) -> tuple[CampaignOpened, ...]:
-        """Return what its sessions opened; no other line is read, and `refresh` reads them all.
+        """Return the events of sessions' beginnings, without reading other lines.
 
         Raises:
-            LedgerError: one of these lines is unreadable, of another schema, or it is no ledger.
+            LedgerError: such a line is unreadable or of another schema, or the file is no ledger.
         """
         with (
             self._explained(what="read"),
@@ -583,9 +588,9 @@ class Ledger:
         return tuple(opening for opening in events if isinstance(opening, CampaignOpened))
 
     def archive(self, *, at_s: float) -> Path | None:
-        """Move the ledger aside under a name with the date; None where there is none.
+        """Rename the ledger with the date in its name, and return the path; None if there is none.
 
-        Nothing is deleted. Raises LedgerError as `append` does.
+        Nothing is deleted. It raises LedgerError as `append` does.
         """
         when = datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
         with self._lock(), self._explained(what="moved aside"):
@@ -603,9 +608,10 @@ class Ledger:
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
             is_whole = self._is_whole(line, is_first=number == 0)
-            # only a newline ends it: a full disk once cut a line just behind its last brace
+            # a line is only complete with its newline: a full disk once cut one after its last
+            # brace
             if not line.endswith(b"\n"):
-                break  # torn, or another process is writing it now
+                break  # torn, or being written by another process
             number += 1
             offset_bytes += len(line)
             if is_whole:
@@ -614,7 +620,7 @@ class Ledger:
         return tuple(entries)
 
     def _is_whole(self, line: bytes, *, is_first: bool) -> bool:
-        """Whether a line is one that its writer ended; refuse the first line of another file."""
+        """Return whether a line is complete; raise LedgerError for a file that is no ledger."""
         beginning = line.removesuffix(_TORN)
         if is_first and not (beginning.startswith(_HEAD) or _HEAD.startswith(beginning)):
             raise UnreadableLedgerError(
@@ -628,7 +634,7 @@ class Ledger:
     def _lock(self) -> Iterator[None]:
         with self._explained(what="locked"):
             secure_files.make_folder(self.path.parent)
-            # a lock by mere existence would outlive a killed writer: never fall back to it
+            # never a lock by the existence of a file, which would outlive a killed writer
             lock = FileLock(
                 secure_files.lock_path(self.path.with_name(self.path.name + ".lock")),
                 timeout=_LOCK_TIMEOUT_S,
@@ -645,7 +651,7 @@ class Ledger:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except TimeoutError:  # filelock's is one
+        except TimeoutError:  # filelock raises it
             raise LedgerError(
                 f"{self.path} is locked by another process for more than {_LOCK_TIMEOUT_S:.0f} s; "
                 "end the process that holds it (it may be stopped), then run again"
@@ -659,8 +665,8 @@ class Ledger:
             ) from error
 
 
-# fields by which code finds things again, and records that hide their own secrets: a value that
-# was changed in them would be another trial, another cell or another environment
+# Fields with names, and records that hide their own secrets. They are never changed, because
+# another value would be another trial, cell or environment.
 _NAMES = frozenset(
     {
         *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
@@ -674,9 +680,9 @@ _OF_MESSAGE = frozenset({"text", "values", "code"})
 
 
 def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
-    """Return JSON of ours without what no text may show: logs and schedulers quote what they like.
+    """Return our JSON data with secrets hidden, since logs and schedulers may be quoted in it.
 
-    The texts of messages are ours, their values may be quoted. `secrets` are those that this
+    The texts of messages are ours, but their values may be quotes. `secrets` are those that this
     process knows.
     """
     secrets = known_secrets() if secrets is None else secrets
@@ -708,7 +714,7 @@ def _line(event: Event, at_s: float) -> bytes:
     data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **fields}
     try:
         return msgspec.json.encode(data) + b"\n"
-    except UnicodeEncodeError:  # the name of a file that is no UTF-8
+    except UnicodeEncodeError:  # a file name that is not UTF-8
         return json.dumps(data, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
@@ -720,8 +726,8 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     return LedgerEntry(number=number, at_s=at_s, event=event)
 
 
-# the key is the text alone, so nothing that happens to a file makes an answer wrong; it saves much,
-# because one session reads its ledger seven times
+# Cached by the text alone, so changes of a file cannot make it wrong. One session reads its ledger
+# seven times.
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _parsed(line: bytes) -> tuple[float, Event]:
     """Return the time and the event of a line."""
@@ -741,14 +747,14 @@ def _parsed(line: bytes) -> tuple[float, Event]:
 
 
 def _unreadable(line: bytes) -> UnreadableLedgerError:
-    """Return the error of a line that is of another schema, or no JSON of ours."""
+    """Return the error for a line of another schema, or one that is no event of ours."""
     try:
         data = read_json(line, is_ours=True)
         schema, _, _ = data["schema"], data["at"], data["event"]
     except (ValueError, KeyError, TypeError):
         schema = SCHEMA
     if schema != SCHEMA:
-        versions = data.get("versions")  # of the line that a session begins with
+        versions = data.get("versions")  # the first line of a session has them
         by = versions.get("pytest-xlatune") if isinstance(versions, dict) else None
         wrote = "another version of pytest-xlatune" if by is None else f"pytest-xlatune {by!r:.40}"
         return UnreadableLedgerError(
@@ -764,20 +770,20 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
 
 
 def _append(path: Path, text: bytes) -> None:
-    # it is open to those to whom its folder is open, and to nobody else
+    # open to the users of its folder and to nobody else
     descriptor = secure_files.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
             text = _TORN + text
-        while text:  # a full disk first writes a part; the next write says why
+        while text:  # a full disk first writes a part; the next write raises the error
             text = text[os.write(descriptor, text) :]
-        # a kill loses nothing that was written, but a power cut loses all that was not synced
+        # a kill loses nothing that was written, but a power cut loses what was not synced
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def find_ledgers(work_dir: Path) -> tuple[Path, ...]:
-    """Return the folders below a work directory that hold a ledger."""
+    """Return the folders below a work directory that contain a ledger."""
     return tuple(sorted(path.parent for path in work_dir.glob(f"*/*/{LEDGER}")))

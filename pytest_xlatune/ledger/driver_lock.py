@@ -1,9 +1,9 @@
-"""Which process takes the next turn, and whether any waits: agreement over files.
+"""Decide over files which process takes the next turn, and whether any process waits.
 
-Every process that waits for a campaign may look after it, one at a time. The one that did so last
-keeps at it; when it stops waiting it says so, when it is killed its silence does. flock ends with
-its holder, so nothing is ever left locked. A folder that cannot be written is a LedgerError of
-every method. This module knows nothing of the work that a turn does.
+Every process that waits for a campaign may drive it, one at a time. The last one keeps driving; it
+writes a file when it stops, and if it is killed, its silence shows that. flock ends with its
+holder, so no lock is left behind. Every method raises LedgerError if the folder cannot be written.
+This module knows nothing about the work in a turn.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from filelock import FileLock, Timeout
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import LedgerError
 
-SILENCE_S = 1.5  # after so long without a turn of the process that drives, another one drives
+SILENCE_S = 1.5  # if the driving process has taken no turn for so many seconds, another one drives
 _RETRY_S = 0.1
-_NONE = 0  # no process drives
+_NONE = 0  # stands for no driving process
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
 class DriverLock:
-    """Which process drives the campaign of one folder, a turn at a time."""
+    """Decides which process drives the campaign of a folder, turn by turn."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: FileLock | None = None
-        self._beat = folder / "turn.beat"  # id of the process that drives, written at each turn
-        self._logged_driver = _NONE  # which process was logged as the one that drives
-        self._attends = False  # whether this process is registered as one that waits
-        self._drove = False  # whether it has had a turn since then
+        self._beat = folder / "turn.beat"  # id of the driving process, written in each turn
+        self._logged_driver = _NONE  # the driving process that was logged last
+        self._attends = False  # whether this process is registered as waiting
+        self._drove = False  # whether it has taken a turn since then
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
-        """Give whether the next turn is ours; if so it lasts as long as the context."""
+        """Yield whether the next turn is ours; if so, it lasts until the context ends."""
         with self._explained():
-            self._folder.stat()  # a lock would make a folder that is not mounted just now
+            # raises if it is not mounted, because a lock would create the folder
+            self._folder.stat()
         if self._is_driven():
             self._tell(self._driver())
             yield False
@@ -66,10 +67,10 @@ class DriverLock:
 
     @contextlib.contextmanager
     def mine(self, *, wait_s: float) -> Iterator[None]:
-        """Take the turn now, waiting for the one that is being taken.
+        """Take the turn, after waiting for the present one to end.
 
         Raises:
-            LedgerError: it did not end in time.
+            LedgerError: the present turn did not end in time.
         """
         try:
             with self._explained():
@@ -95,21 +96,21 @@ class DriverLock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count as waiting, and no longer drive when it is over."""
+        """Count as waiting inside the context, and stop driving at its end."""
         try:
             with self.attending():
                 yield
         finally:
             if self._drove and self._driver() == os.getpid():
-                # this spares the others the wait until they notice our silence
+                # so that others do not have to wait until they notice our silence
                 with contextlib.suppress(OSError):
                     self._say(_NONE)
             self._drove = False
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
-        """Count as waiting between two waits too: no process ends our jobs meanwhile."""
-        if self._attends:  # each test of a session waits inside of what the session does
+        """Count as waiting even between two waits, so that no process ends our jobs."""
+        if self._attends:  # tests of a session wait while the session already attends
             yield
             return
         with self._waiters() as file:
@@ -123,9 +124,9 @@ class DriverLock:
 
     @contextlib.contextmanager
     def none_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
-        """Give whether no process waits, and keep it so as long as the context lasts.
+        """Yield whether no process waits, and keep it so until the context ends.
 
-        `patience_s` is for the processes of our own session that are ending just now.
+        `patience_s` is the time for processes of our own session that are about to end.
         """
         with self._waiters() as file:
             yield _is_alone(file, until_s=time.monotonic() + patience_s)
@@ -150,7 +151,7 @@ class DriverLock:
             ) from error
 
     def _tell(self, driver: int) -> None:
-        """Log which process drives, once until another does."""
+        """Log which process drives, when that changes."""
         if driver not in (_NONE, self._logged_driver):
             ours = " (this one)" if driver == os.getpid() else ""
             _LOG.info("process %d%s drives the campaign in %s", driver, ours, self._folder)
@@ -164,7 +165,7 @@ class DriverLock:
             age_s = time.time() - self._beat.stat().st_mtime
         except OSError:
             return False
-        # a clock that jumped back makes it old, not young for ever
+        # after a clock jumped back, the file counts as old, not as new for ever
         return 0 <= age_s < SILENCE_S
 
     def _driver(self) -> int:

@@ -1,8 +1,8 @@
-"""Where the jobs in flight stand at this moment: a small file beside the ledger, for people.
+"""The state of the jobs in flight: a small file beside the ledger, for people.
 
-The process that drives a campaign writes it, and whatever shows a sweep reads it, from any machine
-of the same file system. Nothing is decided by it, so it may be missing, old or cut short: it is
-read as absent then. The ledger alone says what was measured.
+The process that drives a campaign writes it, and every display of a sweep reads it, on any machine
+with the same file system. Nothing is decided by it, so it may be missing, old or truncated; then it
+is read as empty. Measurements are only in the ledger.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NOW = "now.json"
 
 
 class Now(Record, frozen=True, kw_only=True):
-    """What the executor said last.
+    """The last report of the executor.
 
     Attributes:
-        at_s: when, seconds since the epoch; a driving process renews it twice a minute.
-        jobs: job id -> where it stands. Of a pending one `start_s` is when the scheduler expects
-            to start it, None where it does not say, and `reason` is why it waits.
+        at_s: time of the report, in seconds since 1970; a driving process renews it twice a minute.
+        jobs: job id -> its state. For a pending job, `start_s` is the start that the scheduler
+            expects (None if unknown), and `reason` is why it waits.
     """
 
     at_s: Time = 0.0
@@ -35,7 +35,7 @@ class Now(Record, frozen=True, kw_only=True):
 
 
 def read_now(folder: Path) -> Now:
-    """Return what stands beside the ledger of a folder; nothing where that cannot be read."""
+    """Return the state of jobs beside the ledger in a folder; an empty one if it cannot be read."""
     try:
         return Now.from_json(read_json(secure_files.read_named(folder / NOW)))
     except (OSError, ValueError, LedgerError):
@@ -43,6 +43,6 @@ def read_now(folder: Path) -> Now:
 
 
 def write_now(folder: Path, now: Now) -> None:
-    """Replace the file. One that cannot be written is left as it is: no figure is in it."""
+    """Replace the file. If it cannot be written, the old one stays: it contains no measurement."""
     with contextlib.suppress(OSError):
         secure_files.write_json(folder / NOW, without_secrets(now.to_json()))

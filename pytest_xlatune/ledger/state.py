@@ -1,11 +1,11 @@
-"""What the events of a ledger add up to: pure, and the same in one go or bit by bit.
+"""The state that follows from the events of a ledger. Pure, and the same however it is split.
 
-It reads no file and no clock, and decides nothing: which trial comes next is the study's business,
-what a failure asks for is the playbook's. Sums that are asked for after every event are kept up to
-date, not counted again.
+It reads no file and no clock, and decides nothing: the study decides which trial comes next, and
+the playbook what a failure means. Sums that are needed after every event are updated, not counted
+again.
 
-An attempt is one submission of a trial; one table says which events are allowed in
-each of its states. Another event means that the file was damaged, or that two programs wrote it.
+An attempt is one submission of a trial. A table says which events are allowed in each of its
+states; another event means that the file was damaged, or that two programs wrote it.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from pytest_xlatune.model.trial import Trial
 
 
 class AttemptState(StrEnum):
-    """Where an attempt stands, as far as the ledger knows."""
+    """The state of an attempt according to the ledger."""
 
-    UNKNOWN = "unknown"  # no line is about it
-    INTENDED = "intended"  # it may have been submitted, or not
-    SUBMITTED = "submitted"  # an executor named its job
-    CUT_SHORT = "cut-short"  # it will measure nothing any more: its end is asked for
-    LET_GO = "let-go"  # no session waits for it: its end is asked for
+    UNKNOWN = "unknown"  # no event mentions it
+    INTENDED = "intended"  # it may or may not have been submitted
+    SUBMITTED = "submitted"  # an executor returned its job id
+    CUT_SHORT = "cut-short"  # it will measure nothing more, and is being ended
+    LET_GO = "let-go"  # no session waits for it, and it is being ended
     ENDED = "ended"
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a job of it may run: it is to be polled, or adopted."""
+        """Whether it may have a running job, which must be polled."""
         return self in _IN_FLIGHT
 
 
@@ -94,7 +94,7 @@ TRANSITIONS: Mapping[AttemptState, Mapping[type[Event], AttemptState]] = {
         AttemptEnded: AttemptState.ENDED,
     },
     AttemptState.LET_GO: {
-        # a job that our cancel did not reach runs on, and the next session looks after it
+        # a job that our cancel did not reach runs on, and the next session ends it
         AttemptLetGo: AttemptState.LET_GO,
         AttemptCutShort: AttemptState.LET_GO,
         AttemptEnded: AttemptState.ENDED,
@@ -120,9 +120,9 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission of a trial as far as the ledger knows it.
+    """One submission of a trial according to the ledger.
 
-    `submitted_s` is when an executor named its job, seconds since the epoch.
+    `submitted_s` is when an executor returned its job id, in seconds since 1970.
     """
 
     number: int
@@ -138,9 +138,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProgress:
-    """How far a trial is: its attempts by number, and its result once it has one.
+    """The progress of a trial: its attempts by number, and its result once it has one.
 
-    Not slotted, for the result is put together once: it is asked for after every event.
+    It has no slots: the result is cached, because it is needed after every event.
     """
 
     trial: Trial
@@ -149,21 +149,21 @@ class TrialProgress:
 
     @property
     def is_to_run(self) -> bool:
-        """Whether it has no result and no attempt that is not over."""
+        """Whether it has neither a result nor an unfinished attempt."""
         return self.ended is None and all(
             attempt.state is AttemptState.ENDED for attempt in self.attempts.values()
         )
 
     @property
     def blamed(self) -> tuple[Blamed, ...]:
-        """What the attempts of a rotation so far died of, or may have died of, in order."""
+        """The programs that ended attempts of this rotation, or are suspected of it, in order."""
         return tuple(
             attempt.blamed for attempt in self.attempts.values() if attempt.blamed is not None
         )
 
     @property
     def as_run(self) -> Trial:
-        """The trial as its next attempt is: without what it died of, a suspect's turn first."""
+        """The trial as its next attempt runs it: without blamed programs."""
         if not self.blamed or self.trial.rotation is None:
             return self.trial
         gone = tuple(blame.program for blame in self.blamed if not blame.is_suspect)
@@ -173,7 +173,7 @@ class TrialProgress:
 
     @functools.cached_property
     def result(self) -> TrialResult:
-        """The final result, or what can be said before there is one."""
+        """The result, final or so far."""
         if self.ended is not None:
             return self.ended
         tries = self.attempts.values()
@@ -196,29 +196,29 @@ _Key = tuple[str, int]  # trial id, number of the attempt
 
 @dataclass(slots=True, kw_only=True)
 class LedgerState:
-    """What the events so far add up to; `replay` goes on with it, nothing else changes it.
+    """The state after the events so far; only `replay` changes it.
 
     Attributes:
-        opened: the sessions that began or resumed work, one entry for each study of each.
-        cells: every cell that one of them named, by digest.
-        trials: how far each is, in plan order.
-        decisions: of the last session, in order.
-        remarks: what a reader should know, epochs among it, in order.
-        epochs: the times at which nodes were no longer what they were.
-        pinned: the nodes that the scheduler picked, by the digest of a cell that names none.
-        measured_on: the nodes of the last measured trial, by the digest of its cell.
-        files: that deploy the cell.
-        environments: what the last trial of a cell ran on, by the cell's digest.
-        asked_whole: the cells whose devices were told in the last session.
-        compiled: what compiling said, by profile.
-        recorded: what evidence trials left, by trial.
-        changes: counts the events after which a study may propose or conclude something else.
-        flying: submissions whose end is not known, by trial and attempt.
-        intended: attempts that were intended and may or may not have been submitted.
-        planned: the ids of a study's trials, in plan order.
-        evidence_ids: of the evidence trials, in plan order.
-        decided: the last decision of the last session on each attempt, by trial.
-        stop: the first decision of the last session that stopped the sweep.
+        opened: the events of sessions that began or resumed work, one for each study.
+        cells: digest -> every cell that one of them named.
+        trials: id -> progress of each trial, in plan order.
+        decisions: the decisions of the last session, in order.
+        remarks: the events that a reader should know, including epochs, in order.
+        epochs: the events after which nodes had changed.
+        pinned: digest of a cell without named nodes -> the nodes that the scheduler picked.
+        measured_on: digest of a cell -> the nodes of its last measured trial.
+        files: the files that deploy the cell.
+        environments: digest of a cell -> the environment of its last trial.
+        asked_whole: the cells whose devices were reported in the last session.
+        compiled: profile -> what compiling reported.
+        recorded: trial id -> what the evidence trial left.
+        changes: number of events that may change what a study proposes or concludes.
+        flying: (trial id, attempt) -> submission whose end is unknown.
+        intended: attempts that may or may not have been submitted.
+        planned: study -> ids of its trials, in plan order.
+        evidence_ids: ids of the evidence trials, in plan order.
+        decided: trial id -> last decision of the last session on each attempt.
+        stop: the first decision of the last session that stopped the sweep; None if none did.
     """
 
     opened: tuple[CampaignOpened, ...] = ()
@@ -249,7 +249,7 @@ class LedgerState:
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether it goes on with attempts of a ledger that was lost."""
+        """Whether it continues the attempts of a lost ledger."""
         return bool(self.opened) and self.opened[0].run != ""
 
     @property
@@ -262,21 +262,21 @@ class LedgerState:
         return tuple(self.decided.get(trial_id, {}).values())
 
     def nodes_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the nodes that trials of a cell run on; () while the scheduler has to pick."""
+        """Return the nodes of a cell's trials; () until the scheduler has picked them."""
         return cell.nodelist or self.pinned.get(cell.digest, ())
 
     def with_nodes(self, cell: Cell) -> Cell:
-        """Return a cell with the nodes that the scheduler picked for it, if it did."""
+        """Return the cell with the nodes that the scheduler picked for it, if it did."""
         return msgspec.structs.replace(cell, nodelist=self.nodes_of(cell))
 
     def epoch_of(self, cell_digest: str, nodes: Sequence[str]) -> int:
-        """Count the epochs that part a trial of this cell on these nodes from earlier ones."""
+        """Count the epochs that separate a trial of this cell on these nodes from earlier ones."""
         return sum(epoch.covers(cell_digest, tuple(nodes)) for epoch in self.epochs)
 
     def history(self, study: str, *, with_evidence: bool = False) -> tuple[TrialResult, ...]:
         """Return the results of a study's trials, final or not, in plan order.
 
-        With the evidence trials of other studies behind them, for a study that reads those.
+        `with_evidence` adds the evidence trials of other studies at the end.
         """
         ours = (self.trials[name] for name in self.planned.get(study, ()))
         results = tuple(
@@ -286,11 +286,11 @@ class LedgerState:
         return (*results, *self.evidence()) if with_evidence else results
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
-        """Return the evidence trials of all studies, in plan order, with what was read of them."""
+        """Return the evidence trials of all studies in plan order, with what their files showed."""
         return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
 
     def exposed(self, cell: Cell) -> Message | None:
-        """Return where a step of a cell goes, by the latest evidence of its baseline."""
+        """Return where the time of a step goes, from the latest evidence of the cell's baseline."""
         messages = [
             result.shares.exposed
             for result in self.evidence()
@@ -320,14 +320,14 @@ class LedgerState:
 
 
 def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -> LedgerState:
-    """Return the state after `entries`; `onto` is gone on with, and is not to be used any more.
+    """Return the state after `entries`, continuing `onto`, which must not be used any more.
 
-    Replaying in parts is the same as in one go. A result stands, and a later one does not replace
-    it; only a trial that could not be measured is open again for a further attempt.
+    Replaying in parts gives the same state. A result is final and is not replaced by a later one;
+    only a trial that could not be measured may get another attempt.
 
     Raises:
-        LedgerError: an attempt of a trial that was never planned, or an event that its state does
-            not allow; with the number of the line.
+        LedgerError: an attempt belongs to a trial that was never planned, or its state does not
+            allow an event; the message has the line number.
     """
     state = onto if onto is not None else LedgerState()
     for entry in entries:
@@ -377,7 +377,7 @@ def _add(state: LedgerState, event: Event, at_s: float) -> None:
 
 
 def _keep(state: LedgerState, event: Event) -> None:
-    """Add what moves no trial."""
+    """Add an event that does not concern a trial."""
     match event:
         case FilesRead():
             state.files = event.files
@@ -397,10 +397,10 @@ def _keep(state: LedgerState, event: Event) -> None:
 
 
 def _open(state: LedgerState, event: CampaignOpened) -> None:
-    """A new session may try again what could not be measured in an earlier one.
+    """Open a session, which may retry what could not be measured in an earlier one.
 
-    What was compiled alone is open again too: each session checks anew. The trials that are
-    left run with the time limit of this session and are read by its step pattern.
+    Trials that are only compiled are open again too, because each session checks them anew. The
+    remaining trials get the time limit and the step pattern of this session.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
@@ -408,7 +408,7 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
             if ended and (ended.memory is not None or ended.status is TrialStatus.UNMEASURED):
                 state.trials[trial_id] = dataclasses.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
-        state.asked_whole = set()  # much may have happened over night
+        state.asked_whole = set()  # much may have changed since the last session
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
     _wait_and_read_as(state, {cell.digest: cell.protocol for cell in event.cells})
@@ -427,7 +427,7 @@ def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> 
 
 
 def _known(state: LedgerState, trial: Trial) -> str:
-    """Give a trial its place in the plan, once; return its id."""
+    """Add a trial to the plan unless it is there; return its id."""
     name = trial.id
     if name not in state.trials:
         state.trials[name] = TrialProgress(trial=trial)
@@ -474,7 +474,7 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
 
 def _decide(state: LedgerState, event: Decided) -> None:
     state.decisions.append(event)
-    # the last decision on an attempt counts: a process that was killed before it wrote the end may
+    # the last one counts, because a process may be killed between a decision and the trial's end
     # have decided before
     state.decided.setdefault(event.trial_id, {})[event.attempt] = event
     if event.next is Next.STOP and state.stop is None:

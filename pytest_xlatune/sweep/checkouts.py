@@ -1,10 +1,10 @@
-"""The checkouts of commits: a name becomes a hash once, a hash becomes a worktree where needed.
+"""The checkouts of commits: a name becomes a hash once, a hash becomes a worktree when needed.
 
-A branch moves, so that a name is looked up when the sweep is collected and only its hash goes on,
-into the cell and the ledger. A worktree may be half made (killed), deleted, edited or pruned: each
-is looked at again before every submission, and made again if nothing of anyone is in it. Processes
-that come at the same time take turns by a lock file. Where files would run that are no commit's,
-there is one refusal, whatever the cause. This module starts git and nothing else.
+Branches move, so a name is resolved when the sweep is collected, and only the hash is used in cells
+and the ledger. A worktree may be half made, deleted, edited or pruned, so each is checked before
+every submission, and made again if it contains nobody's changes. A lock file makes processes take
+turns. If files would run that belong to no commit, it refuses, always with the same message. This
+module starts git and nothing else.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
 _GIT_S, _LOCK_S = 600.0, 1200.0
-_READY = ".ready"  # of a file beside a checkout: it is whole, and was last used at that time
-_KEPT_S = 14 * 86400.0  # a checkout that no submission has used for so long is removed
-_MOST_PATH = 255  # characters of a word that may be a path
-_MOST_COMMITS = 512  # of a range
+_READY = ".ready"  # suffix of a file beside a checkout that is complete; its time is the last use
+_KEPT_S = 14 * 86400.0  # seconds after which an unused checkout is removed
+_MOST_PATH = 255  # characters; a longer word is no path
+_MOST_COMMITS = 512  # most commits of a range
 _SHORT = 12  # characters of a hash in a message
 
 
 def of_commits(launcher: Launcher) -> CheckoutLauncher | None:
-    """Return the launcher that starts commits, if this is one; None otherwise."""
+    """Return the launcher if it starts commits, else None."""
     if isinstance(launcher, LauncherByCell):
         launcher = launcher.usual
     return launcher if isinstance(launcher, CheckoutLauncher) else None
 
 
 def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
-    """Return the launcher with the folder of its checkouts, where it names none.
+    """Return the launcher with a folder for its checkouts, if it names none.
 
     Raises:
-        ConfigError: its repository is none.
+        ConfigError: its repository does not exist.
     """
     repository = launcher.repository
     inside = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
@@ -63,10 +63,10 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
 
 
 def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
-    """Return the hash of a commit, which may be a part of one, a branch, a tag or `HEAD~1`.
+    """Return the hash of a commit, given as hash, branch, tag or e.g. `HEAD~1`.
 
     Raises:
-        ConfigError: there is no such commit, or it is HEAD while files of it are changed.
+        ConfigError: there is no such commit, or it is HEAD and files of it were changed.
     """
     repository = launcher.repository
     if not commit:
@@ -93,14 +93,14 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
 def commits_of(
     launcher: Launcher, text: str, *, where: str, has_all: bool
 ) -> tuple[CheckoutLauncher, dict[str, str]]:
-    """Return the launcher with its folder, and of each commit its label and its hash.
+    """Return the launcher with its folder, and label -> hash of each commit.
 
-    `text` is `main..HEAD`, from the first good commit to the last bad one, or `v1,v2`. Of a range
-    every commit by first parents is meant where `has_all`, else its ends.
+    `text` is `v1,v2` or a range `main..HEAD`, from the first good commit to the last bad one. With
+    `has_all`, a range means every commit along first parents, otherwise only its ends.
 
     Raises:
-        ConfigError: there is no such commit or range, it is HEAD while files of it are changed, or
-            the launcher starts no commit.
+        ConfigError: there is no such commit or range, it is HEAD and files of it were changed, or
+            the launcher starts no commits.
     """
     if not isinstance(launcher, CheckoutLauncher):
         raise ConfigError(
@@ -126,7 +126,7 @@ def commits_of(
 
 
 def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
-    """Return the commits from where the first left the last's line, by first parents."""
+    """Return the commits of a range along first parents."""
     repository = launcher.repository
     first, _, last = text.replace("...", "..").partition("..")
     begin, end = (code_of(launcher, name or "HEAD", where=where) for name in (first, last))
@@ -143,13 +143,13 @@ def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
 
 
 def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
-    """Whether two commits, as `code_of` returns them, hold the very same files."""
+    """Return whether two commits, given by hash, contain exactly the same files."""
     trees = {_git(launcher.repository, "rev-parse", f"{code}^{{tree}}") for code in (one, other)}
     return len(trees) == 1
 
 
 def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
-    """Refuse to start commits where other files than theirs would run, and say what to do."""
+    """Raise ConfigError if there are files that would run instead of a commit's; say what to do."""
     if named := [*files]:
         top, listed = starter.repository, sentence(say("{files}", files=at_most(3, named)))
         raise ConfigError(
@@ -162,14 +162,14 @@ def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: st
 
 
 def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
-    """Refuse a trainer that would run the repository's own files, whatever commit is checked out.
+    """Refuse a trainer that would run the repository's own files instead of the checkout's.
 
-    A path that leads into the repository by another name stays as it is: a link, or `..` from
-    elsewhere. So does an interpreter in which the repository is installed (`pip install`, with `-e`
-    or as a copy), unless the checkout comes first: PYTHONPATH comes before both.
+    That happens if a path reaches the repository under another name, e.g. through a link or `..`,
+    or if the repository is installed in the interpreter (`pip install`, with `-e` or as a copy) and
+    the checkout does not come first in PYTHONPATH.
 
     Raises:
-        ConfigError: naming the paths or packages, and what to do.
+        ConfigError: the message names the paths or packages, and says what to do.
     """
     starter = of_commits(launcher)
     if starter is None:
@@ -191,7 +191,7 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
 
 
 def _led_by(starter: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
-    """Return where in the repository a word leads that does not name it; None of another word."""
+    """Return the place in the repository that a word reaches under another name; else None."""
     path, top = Path(cwd or "/", word), Path(starter.repository).resolve()
     is_named = path.is_relative_to(starter.repository) and ".." not in path.parts
     if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
@@ -214,7 +214,7 @@ for package in importlib.metadata.distributions():
 
 
 def _installed(repository: str, interpreter: str) -> Sequence[str]:
-    """Return the packages that an interpreter has from a repository, as far as it answers."""
+    """Return the packages that an interpreter has from a repository; () if it does not answer."""
     path = shutil.which(interpreter) if interpreter else None
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     with suppress(OSError, subprocess.SubprocessError):
@@ -223,24 +223,24 @@ def _installed(repository: str, interpreter: str) -> Sequence[str]:
             command, env=kept, stderr=subprocess.DEVNULL, text=True, timeout=60
         )
         return text.splitlines()
-    return ()  # the preflight tells of it
+    return ()  # the preflight reports the interpreter
 
 
 def _changed(repository: str, *, new: str = "no") -> list[str]:
-    """Return the files that differ from HEAD, and new modules where git is to look for them."""
-    # `.gitmodules` may say that a changed submodule is to be left out
+    """Return the files that differ from HEAD; with `new`, git's option, untracked files too."""
+    # `.gitmodules` may exclude changed submodules
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
                 "--ignore-submodules=none", f"--untracked-files={new}")  # fmt: skip
-    #  M train.py\0?? jax.py\0
+    # output of `git status -z`:  M train.py\0?? jax.py\0
     lines = [line for line in text.split("\0") if line]
     return [line[3:] for line in lines if line[:2] != "??" or line.endswith(".py")]
 
 
 def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Make the checkouts of cells as far as their commits have one; say why the others have none.
+    """Make the checkouts of cells; return those that have one, and why the others have none.
 
     Raises:
-        ConfigError: no commit has one, a file of one was changed, or the trouble is no commit's.
+        ConfigError: no commit has one, a file in one was changed, or the cause is not a commit.
     """
     able, why = list[Cell](), dict[str, CheckoutError]()
     for cell in cells:
@@ -256,11 +256,11 @@ def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], t
 
 
 def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
-    """Make the checkouts of cells, look through those there are, and remove what nothing uses.
+    """Make or check the checkouts of cells, and remove those that nobody uses.
 
     Raises:
-        CheckoutError: one cannot be made, for a reason of its commit.
-        ConfigError: for another reason, or a file of one was changed.
+        CheckoutError: one cannot be made for a reason of its commit.
+        ConfigError: for another reason, or a file in one was changed.
     """
     starter = of_commits(launcher)
     if starter is None:
@@ -281,7 +281,7 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
 
-# what git says where no commit can be checked out, this one or another
+# errors of git that concern the machine, not a commit
 _OF_THE_MACHINE = re.compile(
     "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
     "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
@@ -289,7 +289,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def _make(starter: CheckoutLauncher, path: Path) -> None:
-    """Make one checkout, or find it as it was made; the lock is held."""
+    """Make or check one checkout; the caller holds the lock."""
     ready, repository = path.with_name(path.name + _READY), starter.repository
     is_made = ready.exists() and (path / ".git").exists()
     if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
@@ -298,7 +298,7 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
         return
     _forget(repository, path)
     try:
-        # the lock keeps it from `git worktree prune` on a machine that does not see it
+        # locked, so that `git worktree prune` on a machine without this folder spares it
         _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
              str(path), path.name)  # fmt: skip
         if (path / ".gitmodules").exists():
@@ -314,7 +314,7 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
 
 
 def _forget(repository: str, path: Path) -> None:
-    """Remove a checkout, whole or half made, and git's entry of it."""
+    """Remove a checkout, complete or not, and git's entry of it."""
     path.with_name(path.name + _READY).unlink(missing_ok=True)
     _run(repository, "worktree", "remove", "--force", "--force", str(path))
     if path.exists():
@@ -326,16 +326,16 @@ def _git(repository: str, *words: str) -> str:
     done = _run(repository, *words)
     if done.returncode:
         errors = done.stderr.strip() or f"exit code {done.returncode}"
-        # fatal: repository '/shared/lib' does not exist
+        # the line that says the cause:  fatal: repository '/shared/lib' does not exist
         fatal = next((line for line in errors.splitlines() if line.startswith("fatal: ")), errors)
         raise ConfigError(f"git {words[0]} in {repository}: {fatal[-500:]}")
     return done.stdout
 
 
 def _run(repository: str, *words: str) -> subprocess.CompletedProcess[str]:
-    # a hook of git that runs pytest hands its own repository down by these
+    # a git hook that runs pytest passes its own repository in these variables
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # nothing that a repository names is run
+    # so that no program named by a repository is run
     quiet = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
     try:
         return subprocess.run(

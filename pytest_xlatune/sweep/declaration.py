@@ -1,13 +1,13 @@
-"""A sweep as its file declares it, and what becomes of it with what the user said.
+"""A sweep as its file declares it, and combined with the user's options.
 
-A `Sweep` holds all about a cell that the user does not have to say: the model, the parallelism and
-the node slot are never guessed. `resolve` puts both together and names everything that is missing
-at once. Nothing is submitted here, and no campaign is loaded. Slurm is asked for one thing: nodes
-of a partition, where several slots of them are wanted and none is named.
+A `Sweep` declares everything about a cell that the user need not state: the model, the parallelism
+and the nodes are never guessed. `resolve` combines both and names everything that is missing at
+once. Nothing is submitted here, and no campaign is loaded. Slurm is only asked for the nodes of a
+partition, if several slots are wanted and no nodes are named.
 
-A sweep file is Python, and Python checks no annotation: a number where a text is expected would
-reach the ledger and spoil it for every reader, and a text where a list is expected would be taken
-letter by letter. So every value is held against its annotation when a sweep is declared.
+A sweep file is Python, which checks no annotation: a number instead of a text would get into the
+ledger and make it unreadable, and a text instead of a list would be read letter by letter. So every
+value is checked against its annotation when a sweep is declared.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import nodes_in
 
-# a name of a sweep, a config tag:  sparse-fp8
+# the name of a sweep or a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 @written("compile check")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCheck:
-    """That a study of batch sizes compiles them before any trial is queued.
+    """The request that a study of batch sizes compiles each size before any trial is queued.
 
-    By one step of the sweep's own trainer on this machine, for this machine's device.
+    It compiles one step of the sweep's own trainer on this machine, for this machine's device.
 
     Attributes:
-        memory_limit_gib: of one device, in GiB; None is unknown.
+        memory_limit_gib: memory of one device in GiB; None if unknown.
     """
 
     memory_limit_gib: float | None = None
@@ -98,19 +98,20 @@ class Sweep(SettingsGroup):
     """A sweep as its file declares it.
 
     Attributes:
-        name: a slug; names the folders of its trials and of its reports.
+        name: a slug that names the folders of its trials and reports.
         launcher: how a trial is started.
-        profiles: all declared profiles; the baseline is measured by itself and not among them.
-        cell: held fixed: model, parallelism, batch size, image, deployed variables, protocol.
-        design: how many trials of which kind, in which order; tolerances.
+        profiles: all declared profiles; the baseline is added automatically.
+        cell: what is held fixed: model, parallelism, batch size, image, deployed variables,
+            protocol.
+        design: how many trials of each kind, in which order; tolerances.
         site: where trials run: executor, nodes, resources, retries.
-        limits: the most that the sweep may cost beside its budget of trials.
-        no_env: how the profile `baseline-no-env` is made: every deployed flag back to its default.
-        derived: waves whose profiles follow from what earlier ones found, or from evidence.
-        config_tags: the model's other configurations: tag -> overrides of the launcher for it.
-        study: the question, where it is another than which profile is faster: `Gate(...)`.
-        gate: the same as `study`, for a regression gate of the profiles.
-        compile_check: that batch sizes are compiled before any trial; None: they are not.
+        limits: limits on cost in addition to the budget of trials.
+        no_env: how to make the profile `baseline-no-env`, with every deployed flag at its default.
+        derived: waves whose profiles follow from earlier results or from evidence.
+        config_tags: other configurations of the model: tag -> overrides for the launcher.
+        study: the study, if it is not a tuning study: `Gate(...)`.
+        gate: the same as `study`, for a regression gate over the profiles.
+        compile_check: whether and how batch sizes are compiled before any trial; None for not.
     """
 
     name: str
@@ -154,18 +155,18 @@ class Sweep(SettingsGroup):
 
     @classmethod
     def from_cvs(cls, path: str | Path, **given: Any) -> Sweep:
-        """Return the sweep over a cell of a CVS file, which is deployed there.
+        """Return the sweep over a cell of a CVS file, in which the cell is deployed.
 
         Args:
-            path: of the file.
-            given: `profiles`, tuned over it (none asks whether its thresholds are met); `cell`, the
-                name of one of its cells ("" is its only one); `cluster`, a cluster file of CVS;
-                `values`, path of a leaf -> value in its place, where the file leaves it open;
-                `nodes`, how many nodes a run has; `runtime` of the container, in the place of the
-                file's (`none` is no container); and further keywords of `Sweep`.
+            path: path of the file.
+            given: `profiles` to tune (none asks whether the file's thresholds are met); `cell`, the
+                name of one of its cells ("" if it has one); `cluster`, a cluster file of CVS;
+                `values`, path of a leaf -> value, for what the file leaves open; `nodes`, the
+                number of nodes of a run; `runtime`, which replaces the file's container runtime
+                (`none` for no container); and further keywords of `Sweep`.
 
         Raises:
-            ConfigError: it is no CVS file, something in it is open, it has no such cell.
+            ConfigError: it is no CVS file, leaves something open, or has no such cell.
         """
         return cls.of_file(path, launcher="cvs", **given)
 
@@ -174,18 +175,18 @@ class Sweep(SettingsGroup):
         """Return the sweep over a configuration file of another distribution's launcher.
 
         Args:
-            path: of the file.
-            launcher: its name, an entry point of `pytest_xlatune.launchers`.
-            given: what such a file takes, and further keywords of `Sweep`.
+            path: path of the file.
+            launcher: the launcher's name, an entry point of `pytest_xlatune.launchers`.
+            given: the keywords for such a file, and further keywords of `Sweep`.
 
         Raises:
-            ConfigError: there is no such launcher, or it is no file of it.
+            ConfigError: there is no such launcher, or it does not accept the file.
         """
         where = f"the sweep over {path}"
         return cls(**launcher_file(launcher, where=where).declared(Path(path), **given))
 
     def _add_candidates(self) -> None:
-        """Count what a gate holds against the cell among the profiles: tests are made of those."""
+        """Add the candidates of a gate to the profiles, from which tests are made."""
         of_candidates = tuple(candidate.profile for candidate in self.candidates)
         added = tuple(
             profile
@@ -196,7 +197,7 @@ class Sweep(SettingsGroup):
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """What its question names beside profiles; () where it names none."""
+        """The candidates that the study names in addition to profiles; () if none."""
         return self.declared.candidates if self.declared is not None else ()
 
     def _check_study(self, what: str) -> None:
@@ -216,17 +217,17 @@ class Sweep(SettingsGroup):
 
     @property
     def declared(self) -> DeclaredStudy | None:
-        """What the sweep asks; None is a tuning study: which of its profiles is faster."""
+        """The declared study; None for a tuning study."""
         return self.study if self.gate is None else self.gate
 
     @property
     def kind(self) -> str:
-        """The kind of its study, as the registry names it."""
+        """The kind of its study in the registry."""
         return STUDY if self.declared is None else self.declared.kind
 
     @property
     def traits(self) -> Traits:
-        """What every study of its kind is."""
+        """The traits of its kind of study."""
         return KINDS[self.kind].traits
 
     def wave_profiles(self, wave: str) -> tuple[Profile, ...]:
@@ -250,7 +251,7 @@ class Sweep(SettingsGroup):
         return (*self.profiles, *(single for search in searches for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:
-        """Return the slots of the derived waves, of these ones if any is named, in order."""
+        """Return the slots of the derived waves, or only of these waves, in order."""
         slots_by_wave = slots_of(sorted(self.derived, key=lambda rule: wave_order(rule.wave)))
         return tuple(
             slot
@@ -260,10 +261,10 @@ class Sweep(SettingsGroup):
         )
 
     def find(self, profile_id: str) -> Profile:
-        """Return the profile of this id.
+        """Return the profile with this id.
 
         Raises:
-            ConfigError: there is none; names the nearest.
+            ConfigError: there is none; the message names the nearest.
         """
         for profile in self.profiles:
             if profile.id == profile_id:
@@ -276,22 +277,22 @@ class Sweep(SettingsGroup):
         )
 
     def finalist_count(self, *, budget: int | None = None, slots: int | None = None) -> int:
-        """Return how many profiles the confirmation takes, whatever the cell; 0 where it has none.
+        """Return how many profiles enter the confirmation; 0 if there is none.
 
-        `budget` and `slots` are what the user said in place of the sweep's own.
+        `budget` and `slots` are the user's values, which replace the sweep's own.
 
         Raises:
             ConfigError: the profiles do not fit the budget.
         """
         sweep = self
         if self.no_env is not None:
-            # it counts as a profile, whatever its flags turn out to be
+            # it counts as a profile, whatever its flags will be
             restored = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
             sweep = replace(self, no_env=None, profiles=(restored, *self.profiles))
         anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         if budget:
             sweep = replace(sweep, design=replace(self.design, budget=budget))
-        # where there are more slots than nodes, they are refused as soon as the nodes are known
+        # more slots than nodes are refused later, when the nodes are known
         count = min(slots or sweep.site.slots, MAX_RANGE)
         names = [f"slot{number}" for number in range(count)]
         if len(names) > 1:
@@ -302,7 +303,7 @@ class Sweep(SettingsGroup):
         try:
             layout = resolved.tuning().layout
         except ConfigError as error:
-            # no user knows the cell that stands here for all: messages leave it out
+            # the cell is only a placeholder, so messages must not mention it
             text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")
             raise ConfigError(text) from None
         return layout.finalists if isinstance(layout, Plan) else 0
@@ -315,16 +316,16 @@ class Sweep(SettingsGroup):
         session: str = "",
         jaxlib: str = "",
     ) -> ResolvedSweep:
-        """Put over the declared settings what the user said, and return the sweep that can run.
+        """Return the sweep that can run: the declared settings with the user's on top.
 
         Args:
-            user_options: what options, the environment and `xlatune.toml` say.
-            workdir: of the ledgers, for the jaxlib that earlier trials recorded; None asks none.
-            session: whose own trials are not asked, so that all its processes find the same.
-            jaxlib: the target's, where it is known already.
+            user_options: the values from options, the environment and `xlatune.toml`.
+            workdir: where earlier trials are looked up for their jaxlib; None looks up none.
+            session: its own trials are ignored, so that all its processes find the same.
+            jaxlib: the target's release if it is known already.
 
         Raises:
-            ConfigError: a setting is missing (all of them are named at once) or does not fit.
+            ConfigError: settings are missing (all are named at once) or do not fit together.
         """
         _check_formats()
         user_options = user_options.of(self.name)
@@ -355,7 +356,8 @@ class Sweep(SettingsGroup):
             options["partition"] = site.partition
         site = replace(site, resources=replace(site.resources, nodes=nodes, options=options))
         described = launcher.describe()
-        if user_options.root:  # the cell is the same in another checkout
+        # makes paths relative, so that the cell is the same in another checkout
+        if user_options.root:
             described = described.replace(f"{user_options.root}/", "")
         no_field = ("step_pattern", "commits")
         fields = {
@@ -470,26 +472,26 @@ class Sweep(SettingsGroup):
 
 
 def _check_formats() -> None:
-    """Refuse a format of logs that cannot be loaded, before anything runs; ours can."""
+    """Raise ConfigError for a log format of another distribution that cannot be loaded."""
     if LOG_FORMATS.has_strangers:
         formats()
 
 
 def _read_by(cell: CellSettings) -> Protocol:
-    """Return the protocol with how the trainer prints a step, wherever that was said."""
+    """Return the protocol with the step pattern, wherever that was given."""
     pattern = cell.step_pattern or cell.protocol.step_pattern
     if pattern:
-        step_pattern(pattern)  # refuses a text that is no pattern
+        step_pattern(pattern)  # raises if the text is no pattern
     return replace(cell.protocol, step_pattern=pattern)
 
 
 def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
-    """Refuse axes that cannot be spread over the nodes; what a node holds may be unknown.
+    """Refuse axes that cannot be spread over the nodes, as far as devices are known.
 
     Raises:
-        ConfigError: naming both numbers.
+        ConfigError: the message has both numbers.
     """
-    # PP=7, and PP=4,FSDP=3, on eight nodes were planned without a word
+    # PP=7, and PP=4,FSDP=3, were planned on eight nodes without a complaint
     size = math.prod(degree for _, degree in cell.parallelism.axes)
     if not nodes or not (cell.devices % nodes if cell.devices else size % nodes and nodes % size):
         return
@@ -508,12 +510,12 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
 def _with_commits(
     sweep: Sweep, launcher: Launcher, cell: Cell, compared: str
 ) -> tuple[Launcher, Cell, dict[str, Cell]]:
-    """Return the launcher of all cells, the cell at its commit, and those of the candidates.
+    """Return the launcher of all cells, the cell at its commit, and the candidates' cells.
 
-    Where commits are `compared` the cell is at the first of them, and the others are all of them.
+    If commits are `compared`, the cell is at the first of them, and the others include all.
 
     Raises:
-        ConfigError: there is no such commit, or the launcher cannot start what a candidate is.
+        ConfigError: there is no such commit, or the launcher cannot start a candidate.
     """
     asked = sweep.declared
     if asked is not None and asked.commits is not None:
@@ -557,21 +559,21 @@ def _with_commits(
 
 
 def _context(cell: Cell, launcher: Launcher) -> Context:
-    """Return what derived profiles are held against; a secret value decides no rule."""
+    """Return what derived profiles are checked against; secrets do not affect any rule."""
     context = context_of(cell, launcher)
     env = {name: value for name, value in context.env.items() if not is_secret(name)}
     return replace(context, env=env)
 
 
-SWEEP_NAME = "SWEEP"  # what a sweep file calls its sweep
+SWEEP_NAME = "SWEEP"  # name of the sweep in a sweep file
 
 
 def _names_a_sweep(path: Path) -> bool:
-    """Whether a file may give a module the name SWEEP: to import a file runs it."""
+    """Return whether a file may define SWEEP without importing it."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return True  # importing it names the fault, and runs nothing
+        return True  # importing it raises the syntax error, and runs nothing
     return any(
         (isinstance(node, ast.Name) and node.id == SWEEP_NAME and isinstance(node.ctx, ast.Store))
         or (isinstance(node, ast.alias) and (node.asname or node.name) in (SWEEP_NAME, "*"))
@@ -580,13 +582,13 @@ def _names_a_sweep(path: Path) -> bool:
 
 
 def load_sweep(path: Path | str) -> Sweep:
-    """Import a sweep file and return what it declares.
+    """Import a sweep file and return its sweep.
 
     Raises:
-        ConfigError: there is no such file, it cannot be imported, or it declares no sweep.
+        ConfigError: the file does not exist, cannot be imported, or declares no sweep.
     """
     path = Path(path)
-    # no other module has this name, whatever the file is called
+    # a name that no other module can have
     name = f"xlatune_sweep_file:{path.absolute()}".replace(".", "_")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -594,13 +596,13 @@ def load_sweep(path: Path | str) -> Sweep:
         raise ConfigError(
             f"{path} is not a sweep file{why}; name one such as sweeps/test_quickstart.py"
         )
-    # `xlatune plan trainer.py` ran the trainer
+    # without this, `xlatune plan trainer.py` ran the trainer
     if not _names_a_sweep(path):
         raise ConfigError(
             f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"
         )
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where a dataclass of the file looks its annotations up
+    sys.modules[name] = module  # where a dataclass in the file looks up its annotations
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything
@@ -620,14 +622,14 @@ def _nodes_of(site: SiteSettings) -> str:
     )
 
 
-_PICKING_S = 120.0  # another process of the session asks Slurm meanwhile
+_PICKING_S = 120.0  # seconds to wait, because another process of the session may be asking Slurm
 
 
 def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
-    """Return the nodes of all slots, of a partition: picked once, and kept in the work directory.
+    """Return the nodes of all slots from a partition: picked once, kept in the work directory.
 
-    A ledger keeps its slots, so each later session must have the same nodes, whichever are idle
-    then. The file is one that `--xlatune-nodelist @NAME` reads too.
+    A ledger keeps its slots, so each later session must get the same nodes, whichever are idle
+    then. `--xlatune-nodelist @NAME` can read the file too.
     """
     folder = (user_options.root or Path()) / user_options.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"

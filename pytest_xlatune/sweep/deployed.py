@@ -1,18 +1,18 @@
-"""The deployment below the profiles: variables, files, and flags put back to their defaults.
+"""The deployment below the profiles: variables, files, and flags set back to their defaults.
 
-Env files are shell: they append to what an earlier one set, and ask conditions. Only bash says what
-they come to; this module starts bash and nothing else. A recipe will be a patch of the deployed
-files: the env file that the sweep names, or the launcher's own, and the trainer's configuration.
-They are read when a campaign opens, since the report may be written on another day. Paths are those
-inside the repository that holds the file, so that a patch applies there.
+Env files are shell: they append to variables and contain conditions, so only bash can tell their
+result; this module starts bash and nothing else. A recipe will be a patch of the deployed files:
+the env file that the sweep names, or the launcher's own, and the trainer's configuration. They are
+read when a campaign opens, since the report may be written on another day. Paths are relative to
+the repository that contains the file, so that a patch applies there.
 
 `baseline-no-env` is the other half of wave 1: the image alone, with every deployed flag at its
-default. A profile's text wins over the deployed one, so a flag is undone by its default after it.
-The defaults are the compiler's own: from the catalog by the target's jaxlib, or stated by the
-sweep. A default that is not known is never guessed. Variables stay as they are deployed, but for
-those whose value the sweep states: a profile appends and cannot take away, each library decides
-whether an empty variable counts as unset and what it takes for an unset one, and several of them
-are the site (which adapters, which interface), without which the job would measure another network.
+default. A profile's text wins over the deployed one, so a flag is undone by appending its default.
+Defaults are the compiler's own: from the catalog for the target's jaxlib, or stated by the sweep;
+an unknown default is never guessed. Variables stay as they are deployed, except for those whose
+value the sweep states. A profile can append but not remove, each library decides whether an empty
+variable counts as unset, and several variables describe the site (which adapters, which interface),
+without which the job would measure another network.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from pytest_xlatune.model.written import written
 from pytest_xlatune.sweep.checkouts import of_commits
 
 _TIMEOUT_S = 30
-# what bash itself sets, and what says where rather than how
+# variables that bash itself sets, or that say where rather than how
 _OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
 
 
@@ -65,19 +65,19 @@ def deployed_env(
     parallelism: str = "",
     config_tag: str = "",
 ) -> dict[str, str]:
-    """Return the variables that the files, sourced in this order, export beyond `base`.
+    """Return the variables that the files export beyond `base` when sourced in this order.
 
-    Args:
-        files: in the order they are sourced; relative ones lie below the working directory.
-        base: the image's own environment; without one the shell starts with nothing but a PATH.
-        parallelism: the cell's, e.g. "PP=8", where recipes are deployed for some cells only: the
-            variables that their guards read are set, and not returned.
+    files: in the order in which they are sourced; relative paths are below the working directory.
+        base: the environment of the image; None starts the shell with only a PATH.
+        parallelism: the cell's, e.g. "PP=8", if recipes are deployed for some cells only: it sets
+            the variables that their guards read, which are not returned.
+            config_tag: the cell's configuration, used likewise.
         config_tag: the cell's configuration, likewise.
 
-    Raises:
+    ConfigError: a file is missing or fails, or there is no such parallelism.
         ConfigError: a file is missing or does not run to its end; no such parallelism.
     """
-    # bash looks a name without a slash up on its PATH
+    # bash would look up a name without a slash in its PATH
     paths = [Path(file).absolute() for file in files]
     for path in paths:
         if not path.is_file():
@@ -86,7 +86,7 @@ def deployed_env(
     if config_tag:
         axes[CONFIG_TAG_VARIABLE] = config_tag
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
-    # what a file prints goes to stderr: beside env's output it would be read as variables
+    # what a file prints goes to stderr, because it would be read as variables on stdout
     script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
     try:
         done = subprocess.run(
@@ -114,7 +114,8 @@ def deployed_env(
     }
 
 
-MAX_CHARACTERS = 1 << 17  # of a file; a trainer's configuration has a thousandth of it
+# most characters of a file; a trainer's configuration has a thousandth of it
+MAX_CHARACTERS = 1 << 17
 _SHELL = (".sh", ".env", ".bash")
 _CONFIG = (".yml", ".yaml")
 
@@ -122,26 +123,26 @@ _CONFIG = (".yml", ".yaml")
 def deployed_files(
     launcher: Launcher, cell: Cell, *, env_file: str, root: Path
 ) -> tuple[DeployedFile, ...]:
-    """Return the env file that recipes go into, the trainer's configuration, a launcher's own file.
+    """Return the env file for recipes, the trainer's configuration, and the launcher's own file.
 
-    Files that are not on this machine, or cannot be read, are left out: nothing can be said of
-    them here.
+    Files that are not on this machine, or cannot be read, are left out.
 
     Args:
-        launcher: names env files and the trainer's configuration.
-        cell: whose.
-        env_file: that the sweep names; "" takes the last of the launcher's.
-        root: of the project; what relative paths are relative to.
+        launcher: the launcher, which names the env files and the trainer's configuration.
+        cell: the cell that they deploy.
+        env_file: the file that the sweep names; "" takes the launcher's last env file.
+        root: the root of the project, for relative paths.
     """
     if of_commits(launcher) is not None:
-        return ()  # the commit says what they are, and no patch of one is a deployment
+        return ()  # the commit determines them, and a patch of one would not be a deployment
     shells = [env_file] if env_file else launcher.env_files_of(cell)[-1:]
     configs = [file for file in launcher.files(cell) if PurePosixPath(file).suffix in _CONFIG]
     read = [
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    # recipes go into the first shell file: not into this one, where the env file is unreadable
+    # Recipes go into the first shell file, which must not be this one if the env file is
+    # unreadable.
     image = Path(launcher.image_file or "/dev/null")
     if image.is_file() and any(file is not None and file.is_shell for file in read):
         read.append(_read(image, root, is_shell=True))
@@ -157,9 +158,9 @@ _SETTING = re.compile(r"^(\w+):[ \t]+([^\s#]+)", re.MULTILINE)
 
 
 def configured(launcher: Launcher, cell: Cell) -> dict[str, str]:
-    """Return the plain settings of the trainer's configuration; {} where it is not here."""
+    """Return the plain settings of the trainer's configuration; {} if it is not here."""
     if of_commits(launcher) is not None:
-        return {}  # each commit has its own
+        return {}  # each commit has its own configuration
     files = (Path(file) for file in launcher.files(cell))
     config = next((path for path in files if path.suffix in _CONFIG and path.exists()), None)
     read = _read(config, Path.cwd(), is_shell=False) if config is not None else None
@@ -174,20 +175,20 @@ def refuse_changed(
     cell: Cell,
     where: str,
 ) -> None:
-    """Refuse to go on with a trainer's configuration that is not what was measured.
+    """Raise ConfigError if the trainer's configuration is not the one that was measured.
 
-    What an env file comes to is part of the cell and compared there, unless the node sources it.
+    An env file's variables are part of the cell and compared there, unless a node sources it.
 
     Raises:
-        ConfigError: naming the file.
+        ConfigError: the message names the file.
     """
-    # when files were compared by their text, the patch that we recommend made each test of the
-    # next run an error
+    # The meaning is compared, not the text: otherwise our own recommended patch made each test of
+    # the next run an error.
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
     for file in now:
         if file.launcher:
-            continue  # all that reaches a trial is part of the cell
+            continue  # everything in it is part of the cell
         if known.get(file.path, _meaning(file.text)) != _meaning(file.text):
             raise ConfigError(
                 f"{file.path} has changed since the trials in {where} were measured: numbers of "
@@ -211,7 +212,7 @@ def _read(path: Path, root: Path, *, is_shell: bool) -> DeployedFile | None:
 
 
 def _below(path: Path, root: Path) -> str:
-    """Return the path inside the repository that holds it, else in the project, else its name."""
+    """Return the path relative to its repository, else to the project, else the name."""
     path = path.absolute()
     repository = next((parent for parent in path.parents if (parent / ".git").exists()), None)
     for folder in (repository, root):
@@ -221,7 +222,7 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _meaning(text: str) -> list[str]:
-    """Return the lines that say something: without comments, blank lines and trailing blanks."""
+    """Return the lines without comments, blank lines and trailing blanks."""
     lines = (line.split(" #")[0].rstrip() for line in text.split("\n"))
     return [line for line in lines if line and not line.lstrip().startswith("#")]
 
@@ -232,23 +233,24 @@ def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
 
 
-# DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:maxtext-v26.2}"      export DOCKER_IMAGE=/i/a.tar
+# settings of an image:  DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:v26.2}"   export
+# DOCKER_IMAGE=/i/a.tar
 _IMAGE = re.compile(
     r"""^[ \t]*(?:export[ ]+)?DOCKER_IMAGE=["']?(?:\$\{DOCKER_IMAGE:-)?([^"'}$\s]+)""", re.MULTILINE
 )
-# a value that a command or the shell makes anew each time:  $(date +%s)  `hostname`  $RANDOM  $$
+# values that a command or the shell computes each time:  $(date +%s)  `hostname`  $RANDOM  $$
 _MADE = re.compile(r"\$\(|`|\$\$|\$\{?(?:RANDOM|SECONDS|EPOCH\w*|BASHPID|PPID|HOSTNAME)\b")
 
 
 def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
-    """Return a cell with what its env files come to here: a changed file is another cell.
+    """Return the cell with the variables of its env files, so that a changed file is another cell.
 
-    Left out are secrets, whose change changes no speed, and variables of lines that run a command.
-    Where a file is not on this machine, or cannot be sourced here, none of it is known.
+    Secrets, which do not change the speed, and variables of lines that run commands are left out.
+    If a file is not here or cannot be sourced, none of its variables is known.
     """
     files = launcher.env_files_of(cell)
     if not files or of_commits(launcher) is not None:
-        return cell  # there is none, or the commit says what they are
+        return cell  # there are none, or the commit determines them
     if launcher.image_file and not cell.image:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             match = _IMAGE.search(secure_files.read_named(Path(launcher.image_file)))
@@ -271,7 +273,7 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         if name not in made
         and not is_secret(name)
         and name.isidentifier()
-        # a secret counts under another name too:  export OTHER=$HF_TOKEN
+        # a secret may be copied to another name:  export OTHER=$HF_TOKEN
         and hide(value, secrets) == value
     }
     return replace(cell, sourced=tuple(sorted(kept.items())))
@@ -280,11 +282,11 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
 def hidden_values(
     launcher: Launcher, cells: Iterable[Cell], *, environ: Mapping[str, str]
 ) -> frozenset[str]:
-    """Return the secrets that trials get beside their cells' own, as far as this machine sees them.
+    """Return the secrets that trials get besides their cells' own, as far as they are known here.
 
-    Those are in env files, and in variables of the login that the launcher lets through.
+    They are in env files, and in variables of the login that the launcher passes on.
     """
-    # a library quotes a token in its exception, so they must be known to be hidden
+    # they must be known to be hidden, because a library may quote a token in its exception
     names = launcher.inside.inherit
     secrets = secrets_of(
         {
@@ -294,35 +296,36 @@ def hidden_values(
         }
     )
     for cell in cells:
-        with contextlib.suppress(ConfigError):  # made for the nodes: what they set is not known
+        # files for nodes may fail here; then what they set is not known
+        with contextlib.suppress(ConfigError):
             secrets |= secrets_of(_with_env_files(cell, launcher))
         for name in launcher.env_files_of(cell):
-            # its text is read too, because a file that fails here may run to its end on a node
+            # the text is read too, because a file that fails here may succeed on a node
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 secrets |= secrets_in_text(secure_files.read_named(Path(name)))
     return secrets
 
 
 def context_of(cell: Cell, launcher: Launcher) -> Context:
-    """Return what profiles of a cell are applied to, env files that this machine can read included.
+    """Return what the profiles of a cell are applied to, including env files that are readable.
 
     Raises:
-        ConfigError: the deployed XLA_FLAGS end early, so that no profile would ever be read.
+        ConfigError: the deployed XLA_FLAGS end early, so that no profile would be read.
     """
     is_complete = True
     try:
         deployed = _with_env_files(cell, launcher)
     except ConfigError:
-        # the files are made for the nodes, and what they set is not known here
+        # the files are made for nodes, and what they set is not known here
         deployed, is_complete = dict(cell.deployed), False
     flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
     return Context(deployed=flags, env=deployed, is_complete=is_complete)
 
 
 def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
-    """Return the defaults of a release that are known, as the flags themselves take them.
+    """Return flag -> default in a release, as far as it is known, in the spelling of the flag.
 
-    Without a release, those that no release has changed. What no text puts back is not among them.
+    Without a release, those that never changed. Defaults that no text can restore are left out.
 
     Raises:
         ConfigError: `jaxlib` is no release number.
@@ -340,24 +343,25 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
     return defaults
 
 
-# without these another cell would run, or none
-# (one device restored on a CPU made the trial fail twice)
+# Without these flags another cell would run, or none: restoring the number of CPU devices made the
+# trial fail.
 _OF_CELL = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
 
 
 @written("no_env")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEnv:
-    """How deployed flags go back to their defaults.
+    """How deployed flags are set back to their defaults.
 
     Attributes:
-        jaxlib: the target's release, e.g. "0.7.2"; "" takes defaults that no release changed, and
-            of others those of the release that earlier trials of the cell recorded.
-        defaults: flag without dashes -> default, on top of the catalog: a vendor's fork may differ.
-        keep: flags that stay as deployed because they are the cell, beside the number of devices
-            of a CPU and CUDA's folder, which always are.
-        variables: deployed variable -> the value that stands for its default, e.g.
-            `{"NCCL_PROTO": "LL,LL128,Simple"}`; the others stay, and the note names them.
+        jaxlib: the target's release, e.g. "0.7.2". With "", it uses defaults that no release
+            changed, and for others those of the release that earlier trials of the cell recorded.
+        defaults: flag without dashes -> default, in addition to the catalog, e.g. for a vendor's
+            fork.
+        keep: flags that stay as deployed because they belong to the cell, in addition to the number
+            of CPU devices and CUDA's folder.
+        variables: deployed variable -> value to use as its default, e.g. `{"NCCL_PROTO":
+            "LL,LL128,Simple"}`; the others stay, and the note names them.
     """
 
     jaxlib: str = ""
@@ -366,14 +370,14 @@ class NoEnv:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def profile(self, launcher: Launcher, cell: Cell) -> Profile:
-        """Return the profile `baseline-no-env`; an empty one says in its note why there is none.
+        """Return the profile `baseline-no-env`; an empty profile's note says why there is none.
 
-        There is none where an env file is not on this machine, where a default is not known, and
-        where appending cannot undo a flag.
+        There is none if an env file is not on this machine, if a default is unknown, or if
+        appending cannot undo a flag.
 
         Raises:
-            ConfigError: the deployed XLA_FLAGS are malformed, or a value is stated for a variable
-                that is not deployed.
+            ConfigError: the deployed XLA_FLAGS are malformed, or `variables` has a variable that is
+                not deployed.
         """
         unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
         if unread:
@@ -410,7 +414,7 @@ class NoEnv:
         )
 
     def _channels(self, deployed: Mapping[str, str]) -> dict[str, str]:
-        """Return what puts flags of other channels back whose defaults are stated."""
+        """Return what restores the flags of other channels whose defaults are stated."""
         texts = {
             variable: " ".join(
                 f"--{flag}={self.defaults[flag]}"

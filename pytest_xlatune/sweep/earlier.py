@@ -1,6 +1,6 @@
-"""What an earlier time left in a file: the calibration of a cell.
+"""The stored calibration of a cell.
 
-A calibration is a prior for planning alone, and of the same cell. This module measures nothing.
+It is only used for planning, and only for the same cell. This module measures nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SCHEMA = 1
 
 
 class Calibration(Record, frozen=True, kw_only=True):
-    """How noisy a cell was found to be.
+    """The measured noise of a cell.
 
     Attributes:
-        cell_digest: which cell.
-        noise: of its jobs and steps, as fractions.
-        outlook: what budgets of jobs could see with it.
-        trial_ids: of the jobs behind it, in the order they ran.
-        written: when, ISO 8601.
-        schema: raised when a field changes its meaning.
+        cell_digest: the digest of the cell.
+        noise: the noise of its jobs and steps, as fractions.
+        outlook: what budgets of jobs could detect with it.
+        trial_ids: the ids of the measured trials, in the order in which they ran.
+        written: the time of writing, in ISO 8601.
+        schema: version of the format.
     """
 
     cell_digest: str
@@ -47,10 +47,10 @@ class Calibration(Record, frozen=True, kw_only=True):
     schema: int = SCHEMA
 
     def check(self) -> None:
-        """Refuse a noise that no jobs have.
+        """Raise LedgerError for a noise that jobs cannot have.
 
         Raises:
-            LedgerError: names it.
+            LedgerError: the message has the value.
         """
         level = self.noise.sigma_job
         if not 0 <= level < math.inf:
@@ -58,7 +58,7 @@ class Calibration(Record, frozen=True, kw_only=True):
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What was found, one sentence each."""
+        """The results, one sentence each."""
         noise = self.noise
         level, low, high = map(fine, (noise.sigma_job, noise.sigma_low, noise.sigma_high))
         inside, lag1 = fine(noise.step_sd), ABSENT if noise.lag1 is None else f"{noise.lag1:.2f}"
@@ -75,7 +75,7 @@ class Calibration(Record, frozen=True, kw_only=True):
 
 
 def write_calibration(folder: Path, calibration: Calibration) -> Path:
-    """Put a calibration beside the ledger in `folder`, whole or not at all.
+    """Write a calibration beside the ledger in `folder`, atomically.
 
     Raises:
         LedgerError: it cannot be written.
@@ -90,12 +90,12 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
 
 
 def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
-    """Return the release of jaxlib that the last trial of a cell ran with; "" where none told it.
+    """Return the jaxlib release of a cell's last trial; "" if none recorded it.
 
     Args:
-        folder: of the campaign; need not exist.
-        cell: whose trials.
-        session: whose own trials are left out; "" leaves none out.
+        folder: the folder of the campaign; it need not exist.
+        cell: the cell of the trials.
+        session: its own trials are ignored; "" ignores none.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -114,11 +114,11 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
 
 
 def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ...]:
-    """Return the trials of a ledger as far as each is, in plan order; () where there is none.
+    """Return the trials of a ledger, final or not, in plan order; () if there is none.
 
     Args:
-        folder: of the campaign; need not exist.
-        session: up to which its ledger is read; "" is all of it.
+        folder: the folder of the campaign; it need not exist.
+        session: events from this session on are ignored; "" reads all.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -132,7 +132,7 @@ def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ..
 
 
 def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
-    """Return the pace of a cell's jobs, of any study, in a ledger; None where none tells."""
+    """Return the pace of a cell's jobs in a ledger, over all studies; None if unknown."""
     results = (progress.ended for progress in replay(entries).trials.values())
     return pace_of(
         result for result in results if result and result.trial.cell_digest == cell.digest
@@ -140,10 +140,10 @@ def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
 
 
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
-    """Return the calibration in a cell's folder; None where there is none of this very cell.
+    """Return the calibration in a cell's folder; None if there is none for exactly this cell.
 
     Raises:
-        LedgerError: there is one that cannot be read.
+        LedgerError: there is one, but it cannot be read.
     """
     path = folder / CALIBRATION
     try:

@@ -1,10 +1,10 @@
-"""The settings of a sweep, each declared once: its name, default, unit, help, where it may be said.
+"""The settings of a sweep, each declared once with name, default, unit, help and places.
 
-An annotated field below is the declaration. From it come the option, the environment variable, the
-ini key and the key of `xlatune.toml` (`OPTIONS`), the table of docs/reference/settings.md, and the
-keyword of a sweep file. `settings.py` reads what the user said and puts it over a group.
+Each annotated field below is a declaration. The option, the environment variable, the ini key, the
+key of `xlatune.toml` (`OPTIONS`), the table in docs/reference/settings.md and the keyword of a
+sweep file are made from it. `settings.py` reads the user's values and puts them over a group.
 
-The annotations are evaluated: there is no `from __future__`.
+The annotations are evaluated, so there is no `from __future__ import annotations`.
 """
 
 import difflib
@@ -33,14 +33,11 @@ from pytest_xlatune.model.written import Telling
 from pytest_xlatune.report.exports import formats
 
 T = TypeVar("T", bound=Struct)
-FLAG = "--xlatune-"  # before the name of an option, on pytest's command line
-
-
-# --- what an annotation of a setting holds: its help, a text, and these ---------------------------
+FLAG = "--xlatune-"  # prefix of an option on pytest's command line
 
 
 class Where(enum.Enum):
-    """Where a setting may be said besides the sweep file."""
+    """The places besides the sweep file where a setting may be given."""
 
     SWEEP = "nowhere else"
     TABLE = "in the settings file, for all sweeps or for one"
@@ -50,28 +47,25 @@ class Where(enum.Enum):
 
 
 class Name(str):
-    """Of its option, or the whole flag of a switch, where that is not the field's own."""
+    """The name of the option, or the whole flag of a switch, if it is not the field's name."""
 
     __slots__ = ()
 
 
 class Unit(str):
-    """Of the value, where it is a quantity."""
+    """The unit of the value, if it is a quantity."""
 
     __slots__ = ()
 
 
 class Metavar(str):
-    """How the value is written in the help; N is a number."""
+    """The value in the help text; N stands for a number."""
 
     __slots__ = ()
 
 
-# --- how texts are read ---------------------------------------------------------------------------
-
-
 def _lists(text: str) -> dict[str, list[str]]:
-    """Read `python=/opt/bin/python,mounts=/a,mounts=/b`: each key with all that it is given."""
+    """Parse `python=/opt/bin/python,mounts=/a,mounts=/b` into key -> all its values."""
     lists: dict[str, list[str]] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -86,14 +80,14 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:
-    """Read a host list, or the name of a list that a study left: `resolve_options` reads that."""
+    """Parse a host list, or the name of a list from a study, which `resolve_options` reads."""
     if text.startswith("@"):
         return (text,)
     return expand(text) if text else None
 
 
 def _command(text: str) -> str:
-    """Read a command line as a shell reads it, started without one."""
+    """Check that a text is a command line in shell syntax; it is started without a shell."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -106,13 +100,13 @@ def _command(text: str) -> str:
 
 
 def _axes(text: str) -> str:
-    """Read `PP=2,FSDP=4`; the sweep takes the text."""
+    """Check a text such as `PP=2,FSDP=4`, which the sweep parses."""
     Parallelism.parse(text)
     return text
 
 
 def _step_pattern(text: str) -> str:
-    """Read `torchtitan`, or a pattern; the protocol takes the text."""
+    """Check a text such as `torchtitan`, or a pattern, which the protocol parses."""
     step_pattern(text)
     return text
 
@@ -121,10 +115,8 @@ def _model_tag(text: str) -> str:
     return Cell(model_tag=text, parallelism=Parallelism.parse("FSDP=1")).model_tag
 
 
-# --- kinds of values ------------------------------------------------------------------------------
-
-# a number's description is what messages expect. Its default fits, whatever it is: 0 and None are
-# what the budget allows, or unknown. Hours may be inf, which lifts the limit of a sweep file.
+# The description says in messages what is expected. Defaults are not checked: 0 and None mean that
+# the budget decides, or unknown. Hours may be inf, which removes the limit of a sweep file.
 _FINITE = sys.float_info.max
 Whole = Annotated[int, Meta(description="a whole number")]
 Count = Annotated[int, Meta(ge=1, description="a whole number above 0")]
@@ -147,11 +139,11 @@ class Option(Struct, frozen=True, kw_only=True):
 
     Attributes:
         field: the keyword in a sweep file.
-        group: the class that has it.
-        kind: its type, None left out; a number's with its bounds.
-        expected: what a number has to be.
+        group: the class with the field.
+        kind: its type without None; for a number with its bounds.
+        expected: for a number, what messages expect.
         name: `model` is `--xlatune-model`, the ini key `xlatune_model` and XLATUNE_MODEL.
-        read: text to value, where the type does not say it; raises ValueError or ConfigError.
+        read: parses a text if the type does not say how; raises ValueError or ConfigError.
     """
 
     field: str
@@ -167,12 +159,12 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def flag(self) -> str:
-        """As it is written on the command line."""
+        """The option on the command line."""
         return f"{FLAG}{self.name}"
 
     @property
     def key(self) -> str:
-        """The ini key, and the attribute of pytest's options."""
+        """The ini key, and the name among pytest's options."""
         return f"xlatune_{self.name.replace('-', '_')}"
 
     @property
@@ -182,16 +174,16 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> Collection[str]:
-        """The values allowed, if they are few."""
+        """The allowed values, if they are few; otherwise empty."""
         if self.field == "executor":
             return EXECUTORS
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
 
     def parse(self, text: str) -> Any:
-        """Return the value of a text.
+        """Return the value for a text.
 
         Raises:
-            ValueError, ConfigError: it has none.
+            ValueError, ConfigError: the text is not valid.
         """
         if self.read is not None:
             return self.read(text)
@@ -202,7 +194,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
 
 def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the type of a field without `| None`, and all that its annotation holds."""
+    """Return the type of a field without `| None`, and the metadata of its annotation."""
     is_annotated = typing.get_origin(hint) is typing.Annotated
     kind, *rest = typing.get_args(hint) if is_annotated else (hint,)
     metadata = tuple(rest)
@@ -230,12 +222,9 @@ def _option(group: type[Struct], name: str, hint: Any) -> Option:
     )
 
 
-# --- the groups -----------------------------------------------------------------------------------
-
-
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class _Keywords(Telling):
-    """Tells of a keyword that a group does not have which one has it."""
+    """A metaclass whose error for an unknown keyword names the group that has it."""
 
     def __new__(cls, *made: Any, **how: Any) -> Any:
         return super().__new__(cls, *made, **{"kw_only": True, **how})
@@ -248,10 +237,10 @@ class _Keywords(Telling):
 
 
 class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
-    """Settings that a user gives by keyword; its fields say what each may be."""
+    """Settings that a user gives by keyword; the annotations of its fields define the values."""
 
     def __post_init__(self) -> None:
-        """Refuse a number out of its range; a subclass may refuse more."""
+        """Raise ConfigError for a number out of its range; a subclass may check more."""
         for name, option in _numbers(type(self)).items():
             value = getattr(self, name)
             if value != _defaults(type(self))[name]:
@@ -275,7 +264,7 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
 
 @functools.cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    defaults = cls.__struct_defaults__  # of the last fields
+    defaults = cls.__struct_defaults__  # they belong to the last fields
     return dict(zip(cls.__struct_fields__[-len(defaults) :], defaults, strict=True))
 
 
@@ -353,7 +342,7 @@ class CellSettings(SettingsGroup):
 
 
 class DesignSettings(SettingsGroup):
-    """How many trials of what, in which order, and what counts as a difference."""
+    """How many trials of each kind, in which order, and what counts as a difference."""
 
     budget: Annotated[Trials, "Trials that a sweep may cost; 0 is 50, and 22 behind rotations"] = 0
     seed: Annotated[Whole, "Seed of the order of the trials"] = 0
@@ -460,7 +449,7 @@ class SiteSettings(SettingsGroup):
     ] = ""
 
     def __post_init__(self) -> None:
-        """Refuse names that no node has, and a text that no shell runs."""
+        """Raise ConfigError for names that no node can have, and for invalid texts."""
         super().__post_init__()
         if self.node_health and isinstance(self.node_health, str):
             try:
@@ -480,9 +469,9 @@ class SiteSettings(SettingsGroup):
 
     @property
     def runs_by(self) -> "Executor":
-        """The executor of that name, for questions; it has submitted nothing.
+        """The executor with that name, for questions only; it has submitted nothing.
 
-        Raises:
+        ConfigError: there is no such executor, or it cannot be loaded.
             ConfigError: there is none, or it cannot be loaded.
         """
         return executor_named(self.executor)
@@ -502,20 +491,20 @@ class Limits(SettingsGroup):
     ] = None
 
 
-# the two ways to name a node slot -> the value of each before the slot is said anew
+# both ways to give the nodes of a slot -> their values if they are not given
 SLOT: Mapping[str, Any] = {"nodelist": None, "nodes": 0}
 
 
 class UserOptions(SettingsGroup):
-    """What the user said outside the sweep file.
+    """The settings that the user gave outside the sweep file.
 
     Attributes:
-        values: field -> value, as the groups have it; a field that is absent was not said.
-        places: option -> where it was said.
-        file: the settings file, as messages name it; "" is none.
-        root: of the project: paths below it are named relative to it.
-        sweeps: name of a sweep -> all that is said for it, where the file speaks of it.
-        passed_over: which settings file was found and not read, and why; "" is none.
+        values: field -> value; a missing field was not given.
+        places: field -> where it was given.
+        file: the settings file as messages name it; "" if none.
+        root: the root of the project; paths below it are made relative.
+        sweeps: name of a sweep -> the settings for it, if the file has a table of it.
+        passed_over: which settings file was found but not read, and why; "" if none.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -526,11 +515,11 @@ class UserOptions(SettingsGroup):
     passed_over: str = ""
 
     def of(self, sweep: str) -> "UserOptions":
-        """Return what was said for one sweep."""
+        """Return the settings for one sweep."""
         return self.sweeps.get(sweep, self)
 
     def unread(self, sweeps: Collection[str]) -> list[str]:
-        """Return a line for each table of the settings file that is of none of these sweeps."""
+        """Return a line for each table of the settings file of none of these sweeps."""
         lines = []
         for name in sorted(self.sweeps.keys() - set(sweeps)):
             near = difflib.get_close_matches(name, sweeps, n=1)
@@ -539,9 +528,9 @@ class UserOptions(SettingsGroup):
         return lines
 
     def over(self, group: T) -> T:
-        """Return a group of settings with what was said in place of its own; mappings add up.
+        """Return a group with the user's values in place of its own; mappings are merged.
 
-        Who says how many nodes, or which, says all of the node slot.
+        Giving a number of nodes, or their names, replaces both.
         """
         declared = structs.asdict(group)
         stated = {name: value for name, value in self.values.items() if value is not None}
@@ -558,7 +547,7 @@ NOTHING = UserOptions()
 
 
 class RunSettings(SettingsGroup):
-    """What one run does besides measuring, and where it writes; no part of a sweep."""
+    """What a run does besides measuring, and where it writes; not part of a sweep."""
 
     config: Annotated[
         str,
@@ -623,20 +612,20 @@ class RunSettings(SettingsGroup):
         bool,
         "Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)",
     ] = False
-    said: UserOptions = NOTHING  # of the sweeps
+    said: UserOptions = NOTHING  # the settings for sweeps
 
 
 def is_daily(flag: str) -> bool:
-    """Whether help shows an option of pytest: `--xlatune-budget`."""
+    """Return whether the brief help shows an option of pytest, e.g. `--xlatune-budget`."""
     return flag.removeprefix(FLAG) in DAILY
 
 
 def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
-    """Return the option with the first executor of ours of which a fact holds, for messages."""
+    """Return the option that selects our first executor for which `which` is true."""
     return f"{FLAG}executor {one_of_ours(which)}"
 
 
-# keyword of `Sweep` -> what it takes
+# keyword of `Sweep` -> class of its value
 GROUPS: Mapping[str, Any] = {
     "cell": CellSettings,
     "design": DesignSettings,
@@ -651,11 +640,11 @@ _DECLARED = tuple(
     for name, hint in group.__annotations__.items()
     if typing.get_origin(hint) is Annotated
 )
-# every field that is no switch, and those of them that are options
+# all fields but switches, and those of them that are options
 FIELDS = tuple(option for option in _DECLARED if option.kind is not bool)
 OPTIONS = tuple(option for option in FIELDS if option.where not in (Where.SWEEP, Where.TABLE))
 
-# flag without dashes in front -> (field of RunSettings, help)
+# flag of a switch without dashes -> (field of RunSettings, help)
 SWITCHES: Mapping[str, tuple[str, str]] = {
     option.name if option.name.endswith("xlatune") else f"xlatune-{option.name}": (
         option.field,
@@ -665,9 +654,9 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     if option.kind is bool
 }
 
-# help shows these, which a day at a cluster needs, and says where the others are
+# the brief help shows these, which daily work needs, and says how to list the others
 DAILY = (
     *("model", "budget", "executor", "nodelist", "partition", "workdir"),
     *("negative", "plan", "fresh", "yes"),
 )
-EVERY = "pytest -v --help"  # shows all
+EVERY = "pytest -v --help"  # the command that lists all options

@@ -1,7 +1,7 @@
-"""Files of other launchers that say all of a cell: as sweeps, and with a recipe in them.
+"""Configuration files of other launchers: as sweeps, and with a recipe written into them.
 
-A launcher is a class, which a sweep file imports. One whose trainer is configured by a file of its
-own comes in by an entry point of `pytest_xlatune.launchers` that names a `LauncherFile`.
+A launcher is a class that a sweep file imports. A launcher whose trainer has its own configuration
+file is added by an entry point of `pytest_xlatune.launchers` that names a `LauncherFile`.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 
 
 class LauncherFile(ABC):
-    """A kind of configuration file; a subclass is made without arguments."""
+    """A kind of configuration file; subclasses are instantiated without arguments."""
 
     @abstractmethod
     def declared(self, path: Path, **given: Any) -> dict[str, Any]:
-        """Return the keywords of the `Sweep` of a file: launcher, cell, study, ...
+        """Return the keywords of `Sweep` for a file: launcher, cell, study, ...
 
         Args:
-            path: of the file.
-            given: what this kind of file takes, and further keywords of `Sweep`, which go on top.
+            path: path of the file.
+            given: the keywords for this kind of file, and further keywords of `Sweep` that
+                override.
 
         Raises:
-            ConfigError: it is no such file, or something in it is open.
+            ConfigError: the file is of another kind, or leaves something open.
         """
 
     def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
-        """Return file name -> text of a file with the recipe of its cell in it.
+        """Return file name -> text of a file that contains the recipe of its cell.
 
-        Nothing where there is no recipe. What has no place in the file stands in a remark of it.
+        It is empty without a recipe. A remark names settings that do not fit into the file.
         """
         del source, covered
         return {}
 
 
 def launcher_file(name: str, *, where: str) -> LauncherFile:
-    """Return the files of a launcher that another distribution brings.
+    """Return the `LauncherFile` of another distribution's launcher.
 
     Raises:
-        ConfigError: there is none of this name, or it cannot be loaded.
+        ConfigError: there is no such launcher, or it cannot be loaded.
     """
     made = BROUGHT.load(name, where=where)()
     if not isinstance(made, LauncherFile):
@@ -59,9 +60,9 @@ def launcher_file(name: str, *, where: str) -> LauncherFile:
 
 
 def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[str, str]:
-    """Return file name -> text of each launcher's file with the recipe of its cell in it.
+    """Return file name -> text of each launcher's file that contains the recipe of its cell.
 
-    A file whose launcher is not installed any more is left out: a report needs nothing of it.
+    Files of launchers that are no longer installed are left out.
 
     Raises:
         ConfigError: a launcher cannot be loaded.

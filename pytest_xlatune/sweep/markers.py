@@ -1,6 +1,6 @@
-"""The markers of our studies: kind -> marker -> what it selects, in a phrase.
+"""The markers of our studies: kind -> marker -> phrase on what it selects.
 
-Every pytest run registers them, so this file imports next to nothing.
+Every pytest run registers them, so this module imports hardly anything.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ MARKERS: dict[str, dict[str, str]] = {
 
 
 def registered_as(markers: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the lines that pytest registers, sorted by name."""
+    """Return the lines with which pytest registers markers, sorted by name."""
     pairs = sorted(pair for by_name in markers for pair in by_name.items())
     return [f"{name}: {text} (pytest-xlatune)" for name, text in pairs]

@@ -1,12 +1,12 @@
-"""Every kind of study: its class, the document of a conclusion, the report's name, its markers.
+"""All kinds of studies: class, document, name of the report, markers.
 
-A new study adds one entry, and its markers to `markers.py`. A ledger or a report names a study by
-its kind, a sweep file by a declaration of that kind, a test by a marker. Classes and functions are
-named here and imported on first use.
+A new study adds one entry here, and its markers to `markers.py`. Ledgers and reports name a study
+by its kind, sweep files by a declaration of that kind, and tests by a marker. Classes and functions
+are given by name and imported on first use.
 
-Other distributions bring studies: an entry point of `pytest_xlatune.studies`, named as the kind is,
-stands for a `StudyKind`. It is looked for where a sweep file or a ledger names a kind that is none
-of ours; so pytest knows its markers from then on, not before.
+Other distributions add studies by an entry point of `pytest_xlatune.studies`, named like the kind,
+that names a `StudyKind`. It is loaded when a sweep file or a ledger names a kind that is not ours,
+so pytest only knows its markers from then on.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class StudyKind(NamedTuple):
 
     Attributes:
         study: its class, as `module:name`.
-        document: the function that makes a document of a `MeasuredCell`, as `module:name`.
-        file_name: of its reports, without suffix.
-        markers: of the tests that run it: marker -> what it selects, in a phrase.
-        asked_by_file: whether a sweep file can ask for it; None where its class has to be asked.
+        document: the function that makes the document for a `MeasuredCell`, as `module:name`.
+        file_name: name of its report files, without suffix.
+        markers: markers of the tests that run it -> a phrase on what each selects.
+        asked_by_file: whether a sweep file can declare it; None if its class must be asked.
     """
 
     study: str
@@ -48,35 +48,35 @@ class StudyKind(NamedTuple):
 
     @property
     def cls(self) -> type[Study]:
-        """The class of its studies, imported."""
+        """The class of its studies; this imports it."""
         study_class: type[Study] = _named(self.study)
         return study_class
 
     @property
     def traits(self) -> Traits:
-        """What every study of it is; its class is imported."""
+        """The traits of its studies; this imports the class."""
         return self.cls.traits
 
     @property
     def is_declared(self) -> bool:
-        """Whether a sweep file can ask for it: `Sweep(study=...)`; imports no class of ours."""
+        """Whether a sweep file can declare it as `Sweep(study=...)`; imports no class of ours."""
         if self.asked_by_file is not None:
             return self.asked_by_file
         return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
     def document_of(self, subject: MeasuredCell) -> Document:
-        """Return the document of a conclusion."""
+        """Return the document for a conclusion."""
         made: Document = _named(self.document)(subject)
         return made
 
 
 BROUGHT = EntryPointGroup("pytest_xlatune.studies", kind="study")
-# these are called with each kind that another distribution brings, when it is loaded
+# called with each kind of another distribution when it is loaded
 ON_ARRIVAL: list[Callable[[StudyKind], None]] = []
 
 
 class _Kinds(dict[str, StudyKind]):
-    """Kinds by name: ours, and each of another distribution once it was asked for."""
+    """Kinds by name: ours, and those of other distributions once they were asked for."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in BROUGHT
@@ -96,7 +96,7 @@ class _Kinds(dict[str, StudyKind]):
         return kind
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the kind of this name, of other distributions too."""
+        """Return the kind with this name, including those of other distributions."""
         try:
             return self[name]
         except KeyError:
@@ -105,7 +105,7 @@ class _Kinds(dict[str, StudyKind]):
 
 _CELLS, _STUDIES = "cell_documents:cell_document", "study_documents"
 # kind -> its class below `studies`, the function of its document below `report`, the name of its
-# reports, whether a sweep file can ask for it
+# reports, and whether a sweep file can declare it
 _OURS = {
     "tuning": ("tuning:TuningStudy", "leaderboard:leaderboard", "leaderboard", False),
     "gate": ("gate:GateStudy", f"{_STUDIES}:gate", "gate", True),
@@ -138,20 +138,20 @@ KINDS: dict[str, StudyKind] = _Kinds(
 
 
 def kind_names() -> list[str]:
-    """Return the name of every kind, of other distributions too; imports none of them."""
+    """Return the names of all kinds, including other distributions'; this imports none."""
     return [*KINDS, *(name for name in BROUGHT if name not in [*KINDS])]
 
 
 def markers() -> dict[str, str]:
-    """Return the markers of all known kinds with what each selects, sorted by name."""
+    """Return marker -> phrase for all known kinds, sorted by name."""
     return dict(sorted(pair for kind in KINDS.values() for pair in kind.markers.items()))
 
 
 def kind_of(name: str) -> StudyKind:
-    """Return the kind of the study of this name, e.g. of `gate-1f3a5c7e`.
+    """Return the kind of a study by its name, e.g. `gate-1f3a5c7e`.
 
     Raises:
-        LedgerError: it is none that is known here.
+        LedgerError: the kind is not known here.
     """
     kind = name.partition("-")[0]
     if kind not in KINDS:
@@ -166,10 +166,10 @@ _IN_USE = weakref.WeakValueDictionary[tuple[str, str], "Study"]()
 
 
 def study_of(name: str, declared: Json) -> Study:
-    """Return the study of this name from its builtins; one in use knows what it has concluded.
+    """Return the study from its name and JSON data; a study in use is returned itself.
 
     Raises:
-        LedgerError: it is none that is known here.
+        LedgerError: the kind is not known here.
     """
     key = name, _text_of(declared)
     study = _IN_USE.get(key)
@@ -179,10 +179,11 @@ def study_of(name: str, declared: Json) -> Study:
 
 
 def is_in_use(study: Study) -> None:
-    """Let `study_of` return this very study where its builtins say all of it."""
+    """Make `study_of` return this study, with its cached conclusions, for the same JSON data."""
     declared = study.to_json()
-    with contextlib.suppress(LedgerError):  # of a kind that no ledger can be read with
-        if study_of(study.name, declared) == study:  # secrets of it are not written down
+    with contextlib.suppress(LedgerError):  # the kind of a study that no ledger contains
+        # equal without its secrets, which are not written
+        if study_of(study.name, declared) == study:
             _IN_USE[study.name, _text_of(declared)] = study
 
 

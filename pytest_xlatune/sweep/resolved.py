@@ -1,6 +1,6 @@
-"""A sweep with nothing left to ask: its cell, where that has its folder, and the studies of it.
+"""A sweep that is ready to run: its cell, the folder of the cell, and its studies.
 
-Made by `Sweep.resolve`. Nothing is submitted here, and no result is known.
+`Sweep.resolve` makes it. Nothing is submitted here, and no result is known.
 """
 
 from __future__ import annotations
@@ -43,53 +43,57 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
 
 
-USUAL_BUDGET = 50  # jobs, where none is named; rotations take less of it
-_OTHERS = ("rotate", "budget")  # of the design's settings, those that say something else first
+USUAL_BUDGET = 50  # jobs if no budget is given; rotations need fewer
+_OTHERS = ("rotate", "budget")  # settings of the design that are combined with other facts first
 
 
 def _digest_of(image: str) -> str:
-    """Return what an image is, whatever it is called: `a/b@sha256:..` is `sha256:..`."""
+    """Return the identity of an image, whatever its name: `sha256:..` for `a/b@sha256:..`."""
     return image.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSweep:
-    """A sweep with nothing left to ask."""
+    """A sweep that is ready to run."""
 
-    sweep: Sweep  # its groups hold what the user said over what its file declares
+    sweep: Sweep  # its groups contain the user's settings on top of the file's
     cell: Cell
-    slots: tuple[tuple[str, ...], ...] = ()  # nodes of each slot, the cell's first; () is one
-    compile_check: CompileCheck | None = None  # as this run does it
-    settings: Mapping[str, str] = field(default_factory=dict)  # name -> where it was said
-    no_env: str = ""  # why there is no `baseline-no-env`, where one is asked for
-    jaxlib: str = ""  # that earlier trials recorded, where `baseline-no-env` rests on it
-    # candidate -> its own cell; short hash and subject -> the cell at a commit that is compared
+    # nodes of each slot, the cell's first; () if there is one slot
+    slots: tuple[tuple[str, ...], ...] = ()
+    # the compile check of this run; None if there is none
+    compile_check: CompileCheck | None = None
+    # name of a setting -> where it was given
+    settings: Mapping[str, str] = field(default_factory=dict)
+    no_env: str = ""  # why there is no `baseline-no-env` although it is asked for; else ""
+    # release recorded by earlier trials, if `baseline-no-env` depends on it; else ""
+    jaxlib: str = ""
+    # candidate -> its own cell; or short hash and subject -> the cell at a compared commit
     others: Mapping[str, Cell] = field(default_factory=dict)
-    commits: str = ""  # that are compared, as they were named
-    context: Context | None = None  # what the profiles of derived waves are held against
+    commits: str = ""  # the compared commits as the user named them; "" if none
+    context: Context | None = None  # what the profiles of derived waves are checked against
 
     def __post_init__(self) -> None:
-        for cell in self.cells:  # an error of this sweep may quote them
+        for cell in self.cells:  # because errors of this sweep may quote their secrets
             keep_secret(secrets_in(cell, self.sweep.profiles))
 
     @property
     def restores(self) -> bool:
-        """Whether `baseline-no-env` is among the profiles."""
+        """Whether `baseline-no-env` is one of the profiles."""
         return any(profile.id == NO_ENV_ID for profile in self.sweep.profiles)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The cell, then those of candidates that have one of their own."""
+        """The cell, then the cells of candidates that have their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
 
     @property
     def nodelist(self) -> tuple[str, ...]:
-        """The nodes of all its slots, in order; () where none is named."""
+        """The nodes of all slots, in order; () if none are named."""
         return tuple(name for slot in self.slots for name in slot) or self.cell.nodelist
 
     @property
     def first_cells(self) -> tuple[Cell, ...]:
-        """Those that are measured first: a search of commits may never need the others."""
+        """The cells that are measured first; a search of commits may never need the others."""
         if not self.commits:
             return self.cells
         codes = {cell.digest: cell.code for cell in self.study().cells}
@@ -98,9 +102,9 @@ class ResolvedSweep:
 
     @property
     def folder(self) -> Path:
-        """The folder of the cell below the work directory, the same whatever nodes it is pinned to.
+        """The folder of the cell below the work directory, whatever nodes it is pinned to.
 
-        Other nodes are then found in the ledger and refused, not measured beside it in silence.
+        So other nodes are found in the ledger and refused, instead of being measured unnoticed.
         """
         return folder_of_family(self.sweep.name, self.cells)
 
@@ -112,13 +116,13 @@ class ResolvedSweep:
         sigma: float | None = None,
         earlier: History = (),
     ) -> Study:
-        """Return the study that this sweep declares; without one it is a tuning study.
+        """Return the study that this sweep declares; a tuning study if it declares none.
 
         Args:
-            selected: ids of the arms that are asked about; None is all of them.
+            selected: ids of the arms that are asked for; None for all.
             confirm: whether the confirmation of a tuning study is asked for.
-            sigma: the job noise that a calibration found.
-            earlier: trials of the ledger, where sessions before this one have some.
+            sigma: the job noise from a calibration; None if unknown.
+            earlier: trials from earlier sessions in the ledger.
 
         Raises:
             ConfigError: the profiles do not fit the budget.
@@ -143,11 +147,11 @@ class ResolvedSweep:
         )
 
     def check(self) -> None:
-        """Spell every trial that can be named before anything has run.
+        """Build every trial that can be named before anything has run, to find errors early.
 
         Raises:
-            ConfigError: the profiles do not fit the budget, no trial could have a score, the
-                launcher cannot start one (here or in another of the model's configurations).
+            ConfigError: the profiles do not fit the budget, no trial could have a score, or the
+                launcher cannot start one (here or in another configuration of the model).
         """
         self.cell.protocol.check_window()
         study = self.study()
@@ -160,9 +164,9 @@ class ResolvedSweep:
                 self.sweep.launcher.launch(trial, cell)
 
     def _refuse_no_change(self, study: Study) -> None:
-        """Refuse a candidate of a gate that equals the baseline: it would pass whatever changed.
+        """Refuse a candidate of a gate that equals the baseline: it would always pass.
 
-        A control may equal it.
+        A control may be equal.
         """
         declared = self.sweep.declared
         if declared is None or study.traits.aim is not Aim.GATES:
@@ -174,7 +178,7 @@ class ResolvedSweep:
         if reference is None:
             return
 
-        # one without settings passed, exit status 0, while the trainer had become 10 % slower
+        # a candidate without settings passed although the trainer had become 10 % slower
         checkout = of_commits(self.sweep.launcher)
         same = self._started(reference, self.cell)
         for name, trial in trials.items():
@@ -201,15 +205,15 @@ class ResolvedSweep:
                 )
 
     def _refuse_one_size(self, study: Study) -> None:
-        """Refuse values, e.g. batch sizes, that no trial would be told: they are one program."""
+        """Refuse values, e.g. batch sizes, that reach no trial: all would be one program."""
         ahead, (first, *others) = study.outlook(()).ahead, study.cells
-        # cells on other nodes, or of another commit or model, may well start the same command
+        # cells of other nodes, commits or models may start the same command
         about = attrgetter("nodelist", "code", "model_tag")
         alike = [cell for cell in others if about(cell) == about(first)]
         if not ahead or not alike:
             return
 
-        # a command without the placeholder was measured 11 times, and a size recommended
+        # a command without the placeholder was measured 11 times, and a size was recommended
         if self._started(ahead[0], first) == self._started(ahead[0], alike[0]):
             changed = alike[0].overrides.items() - first.overrides.items()
             key = min((name for name, _ in changed), default="per_device_batch_size")
@@ -220,17 +224,17 @@ class ResolvedSweep:
             )
 
     def _started(self, trial: Trial, cell: Cell) -> str:
-        """Return what a trial starts as one text, without what says which trial it is."""
+        """Return what a trial starts as one text, without the names of the trial."""
         named = replace(trial.profile, id="any")
         nameless = replace(trial, arm="any", profile=named, block=0, position=0, design=None)
         spec = self.sweep.launcher.launch(nameless, cell)
-        # each trial and each cell has its own folder, which is no change
+        # each trial and each cell has its own folder, which makes no difference
         return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
 
     def _is_alike(self, profile: Profile, cell: Cell) -> bool:
-        """Whether a candidate repeats deployed settings, or names the same thing by other words.
+        """Return whether a candidate repeats deployed settings, or names the same thing otherwise.
 
-        An image is its digest, an interpreter its folder and the file that it leads to.
+        Images are compared by digest, interpreters by folder and the file that they link to.
         """
         if cell.code != self.cell.code or _digest_of(cell.image) != _digest_of(self.cell.image):
             return False
@@ -256,17 +260,17 @@ class ResolvedSweep:
         )
 
     def calibration(self, jobs: int) -> CalibrationStudy:
-        """Return the study of the cell's noise.
+        """Return the study that measures the cell's noise.
 
         Raises:
-            ConfigError: too few jobs.
+            ConfigError: there are too few jobs.
         """
         return CalibrationStudy(cell=self.cell, jobs=jobs)
 
     def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
-        """Return the gate of a winner on another of the model's configurations.
+        """Return the gate of a winner on another configuration of the model.
 
-        It is another cell, with a ledger and a report of its own.
+        It is another cell, with its own ledger and report.
         """
         sweep = self.sweep
         return dataclasses.replace(
@@ -293,7 +297,7 @@ class ResolvedSweep:
 
     @property
     def only_ranks(self) -> str:
-        """Why the budget can rank profiles and decides nothing; "" where it decides.
+        """Why the budget can only rank profiles; "" if it can decide.
 
         Raises:
             ConfigError: the profiles do not even fit the budget.
@@ -336,18 +340,18 @@ class ResolvedSweep:
         return made
 
     def _not_searched(self, why: str) -> ConfigError:
-        """Say why a search cannot be: as jobs it would cost more than it finds."""
+        """Return the error for a search without rotations: as jobs it would cost too much."""
         return ConfigError(
             f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, but {why}; "
             "say on, and leave it enough jobs, or leave the Search out"
         )
 
     def _rule(self, earlier: History) -> RotationRule | None:
-        """Return how a sweep rotates; None is off."""
+        """Return how the sweep rotates; None if it does not."""
         if not self.rotates:
             return None
         results = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
-        # what began with rotations goes on with them, whatever their pace says since
+        # a sweep that began with rotations goes on with them, whatever their pace
         must_save = self.must_save and not any(result.trial.rotation for result in results)
         pace = pace_of(results) if must_save else None
         is_usual = not self.sweep.design.budget
@@ -355,7 +359,7 @@ class ResolvedSweep:
 
     @property
     def must_save(self) -> bool:
-        """Whether profiles rotate only where that saves time."""
+        """Whether profiles rotate only if that saves time."""
         return self.sweep.design.rotate == "auto"
 
     @property
@@ -363,7 +367,7 @@ class ResolvedSweep:
         """Whether profiles may take turns in one job.
 
         Raises:
-            ConfigError: it is asked for, and cannot be: the message names the part that is missing.
+            ConfigError: rotation is required but impossible; the message names what is missing.
         """
         asked, missing = self.sweep.design.rotate, self.why_not_rotated
         if asked == "on" and missing:
@@ -376,7 +380,7 @@ class ResolvedSweep:
 
     @property
     def why_not_rotated(self) -> str:
-        """What of the sweep keeps its profiles from rotating; "" where nothing does."""
+        """Why the sweep's profiles cannot rotate; "" if they can."""
         if self.sweep.launcher.rotates is Rotates.NO:
             name = type(self.sweep.launcher).__name__
             return f"{name} does not start Python itself, so programs cannot take turns in it"
@@ -387,13 +391,13 @@ class ResolvedSweep:
 
 
 def _aimed(rule: Singles) -> Singles:
-    """Return a rule with what its candidates act on: the rule says so, or else the catalog."""
+    """Return a rule with what its candidates act on: from the rule itself, else the catalog."""
     known = {profile.id: load().aims_of(profile) for profile in rule.every}
     return replace(rule, aims={**known, **rule.aims})
 
 
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Say that a sweep asks for a compile check which its study leaves out; () where it is done."""
+    """Return a note that the study ignores the requested compile check; () if it does not."""
     kind = kind_of(study.name)
     policy = study.policy
     if resolved.compile_check is None or policy.compiled_stage or study.traits.about_cell:

@@ -1,24 +1,24 @@
-"""What was said, and where: command line, environment, ini file, settings file.
+"""The settings that a user gave, and where: command line, environment, ini, settings file.
 
-The first place that speaks decides, tables add up by key, and where none speaks the sweep file
-decides. All of it is read once, before a sweep is collected, so that a wrong value ends the run
+The first of these places that has a setting decides; tables are merged by key; otherwise the sweep
+file decides. All are read once, before a sweep is collected, so that a wrong value ends the run
 before anything runs.
 
-The settings file of a site is `xlatune.toml`: the options by name, and tables.
+The settings file of a site is `xlatune.toml`, with options by name, and tables:
 
     executor = "slurm"                     every option by its name, without --xlatune-
     nodelist = "node[001-008]"
     image = "rocm/jax-training:maxtext-v26.4@sha256:..."
 
-    [slurm]                                as --xlatune-slurm
+    [slurm]                                like --xlatune-slurm
     [launcher]                             attributes of the sweep files' launchers
-    [container]                            puts them into a container
+    [container]                            puts the launchers into a container
     [deployed]                             variables of the cell
     [overrides]                            key=value arguments of the trainer
     [sweeps.pp8]                           the same for one sweep, tables included
     [sweeps.pp8.launcher]
 
-A secret has no place here: targets of notifications stand in a file of their own (`notify-file`).
+It must not contain secrets: targets of notifications are in a file of their own (`notify-file`).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from pytest_xlatune.sweep.groups import (
 _PREFIX = "XLATUNE_"
 _FILE = "xlatune.toml"
 _BY_NAME = {option.name: option for option in FIELDS}
-# in tables of key=value, places add up by key; elsewhere the first place that speaks decides
+# tables of key=value, which are merged over the places
 _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
-# those whose values are text; the settings of a launcher are checked by the launcher
+# tables whose values are texts; the launcher checks its own settings
 _TEXTS = frozenset({"slurm", "deployed", "overrides"})
-# what a settings file may hold
+# the keys that a settings file may contain
 _SETTABLE = frozenset(
     option.name for option in FIELDS if option.where not in (Where.SWEEP, Where.ABOVE)
 )
@@ -70,17 +70,17 @@ def resolve_options(
     root: Path,
     prefix: str = FLAG,
 ) -> RunSettings:
-    """Return the settings of this run, and in `said` what the four places say of sweeps.
+    """Return the settings of this run; `said` has those for sweeps.
 
     Args:
-        command_line: by `Option.key`, None where not given; switches by name with underscores.
+        command_line: `Option.key` -> value, None if not given; switches by name with underscores.
         environ: the environment.
-        ini: by `Option.key`, "" where not set.
-        root: what relative directories are relative to.
-        prefix: of the options on this command line.
+        ini: `Option.key` -> value, "" if not set.
+        root: the directory for relative paths.
+        prefix: the prefix of options on this command line.
 
     Raises:
-        ConfigError: a value that cannot be read, with the place where it stands.
+        ConfigError: a value is not valid; the message says where it was given.
     """
     refuse_misspelt(environ)
     above = _above(command_line, environ, ini, prefix)
@@ -111,21 +111,21 @@ def resolve_options(
 
 
 def nodes_in(path: Path) -> tuple[str, ...]:
-    """Return the nodes of a `.nodes` file: host lists in lines, without those that begin with #.
+    """Return the nodes in a `.nodes` file: lines with host lists; lines with # are comments.
 
     Raises:
-        ConfigError: a host list cannot be read.
-        OSError, ValueError: the file cannot be.
+        ConfigError: a host list is malformed.
+        OSError, ValueError: the file cannot be read.
     """
     lines = secure_files.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
     return expand(",".join(line.strip() for line in lines if line.strip() and line[0] != "#"))
 
 
 def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
-    """Return what was said with each `@NAME` in the place of nodes read from its file.
+    """Return the options with each node list `@NAME` replaced by the nodes in its file.
 
     Raises:
-        ConfigError: no study left such a list.
+        ConfigError: no study wrote such a list.
     """
     sweeps = {name: _with_lists(options, workdir) for name, options in user_options.sweeps.items()}
     user_options = structs.replace(user_options, sweeps=sweeps) if sweeps else user_options
@@ -153,11 +153,11 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
 def _together(
     *parts: UserOptions, root: Path | None = None, sweeps: Mapping[str, UserOptions] | None = None
 ) -> UserOptions:
-    """Put parts on top of each other, the last one on top."""
+    """Merge options; later parts override."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for part in parts:
-        if SLOT.keys() & part.values:  # it names the nodes, or their number: both are replaced
+        if SLOT.keys() & part.values:  # nodes or their number are given, so both are replaced
             for name in SLOT:
                 values.pop(name, None)
                 places.pop(name, None)
@@ -172,7 +172,7 @@ def _together(
 
 
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
-    """Refuse a variable that is nearly that of an option: it would be passed over in silence."""
+    """Refuse a variable close to that of an option, which would be ignored without a message."""
     known = {option.variable for option in OPTIONS}
     unknown = [name for name in environ if name.startswith(_PREFIX) and name not in known]
     if not unknown:
@@ -189,7 +189,7 @@ def _above(
     ini: Mapping[str, str],
     prefix: str,
 ) -> UserOptions:
-    """Return what the places above the settings file say of each option, and where."""
+    """Return the settings from the places before the settings file."""
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
         (lambda option: f"{prefix}{option.name}", lambda option: command_line.get(option.key)),
         (lambda option: option.variable, lambda option: environ.get(option.variable) or None),
@@ -210,28 +210,26 @@ def _above(
 
 
 def _parsed(option: Option, text: object, place: str) -> Any:
-    if not isinstance(text, str):  # pytest hands on what a pyproject.toml holds:  ["a=b"]
+    if not isinstance(text, str):  # pytest passes on the lists of a pyproject.toml:  ["a=b"]
         raise ConfigError(f"{place}: found {text!r}, expected a text such as {option.metavar!r}")
     if (choices := option.choices) and text not in choices:
         raise ConfigError.unknown("value", text, valid=choices, where=place)
     try:
         return option.parse(text)
-    except ConfigError as error:  # which says what was found and expected
+    except ConfigError as error:  # it already says what was found and expected
         raise ConfigError(f"{place}: {error}") from None
     except ValueError as error:
-        if option.expected:  # a number says by itself what it takes
+        if option.expected:  # for a number, the bounds say what is expected
             raise ConfigError(f"{place}: found {text!r}, {error}") from None
         raise ConfigError(f"{place}: found {text!r}, expected {option.metavar} ({error})") from None
 
 
-# --- the settings file ----------------------------------------------------------------------------
-
-
 def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOptions | None, str]:
-    """Read the settings file that is named, or the nearest from the root directory upward.
+    """Read the given settings file, or the nearest one from the root directory upwards.
 
-    One that is found counts only where no other user can have written it: it names files that are
-    sourced and programs that are run. Return also which was passed over, and why.
+    A file that was found, not given, counts only if no other user can have written it, because it
+    names files that are sourced and programs that are run. It also returns which file was ignored,
+    and why.
     """
     if named:
         return read_settings(root / named, root=root), ""
@@ -246,7 +244,7 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
 
 
 def _upward(root: Path) -> Iterator[Path]:
-    """Give the root directory and those above it, as far as the project's repository goes."""
+    """Yield the root directory and its parents within the project's repository."""
     for path in (root, *root.parents):
         yield path
         if (path / ".git").exists():
@@ -254,10 +252,10 @@ def _upward(root: Path) -> Iterator[Path]:
 
 
 def read_settings(path: Path, *, root: Path) -> UserOptions:
-    """Read a settings file; what it says of one sweep is in `sweeps`, by itself.
+    """Read a settings file; settings for a single sweep are in `sweeps`.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or holds a name or a value that means nothing.
+        ConfigError: it cannot be read, is no TOML, or has an unknown name or an invalid value.
     """
     place = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     try:
@@ -267,7 +265,7 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
         raise ConfigError(f"{place} cannot be read: {why}") from None
     except RecursionError:
         raise ConfigError(f"{place} is no TOML of settings: it is nested too deeply") from None
-    except ValueError as error:  # of UTF-8 too; tomllib says line and column
+    except ValueError as error:  # also a UnicodeDecodeError; tomllib names line and column
         raise ConfigError(f"{place} is not valid TOML: {error}") from None
     parts = content.pop("sweeps", {})
     if not isinstance(parts, dict) or not all(isinstance(table, dict) for table in parts.values()):
@@ -309,7 +307,7 @@ def _said_in(
 
 
 def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
-    """Say where a setting belongs that a settings file does not take; else name the nearest."""
+    """Return the error for an unknown key: where it belongs, or the nearest known one."""
     for name, (field, _) in SWITCHES.items():
         if key.replace("_", "-") in {name, name.removeprefix("xlatune-"), field.replace("_", "-")}:
             return ConfigError(f"{place}: {key} is a switch of the command line: say --{name}")
@@ -332,7 +330,7 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
 
 
 def _text(key: str, value: Any, place: str) -> str:
-    """Return a value as it would stand on the command line."""
+    """Return the value in the notation of the command line."""
     if key == "nodelist" and isinstance(value, list) and all(isinstance(v, str) for v in value):
         return ",".join(value)
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -352,27 +350,23 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
             table[name] = str(setting).lower() if isinstance(setting, bool) else str(setting)
     for name in ("env-files", "env_files"):
         if isinstance(table.get(name), list) and all(isinstance(v, str) for v in table[name]):
-            # a relative path begins at the folder of this file
+            # relative paths are relative to the folder of this file
             table[name] = [str(folder / file) for file in table[name]]
     return table
 
 
-# --- folders that are written ---------------------------------------------------------------------
-
-
 def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
-    """Refuse a folder that is a file, lies below one, or where this user may not write.
+    """Raise ConfigError for a folder that is a file, is below a file, or cannot be written.
 
-    So is a path with a newline, or another sign that is not printable.
-
-    Nothing is made here. A disk that fills up later is told when it does.
+    Also for a path with a character that is not printable. It makes no folder, and cannot foresee a
+    full disk.
 
     Args:
-        folders: each with its option, e.g. "--xlatune-reports"; absolute, need not exist yet.
+        folders: (option, absolute path), e.g. ("--xlatune-reports", ...); a path need not exist.
 
     Raises:
-        ConfigError: names the path, the file or folder in its way, and what to do; on the way to a
-            work directory a folder in which another user could put one in the place of ours too.
+        ConfigError: the message names the path, the obstacle and what to do; for a work directory,
+            also a parent folder that another user could replace.
     """
     for option, path in folders:
         if not str(path).isprintable():
@@ -380,7 +374,7 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {str(path)!r} has a character that is not printable, and no script of "
                 "Slurm can name it; name another folder"
             )
-        # a folder that we may not look into is in the way, and `Path.exists` would raise
+        # a folder without permission is an obstacle; `Path.exists` would raise
         there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110
         if link := next(
             (parent for parent in (path, *path.parents) if _leads_nowhere(parent)), None

@@ -1,10 +1,10 @@
 """Submit trials to Slurm through submitit, watch them with our own poller, cancel them.
 
 submitit renders the batch script and calls sbatch (`script`); its watcher is not used, and neither
-does it start anything on a node: srun runs the payload's file itself, so a node needs an
-interpreter and nothing that would have to be imported before every trial. Any process may die at
-any time: `submit` called again for the same folder and comment finds the job that was already
-accepted. This module knows no ledger and no log of a trainer.
+submitit renders the batch script and calls sbatch (`script`). Its watcher is not used, and it
+starts nothing on a node: srun runs the payload's file itself, so that a node needs only an
+interpreter. Any process may die at any time: calling `submit` again for the same folder and comment
+finds the job that was accepted. This module knows no ledger and no log of a trainer.
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-# seconds before each further call of sbatch; the look-up comes between the wait and the call, so
-# that a request still in the controller's queue has been worked off when we look
+# Seconds before each further call of sbatch. After the wait, Slurm is first asked for the job, so
+# that a request that was still in the controller's queue has been handled by then.
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _ANOTHER_S = 30
-SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"  # in a script that is shown before there is a spec
-_NOT_THERE = (126, 127)  # a shell's exit codes of a program that is not there, or cannot be run
+# stands for the digest in a script that is shown before there is a spec
+SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"
+_NOT_THERE = (126, 127)  # a shell's exit codes if a program is missing or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _LOOK_BACK = "now-14days"
 
-# a job name that every Slurm command prints so that it can be read back:  xl-overlap-2-3f9c
+# a job name that every Slurm command prints unchanged:  xl-overlap-2-3f9c
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-# a file that only an accepted job's folder holds:  4711_begun    4711_submission.sh
+# files that are only in the folder of an accepted job:  4711_begun    4711_submission.sh
 _ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
 
 
@@ -88,15 +89,15 @@ class SlurmExecutor(OnSlurm):
         self._poller = Poller(run=run, round_s=round_s)
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        """Call sbatch, again for half a minute where a refusal may pass.
+        """Call sbatch, repeatedly for half a minute if a refusal may pass.
 
         Raises:
             QueueFull: a limit on submitted jobs is reached.
-            ConfigError: an option of the resources is ours to set, or a name is malformed.
-            SchedulerDown: the controller is away, sbatch does not answer, or that of another
-                session still asks.
-            SubmissionError: sbatch refused it for good. A job that was taken all the same starts
-                no trainer.
+            ConfigError: an option of the resources is reserved for us, or a name is malformed.
+            SchedulerDown: the controller is away, sbatch does not answer, or the sbatch of another
+                session is still running.
+            SubmissionError: sbatch refused the job for good. If it was accepted nevertheless, it
+                starts no trainer.
         """
         cancel = request.folder.resolve() / payload.CANCEL
         cancel.unlink(missing_ok=True)
@@ -110,9 +111,9 @@ class SlurmExecutor(OnSlurm):
             raise
 
     def _hand_in(self, spec: LaunchSpec, request: Request) -> str:
-        """Submit the payload, unless the folder or Slurm already has its job; return the job's id.
+        """Submit the payload unless its job exists in the folder or in Slurm; return the job id.
 
-        Raises as `submit` does.
+        It raises the same errors as `submit`.
         """
         folder, name = request.folder.resolve(), request.job_name
         arguments = arguments_of(request)
@@ -128,15 +129,15 @@ class SlurmExecutor(OnSlurm):
             reply := script.submit(folder, arguments, digest=digest)
         ).trouble is not Trouble.NONE:
             if reply.is_late:
-                break  # people are told, and the next call looks for the job first
-            # asked again here for 30 s, a limit on jobs kept all from being polled, and in the end
-            # the trial that ran was cancelled
+                break  # people are notified, and the next call looks for the job first
+            # Repeating it here for 30 s kept all jobs from being polled when a limit on jobs was
+            # reached, and in the end the running trial was cancelled.
             is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
             wait_s = next(waits, None) if is_again else None
             if wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
-            # whatever sbatch says, or does not say, the controller may have taken the job
+            # even after an error of sbatch, the controller may have accepted the job
             is_sure = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
             if not is_sure and (job_id := self.find(request)):
                 return job_id
@@ -158,15 +159,15 @@ class SlurmExecutor(OnSlurm):
         raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
-        """Return the script that `submit` would hand to sbatch. Needs no Slurm; writes nothing."""
+        """Return the script that `submit` would pass to sbatch, without Slurm or writing."""
         folder = request.folder.resolve()
         text = script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
         return f"script of `{trial_id}` for sbatch", text
 
     def find(self, request: Request) -> str:
-        """Return the id of the job that was accepted for this attempt, "" if there is none.
+        """Return the id of the job that was accepted for this attempt; "" if there is none.
 
-        Looks at what the job left in its folder, then at squeue, then at sacct.
+        It looks for traces in the attempt's folder, then in squeue, then in sacct.
 
         Raises:
             SchedulerDown: the controller cannot be asked.
@@ -176,7 +177,7 @@ class SlurmExecutor(OnSlurm):
         if ids := [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]:
             _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
             return min(ids, key=int)
-        # by the user too: squeue would else fetch the jobs of all users, and choose then
+        # without the user, squeue would fetch the jobs of all users first
         answer = self._run(squeue("-u", getpass.getuser(), "-n", job_name))
         if answer.code:
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
@@ -187,8 +188,8 @@ class SlurmExecutor(OnSlurm):
         answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
-        # slurmdbd keeps comments only where the site asks it to; the folder is kept everywhere, and
-        # tells the baselines of two sweeps on one cell apart
+        # slurmdbd keeps comments only if the site enables it, so the folder is compared too; it
+        # also tells the baselines of two sweeps on one cell apart
         ours = [job.job_id for job in jobs.values() if _is_of(job, request.comment, folder)]
         if ours:
             _log.info("%s was accepted before: job %s", job_name, min(ours, key=int))
@@ -209,7 +210,7 @@ class SlurmExecutor(OnSlurm):
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """Call scancel; the nodes are free only when `poll` says so.
+        """Call scancel; the nodes are free only once `poll` says so.
 
         Raises:
             SchedulerDown: the controller cannot be asked; a job that has not started will not
@@ -219,7 +220,7 @@ class SlurmExecutor(OnSlurm):
         if not submissions:
             return
         for submission in submissions:
-            # a full disk takes no mark, but it must not keep a job from its end
+            # on a full disk the mark cannot be written, but the job must still be ended
             with contextlib.suppress(OSError):
                 (root / submission.folder / payload.CANCEL).touch()
         ours = [
@@ -236,7 +237,7 @@ class SlurmExecutor(OnSlurm):
             raise kind(f"scancel: {answer.error}")
 
     def _is_ours(self, submission: Submission, folder: Path) -> bool:
-        """Whether a number is still our job's: a controller may have given it away again."""
+        """Return whether a number is still our job's: a controller may have reused it."""
         job_id = submission.job_id
         known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
         job = known.get(job_id)
@@ -246,7 +247,7 @@ class SlurmExecutor(OnSlurm):
         return False
 
     def _wait_for_another(self, folder: Path) -> None:
-        """Wait for the sbatch of a session that was killed: it outlives it, and may be accepted."""
+        """Wait for the sbatch of a killed session, which goes on and may still be accepted."""
         with os.fdopen(secure_files.open_lock(folder / SCRIPTS / HELD)) as held:
             for _ in range(_ANOTHER_S):
                 with contextlib.suppress(BlockingIOError):
@@ -282,17 +283,17 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / 60),
         "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
-        # without it the ranks wait in a collective for one that is dead, up to the time limit
+        # otherwise the ranks wait for a dead one in a collective, up to the time limit
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
-        # a list of names in `export` cuts a value at its comma, and says nothing
-        # ALL is next to nothing, for sbatch itself is given no more; the script logs in. A warning
-        # signal that no program minds takes the place of USR2.
+        # In `export`, a list of names silently cuts a value at its comma. ALL exports next to
+        # nothing, since sbatch itself gets little and the script logs in. The harmless CONT
+        # replaces submitit's warning signal USR2.
         "additional_parameters": {
             "chdir": str(folder),
             "export": "ALL",
-            # a requeued job begins anew with its log appended: two starts in one measurement
+            # a requeued job would start again and append to its log: two starts in one measurement
             "no-requeue": True,
-            # submitit's own USR2 reaches the trainer too, and ends one that has no handler
+            # submitit's USR2 also reaches the trainer, and ends one without a handler
             "signal": "CONT@1",
             **options,
         },
@@ -301,7 +302,7 @@ def arguments_of(request: Request) -> dict[str, Any]:
 
 
 def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
-    """Return the script's lines before srun."""
+    """Return the lines of the script before srun."""
     return [
         *([] if logs_in else [f". {shlex.quote(str(LOGIN))}"]),
         "unset SLURM_JWT",
@@ -311,8 +312,8 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
 
 
 def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
-    """Whether a job is an attempt's: by its folder, which no other has, else by its comment.
+    """Return whether a job is an attempt's: by its folder if it has one, else by its comment.
 
-    A site may write comments of its own.
+    The comment is not enough, because a site may overwrite comments.
     """
     return job.is_in(folder) if job.folder else job.comment == comment

@@ -1,9 +1,9 @@
-"""Slurm's commands: run in a known environment, and read once, here, into values of ours.
+"""Run Slurm's commands in a known environment, and parse their output into our values.
 
-The runner is an argument everywhere, so that a test can play Slurm. All below it is pure: text in,
-values out. Four commands say the same of a job in four ways, so each parser only names the fields
-and one function reads them. Times are printed as seconds since the epoch because the caller asks
-for that (SLURM_TIME_FORMAT=%s). No other module looks at Slurm's words. This one knows no trial.
+The runner is always an argument, so that a test can replace Slurm. Everything else is pure: text
+in, values out. Four commands describe a job in four formats, so each parser only maps the fields,
+and one function reads them. Times are in seconds since 1970, because the caller asks for that
+(SLURM_TIME_FORMAT=%s). Only this module interprets Slurm's words. It knows no trial.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ COMMAND_TIMEOUT_S = 60.0
 _log = logging.getLogger("pytest_xlatune.executors")
 _asked: Counter[str] = Counter()  # how often this process ran each program
 
-# Variables by which a user, or a surrounding allocation, changes what the commands ask and print.
+# Variables by which a user, or the surrounding allocation, changes what commands ask and print,
 _STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "SRUN_", "SLURM_")
-# ... and those without which they do not find or do not enter the cluster.
+# except for those that commands need to find or enter the cluster.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
 
-# All that sbatch is given of the submitter's environment where the job is given sbatch's: to be
-# found, to load its libraries, and to name the user. The job's script takes it away again.
+# All variables that sbatch gets if the job inherits its environment: to find it, to load its
+# libraries, and to name the user. The script of the job removes them again.
 _NEEDED = _KEPT | {
     "HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TZ",
     "USER",
 }  # fmt: skip
-# What Python's readline sets behind the back of os.environ.
+# variables that Python's readline sets without changing os.environ
 _UNSEEN = ("COLUMNS", "LINES")
 
 
 class Trouble(StrEnum):
-    """Why a command failed, as far as it decides what comes next."""
+    """Why a command failed, as far as it matters for the next action."""
 
     NONE = ""
-    AWAY = "away"  # the controller is down or busy: the same question may be answered later
-    FULL = "full"  # a limit of the site on jobs: the same job is taken when others have ended
-    FOR_NOW = "for-now"  # a hitch: the same job may be taken in a moment
-    UNCLEAR = "unclear"  # it said nothing that tells whether it did what it was asked to
+    AWAY = "away"  # the controller is down or busy: repeat the question later
+    FULL = "full"  # a site's limit on jobs is reached: repeat it when other jobs have ended
+    FOR_NOW = "for-now"  # a passing trouble: repeat it in a moment
+    UNCLEAR = "unclear"  # the output does not show whether the command took effect
     UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
     FOR_GOOD = "for-good"
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same may be asked again later."""
+        """Whether the same command may succeed later."""
         return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW, Trouble.UNCLEAR)
 
 
-# What ended a sweep at the first try, and passed by itself when it was injected on a real Slurm:
-# munge's errors, `I/O error writing script`, `Unspecified error`.
-# Slurm's words -> what they mean here; the first row with a match decides
+# Words of Slurm -> what they mean; the first row with a match decides. Munge's errors, `I/O error
+# writing script` and `Unspecified error` once ended a sweep at the first try, but pass by
+# themselves, as tests with a real Slurm show.
 _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     # scancel: error: Kill job error on job id 4711: Invalid job id specified
     (Trouble.UNKNOWN_JOB, re.compile(r"invalid job id", re.IGNORECASE)),
@@ -100,17 +100,17 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a command said."""
+    """The reply of a command."""
 
     code: int  # its exit status
     out: str = ""
     err: str = ""
-    is_late: bool = False  # it was ended because it took too long
-    is_unclear: bool = False  # it ended, and nothing that it said tells what it did
+    is_late: bool = False  # whether it was ended because it took too long
+    is_unclear: bool = False  # whether its output does not show if it took effect
 
     @property
     def error(self) -> str:
-        """The error in one line, "" where the command succeeded."""
+        """The error in one line; "" if the command succeeded."""
         return "" if self.code == 0 else " ".join((self.err or self.out).split())
 
     @property
@@ -131,7 +131,7 @@ Run = Callable[[Sequence[str]], Reply]
 
 
 def run_command(argv: Sequence[str]) -> Reply:
-    """Run one of Slurm's commands; a command that is missing or hangs is a reply as well."""
+    """Run one of Slurm's commands; a missing or hanging command gives a reply as well."""
     began_s = time.monotonic()
     reply = _replied(argv)
     _asked[argv[0]] += 1
@@ -144,10 +144,10 @@ def run_command(argv: Sequence[str]) -> Reply:
 
 
 def _kind(argv: Sequence[str]) -> str:
-    """Return program, verb and options of a question without any value: `sacct -n -X -P -j -o`."""
+    """Return program, verb and options of a command without values: `sacct -n -X -P -j -o`."""
     options = [word.partition("=")[0] for word in argv[1:] if word.startswith("-")]
     verbs = itertools.takewhile(str.isalpha, argv[1:])
-    # what comes after `sh -c` is a script of ours and its arguments
+    # the words after `sh -c` are our script and its arguments
     return " ".join([argv[0], *verbs, *options])
 
 
@@ -181,7 +181,7 @@ def steering_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def unneeded_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that sbatch can do without, sorted; secrets are among them."""
+    """Return the variables that sbatch can do without, sorted; some are secrets."""
     return sorted({*environ, *_UNSEEN} - _NEEDED)
 
 
@@ -193,9 +193,9 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
             "ExitCode")  # fmt: skip
 
-# submitit reads SUSPENDED, CONFIGURING, RESIZING, SIGNALING and STAGE_OUT as the end of a job.
-# Every job state and job state flag of slurm.h, 22.05 to 25.05. Only a state without a flag that
-# says otherwise is over: after COMPLETING the nodes still run the job's processes.
+# All job states and state flags of slurm.h, 22.05 to 25.05. submitit takes SUSPENDED, CONFIGURING,
+# RESIZING, SIGNALING and STAGE_OUT for the end of a job. Here a job is over only without such a
+# flag: during COMPLETING, the nodes still run its processes.
 STATES: Mapping[str, State] = {
     **dict.fromkeys(
         ("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
@@ -216,19 +216,18 @@ STATES: Mapping[str, State] = {
     **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "RECONFIG_FAIL"), State.NODE_FAIL),
 }  # fmt: skip
 
-# bounded: Python refuses to read a number of more than 4,300 digits, which ended a session
-# `0:15` of ExitCode
+# exit code and signal in ExitCode, with few digits, because Python refuses more than 4,300:  0:15
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
-# a job state with what may follow it:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
+# one word of a job state:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
-# possessive: a long word in an answer took seconds
-# where a field of `scontrol show job -o` begins, the one before ends:  JobName=ag combine WorkDir=
+# the beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir= (possessive,
+# because backtracking in a long word took seconds)
 _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
-# why a job waits for nodes that are drained, down or reserved:
+# reasons of jobs that wait for nodes that are drained, down or reserved:
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
 # Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions
 _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
-# JobHeldUser    JobHeldAdmin    job_requeued_in_held_state    JobHoldMaxRequeue
+# reasons of jobs that are held:  JobHeldUser    job_requeued_in_held_state    JobHoldMaxRequeue
 _HELD = re.compile(r"^JobH(?:eld|old)|requeued[ _](?:in[ _])?held", re.IGNORECASE)
 _LESS_TIME = (
     "ask for less time (Resources(time_limit_s=...)), or name a partition or a QOS that gives so "
@@ -240,9 +239,10 @@ _OTHER_SIZE = (
 )
 _LIST = "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
 # Such a job was waited for without end.
-# Why Slurm will not start a job as it was asked for -> what to change. These are limits on one job,
-# and what the job names; limits on all jobs of a user, an account or a QOS end with other jobs. The
-# reasons are those of slurm.schedmd.com/job_reason_codes.html; the first row with a match decides.
+# Reason why Slurm never starts a job as it was requested -> what to change. Without this, such a
+# job was waited for without end. These are limits on a single job and wrong names; limits on all
+# jobs of a user, account or QOS pass when other jobs end. Source of the reasons:
+# slurm.schedmd.com/job_reason_codes.html. The first row with a match decides.
 _NEVER: tuple[tuple[re.Pattern[str], str], ...] = (
     # PartitionTimeLimit    QOSMaxWallDurationPerJobLimit    AssocMaxCpuMinutesPerJobLimit
     (re.compile(r"PartitionTimeLimit|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"), _LESS_TIME),
@@ -261,17 +261,17 @@ _NEVER: tuple[tuple[re.Pattern[str], str], ...] = (
     # ReservationDeleted    ReservationInvalid
     (re.compile(r"Reservation(?:Deleted|Invalid)"), "name another reservation, or none"),
 )  # fmt: skip
-# which of these Slurm says, too, while nodes of the job are away
+# Slurm also gives these reasons while nodes of the job are away.
 _OR_NODES = re.compile(r"PartitionNodeLimit|PartitionConfig|Constraints")
-_STANDS = re.compile(r"SUSPENDED|STOPPED")  # its processes are there and do nothing
+_STANDS = re.compile(r"SUSPENDED|STOPPED")  # the job's processes exist but are stopped
 _SAYS_NOTHING = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
 _SHELL_SIGNAL_BASE = 128
-_CUT = 4  # no command cuts a state shorter
+_CUT = 4  # no command truncates a state to less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """What one command says of one job; "" where it does not say."""
+    """What one command says about a job; "" for what it does not say."""
 
     job_id: str
     outcome: Outcome  # `reason` holds Slurm's state word and reason
@@ -279,27 +279,27 @@ class SlurmJob:
     comment: str = ""
 
     def is_in(self, folder: Path) -> bool:
-        """Whether it may be the job of a folder of ours: its number is given away again."""
+        """Return whether it may be the job of a folder, because numbers are reused."""
         return not self.folder or is_same_attempt(Path(self.folder), folder)
 
 
 def squeue(*which: str) -> list[str]:
-    """Return the question to squeue whose answer `parse_squeue` reads; ended jobs are in it."""
+    """Return a call of squeue for `parse_squeue`; it includes jobs that have just ended."""
     return ["squeue", "-h", "-t", "all", *which, "-o", SEPARATOR.join(_SQUEUE_FIELDS)]
 
 
 def sacct(*which: str) -> list[str]:
-    """Return the question to sacct whose answer `parse_sacct` reads."""
+    """Return a call of sacct for `parse_sacct`."""
     form = ",".join(SACCT_FIELDS)
     return ["sacct", "-n", "-X", "-P", f"--delimiter={SEPARATOR}", *which, "-o", form]
 
 
 def to_state(text: str) -> State:
-    """Return our word for a job state as any Slurm command prints it.
+    """Return our state for a job state in the output of any Slurm command.
 
-    Suffixes (`CANCELLED by 0`), several words (`NODE_FAIL,COMPLETING`, `FAILED+REQUEUED`) and
-    words cut short (`COMPLETI+`) are read; the job is over only when every word says so. A word
-    that is unknown is running: it is never a reason to think a job over.
+    It reads suffixes (`CANCELLED by 0`), several words (`NODE_FAIL,COMPLETING`, `FAILED+REQUEUED`)
+    and truncated words (`COMPLETI+`). A job is over only if all words say so; an unknown word means
+    that it runs.
     """
     words = _WORD.findall(text.split(" by ", maxsplit=1)[0])
     states = [_one_state(word, cut=text.rstrip().endswith("+")) for word in words]
@@ -308,7 +308,7 @@ def to_state(text: str) -> State:
 
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
-    """Read `scontrol show job -o`: one job a line, `Key=value` separated by spaces."""
+    """Parse `scontrol show job -o`: one job in each line, `Key=value` separated by spaces."""
     return _jobs(dict(_fields(line.rstrip())) for line in text.splitlines())
 
 
@@ -330,26 +330,26 @@ def parse_sacct(text: str) -> dict[str, SlurmJob]:
 
 
 def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
-    """Return how an attempt ended: Slurm's word and that of every rank's payload.
+    """Return how an attempt ended, from Slurm's outcome and those of the ranks' payloads.
 
     Slurm knows of dead nodes, time limits and cancels, and whether the nodes are free; the payload
-    knows the trainer's exit code and signal. Where ranks differ, the one that failed first counts:
+    knows the trainer's exit code and signal. If ranks differ, the first that failed counts, because
     the others died of it.
 
     Args:
-        slurm: as any command told it.
-        ranks: of the payloads that wrote one, rank 0 first.
+        slurm: the outcome according to Slurm.
+        ranks: the outcomes that payloads wrote, rank 0 first.
     """
     words = list(ranks)
     if not slurm.state.is_final or not words:
         return slurm
     failed = [word for word in words if word.state in (State.FAILED, State.TIMEOUT)]
     ended = [word for word in words if word.state is not State.COMPLETED]
-    # what cannot be read explains less than any other word
+    # an outcome that cannot be read explains less than any other
     first = min(failed, key=lambda word: (word.is_unreadable, word.end_s or 0.0), default=None)
     word = first or (ended or words)[0]
     is_by_slurm = slurm.state not in (State.COMPLETED, State.FAILED)
-    # Slurm saw a rank die that could write nothing; the others were only told to end
+    # Slurm saw the death of a rank that could not write; the others were only told to end
     silent = slurm.state is State.FAILED and not failed
     starts = [outcome.start_s for outcome in words if outcome.start_s is not None]
     ends = [outcome.end_s for outcome in words if outcome.end_s is not None]
@@ -370,7 +370,7 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
 def _one_state(word: str, *, cut: bool) -> State:
     if word in STATES:
         return STATES[word]
-    # a word cut short counts only where all that it may have been say the same
+    # a truncated word counts only if all its possible meanings agree
     candidates = {state for name, state in STATES.items() if name.startswith(word)}
     return candidates.pop() if cut and len(word) >= _CUT and len(candidates) == 1 else State.RUNNING
 
@@ -417,7 +417,7 @@ def _text_of(row: Mapping[str, str], key: str) -> str:
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
-    """Read `exit:signal`; a code above 128 is srun's way to tell a signal."""
+    """Parse `exit:signal`; srun reports a signal as a code above 128."""
     match = _EXIT.fullmatch(text.strip())
     if match is None:
         return None, None
@@ -431,7 +431,7 @@ def _time(text: str) -> float | None:
 
 
 def _nodes(text: str) -> tuple[str, ...]:
-    """Expand a node list; `None assigned` and the like are no nodes."""
+    """Expand a node list; `None assigned` and the like contain no nodes."""
     try:
         return expand(text) if text else ()
     except ConfigError:

@@ -1,23 +1,23 @@
 """Watch all jobs of a campaign with one round of questions every few seconds.
 
-A round asks the controller for our own jobs alone (`scontrol show job ID`, or one `squeue` of our
-user's where they are many or a site forbids that): those that run in each round, those that wait
-behind them in every tenth, and when one has ended. Then it asks slurmdbd (`sacct`) for the jobs
-that the controller has forgotten, and looks at what the payloads wrote into the attempts' folders.
-The controller comes first because it alone knows that a job is still COMPLETING: sacct calls such a
-job over while its processes hold the nodes.
+A round asks the controller about our own jobs only (`scontrol show job ID`, or one `squeue` for our
+user if there are many, or if the site forbids that): in each round about running jobs, and about
+those that wait behind them in every tenth, or when a job has ended. Then it asks slurmdbd (`sacct`)
+about jobs that the controller has forgotten, and reads what the payloads wrote into the attempts'
+folders. The controller comes first because only it knows that a job is COMPLETING: for sacct the
+job is over while its processes still hold the nodes.
 
-A job is lost that none of these knows in three rounds while they know others of ours; where none
-of ours is known, or slurmdbd alone says that it waits or runs, in twenty; and never while its log
-grows. A controller that does not answer, or that answers without a word of any of our jobs, is
-another matter: `SchedulerDown`.
+A job is lost if all of these do not know it in three rounds while they know other jobs of ours. It
+takes twenty rounds if they know none of ours, or if only slurmdbd says that it waits or runs; and a
+job whose log grows is never lost. If the controller does not answer, or mentions none of our jobs,
+that is `SchedulerDown` instead.
 
-A job that had begun and waits again was put back into the queue: by a person, for ours ask not to
-be. It is waited for. Its second start runs nothing, because the first one claimed the trial: so it
-is told as requeued, and the next attempt is another job.
+A job that had begun and waits again was put back into the queue by a person, since our jobs ask not
+to be. It is waited for, but its second start runs nothing, because the first one claimed the trial.
+So it counts as requeued, and the next attempt is another job.
 
-The poller knows no trial and submits nothing. What it remembers may be lost with its process: it
-only spares questions.
+The poller knows no trial and submits nothing. Its memory only saves questions and may be lost with
+its process.
 """
 
 from __future__ import annotations
@@ -57,41 +57,41 @@ from pytest_xlatune.model.result import Outcome, State
 ROUND_S = 3.0
 PATIENCE_S = 900.0
 EMPTY_ROUNDS = 3
-# nine seconds of empty answers had each running trial called lost, cancelled and submitted again
-ALL_EMPTY_ROUNDS = 20  # where no job of ours is known
-# `scontrol show job -o` without a number is the whole table: 1.5 MB a round beside 1,500 jobs of
-# others
-QUEUE_ROUNDS = 10  # rounds between two questions about the jobs that wait behind one that runs
-_ONE_BY_ONE = 8  # more jobs are asked for together
+# after nine seconds of empty answers, all running trials were once cancelled and submitted again
+ALL_EMPTY_ROUNDS = 20  # rounds in which no job of ours is known until a job is lost
+# `scontrol show job -o` without ids prints all jobs: 1.5 MB in each round with 1,500 jobs of others
+QUEUE_ROUNDS = 10  # rounds between two questions about jobs that wait behind a running one
+_ONE_BY_ONE = 8  # so many jobs are asked for one by one, and more together
 _LITTLE_BYTES = 1 << 16
-# slurmdbd was absent: how long until it is asked again
+# seconds until slurmdbd is asked again after it did not answer
 _NO_ACCOUNTING_S = 300.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """Tell where jobs stand; `run` runs a command of Slurm's."""
+    """Tell the state of jobs; `run` runs a Slurm command."""
 
     run: Run = run_command
     clock: Callable[[], float] = time.monotonic
     round_s: float = ROUND_S  # least time between two rounds of questions
-    patience_s: float = PATIENCE_S  # without an answer of the controller, until it gives up
+    patience_s: float = PATIENCE_S  # seconds without an answer of the controller until it gives up
     is_ours: Callable[[SlurmJob, Path], bool] = SlurmJob.is_in
     _asked_at: float | None = None
     _away_since: float | None = None
     _away: str = ""
     _ask_accounting_at: float = 0.0
-    # by folder: a controller that lost its last seconds gives the same number away again
+    # keyed by folder, because a controller that lost its last seconds reuses job ids
     _last: dict[Path, Outcome] = field(default_factory=dict)
     _empty: dict[Path, int] = field(default_factory=dict)
-    _grown: dict[Path, int] = field(default_factory=dict)  # bytes of the logs, when last unknown
+    # bytes of the logs when the job was last unknown
+    _grown: dict[Path, int] = field(default_factory=dict)
     _rounds_to_queue: int = 0
 
     def poll(self, folders: Mapping[str, Path]) -> dict[str, Outcome]:
-        """Return job id -> where it stands, for every job given with its attempt's folder.
+        """Return job id -> its state, for jobs given with the folders of their attempts.
 
-        Within `round_s` of the last round the last answers are given again; a job that no round
-        has asked for is pending until one has.
+        Within `round_s` of the last round, the last answers are returned again; a job that no round
+        has asked for yet is pending.
 
         Raises:
             SchedulerDown: the controller does not answer; ask again later.
@@ -129,7 +129,7 @@ class Poller:
         return folders
 
     def _round(self, folders: Mapping[str, Path], now: float) -> dict[str, Outcome]:
-        # looked at before Slurm is asked: what began meanwhile was not put back
+        # read before Slurm is asked, so that a job that begins meanwhile does not look requeued
         started = {
             job_id for job_id, folder in folders.items() if _begin_file(folder, job_id).exists()
         }
@@ -141,7 +141,7 @@ class Poller:
         open_in_books = set[str]()
         if unseen := folders.keys() - jobs.keys():
             booked = self._asked_jobs(self._accounting(sorted(unseen), now), folders)
-            # the books of a job that the controller lost before its end are never closed
+            # slurmdbd never records the end of a job that the controller lost
             open_in_books = {
                 job_id for job_id in booked if not booked[job_id].outcome.state.is_final
             }
@@ -158,7 +158,7 @@ class Poller:
         }
 
     def _controller(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
-        """Ask slurmctld; None where it does not answer."""
+        """Ask slurmctld; None if it does not answer."""
         if len(folders) > _ONE_BY_ONE:
             return self._queue(folders)
         known: dict[str, SlurmJob] = {}
@@ -175,11 +175,11 @@ class Poller:
             else:
                 known |= parse_scontrol(answer.out)
                 self._away = f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
-        # an answer without a word of what was asked for is none
+        # an answer that mentions no job that was asked for does not count
         return self._asked_jobs(known, folders) if known or has_answered else None
 
     def _queue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
-        """Ask for our jobs together; None where the controller does not answer."""
+        """Ask for all our jobs at once; None if the controller does not answer."""
         answer = self.run(squeue("-u", getpass.getuser(), "-j", ",".join(sorted(folders))))
         if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
             self._away = answer.error
@@ -230,7 +230,7 @@ class Poller:
     def _asked_jobs(
         self, jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]
     ) -> dict[str, SlurmJob]:
-        """Keep the jobs asked for; a stranger that was given the same number is not one of them."""
+        """Return the jobs that were asked for, without another user's job with a reused number."""
         return {
             job_id: job
             for job_id, job in jobs.items()
@@ -248,7 +248,7 @@ class Poller:
 
 
 def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome:
-    """Return how an attempt ended, by Slurm's word of its job or step and by the payloads'.
+    """Return how an attempt ended, from Slurm's outcome of its job or step and the payloads'.
 
     `was_put_back` says that the job had begun, and waited again when it was last asked for.
     """
@@ -256,9 +256,9 @@ def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome
     requeued = _requeued(job, folder, ranks, was_put_back=was_put_back)
     if requeued is not None:
         return requeued
-    # signal 9 alone is tried again: such a trial ran out of the host's memory three times
+    # signal 9 alone would be retried: such a trial ran out of the host's memory three times
     if job.outcome.state is State.FAILED and (reason := _out_of_memory(folder, job)):
-        # Slurm tells it of the step alone; the job failed with the signal that ended it
+        # Slurm reports that for the step only; the job failed with the signal that ended it
         job = dataclasses.replace(
             job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=reason)
         )
@@ -267,22 +267,22 @@ def ended(job: SlurmJob, folder: Path, *, was_put_back: bool = False) -> Outcome
         return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
     outcome = merge(job.outcome, ranks)
     if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
-        # told to end by us, it died of the signal before Slurm's word for it came
+        # we cancelled it, and it died of the signal before Slurm reported the cancel
         outcome = replace(outcome, state=State.CANCELLED)
     if outcome.state in _TAKEN and is_whole(folder, ranks):
-        # the cancel came after the trainer's end: what it measured stands
+        # the cancel came after the trainer's end, so the measurement counts
         return replace(outcome, state=State.COMPLETED)
     return outcome
 
 
 def given_away(folder: Path, job_id: str) -> Outcome:
-    """Return how an attempt ended whose job's number is by now that of a later job of ours."""
+    """Return the outcome of an attempt whose job id now belongs to a later job of ours."""
     reason = f"the controller forgot job {job_id} and gave its number to a later one"
     return _told_by_ranks(folder, job_id) or Outcome(state=State.LOST, reason=reason)
 
 
 def _told_by_ranks(folder: Path, job_id: str) -> Outcome | None:
-    """Return what the payloads wrote of a job that Slurm has forgotten; None where they did not."""
+    """Return the outcome from the payloads of a job that Slurm has forgotten; None without one."""
     ranks = list(read_outcomes(folder).values())
     if not ranks:
         return None
@@ -293,20 +293,21 @@ def _told_by_ranks(folder: Path, job_id: str) -> Outcome | None:
     return _requeued(job, folder, ranks) or merge(job.outcome, ranks)
 
 
-_TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})  # by others, in the middle or just after
+# ended by others, during or just after the run
+_TAKEN = frozenset({State.CANCELLED, State.PREEMPTED})
 _UNASKED = Outcome(state=State.PENDING, reason="not asked yet")
 _PUT_BACK = "put back into the queue after it had begun"
 
 
 def _begin_file(folder: Path, job_id: str) -> Path:
-    """Return the file that a job's script writes anew whenever it begins."""
+    """Return the file that a job's script writes each time it begins."""
     return folder / SCRIPTS / f"{job_id}_begun"
 
 
 def _has_restarted(folder: Path, job_id: str) -> bool:
-    """Whether a job began again after its first rank had claimed the trial: it runs nothing.
+    """Return whether a job began again after a first rank claimed the trial, to run nothing.
 
-    Both files are of one node, and so of one clock.
+    Both files were written on one node, so their times compare.
     """
     try:
         claimed = (folder / name_of("claimed")).stat()
@@ -318,15 +319,15 @@ def _has_restarted(folder: Path, job_id: str) -> bool:
 def _requeued(
     job: SlurmJob, folder: Path, ranks: Sequence[Outcome], *, was_put_back: bool = False
 ) -> Outcome | None:
-    """Return how an attempt ended whose job was put back into the queue; None where it was not.
+    """Return the outcome of an attempt whose job was requeued; None if it was not.
 
-    How the job ended says nothing of it then. What its ranks said of themselves before stands.
+    The end of such a job means nothing; what its ranks wrote before counts.
     """
     is_own = any(outcome.state in (State.FAILED, State.TIMEOUT) for outcome in ranks)
     is_of_script = job.outcome.state in (State.COMPLETED, State.FAILED)
     if not is_of_script or is_own or is_whole(folder, ranks):
         return None
-    # Slurm took the end of the first start for that of the second, whose script never ran
+    # Slurm takes the end of the first start for that of the second, whose script never ran
     if not was_put_back and not _has_restarted(folder, job.job_id):
         return None
     merged = merge(replace(job.outcome, state=State.REQUEUED), ranks)
@@ -334,18 +335,18 @@ def _requeued(
 
 
 def _has_silent(folder: Path, ranks: Sequence[Outcome]) -> bool:
-    """Whether a rank began that has not said how it ended."""
+    """Return whether a rank began but did not write how it ended."""
     return len(list(folder.glob("claimed*.json"))) > len(ranks)
 
 
 def is_whole(folder: Path, ranks: Sequence[Outcome]) -> bool:
-    """Whether every rank that began ran to its end."""
+    """Return whether every rank that began ran to its end."""
     is_good = bool(ranks) and all(outcome.state is State.COMPLETED for outcome in ranks)
     return is_good and not _has_silent(folder, ranks)
 
 
 def _full(folder: Path) -> str:
-    """Say so where the payload could not have written a word."""
+    """Return a note if the disk is full, so that the payload could not write."""
     with contextlib.suppress(OSError):
         if shutil.disk_usage(folder).free < _LITTLE_BYTES:
             return "; no space is left in the work directory"
@@ -358,7 +359,7 @@ _OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
 
 
 def _out_of_memory(folder: Path, job: SlurmJob) -> str:
-    """Return Slurm's line that the kernel ended a rank for want of memory, "" without one."""
+    """Return Slurm's line that the kernel killed a rank for want of memory; "" if there is none."""
     for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
         for line in secure_files.read_text(path).splitlines():
             if _OUT_OF_MEMORY.search(line):
@@ -367,10 +368,10 @@ def _out_of_memory(folder: Path, job: SlurmJob) -> str:
 
 
 def _last_words(folder: Path, job: SlurmJob) -> str:
-    """Return the last line that the job said before the payload ran, for the reason."""
+    """Return the last line of the job's output before the payload ran, as a reason."""
     for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
         lines = secure_files.read_text(path).splitlines()
-        # srun: error: node001: task 0: Exited with exit code 2    the lines above it say more
+        # the lines above this one say more:  srun: error: node001: task 0: Exited with exit code 2
         job_lines = [
             line.strip() for line in lines if line.strip() and not line.startswith("srun: ")
         ]

@@ -1,10 +1,10 @@
-"""Renders and submits the batch script of a trial, by two private names of submitit.
+"""Render and submit the batch script of a trial, with two private names of submitit.
 
-submitit renders the script. It has no public way to render one for a command instead of a pickled
-function, so this module, and no other, uses two private names of submitit 1.5. `pyproject.toml`
-pins that release, and `tests/data/slurm/script.sh` holds the rendered script. This module calls
-sbatch itself, because submitit waits for it without a limit, and takes any output that it cannot
-read for a refusal. It does not know what a trial is.
+submitit has no public way to render a script for a command instead of a pickled function. So this
+module, and no other, uses two private names of submitit 1.5. `pyproject.toml` pins that release,
+and `tests/data/slurm/script.sh` holds the rendered script. This module calls sbatch itself, because
+submitit waits for it without a limit and takes any output that it cannot parse for a refusal. It
+does not know what a trial is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCRIPTS = "submitit"  # the folder of submitit's files, inside the attempt's fol
 HELD = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
 # the only value that a site may give the option `export`: slurmd then logs in for every job
 SLURM_LOGS_IN = "NONE"
-# What the harness decides for every trial: measured trials stay comparable, and ours to find.
+# Options that the harness sets for every trial, so that trials are comparable and can be found.
 _OURS = frozenset(
     {
         "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
@@ -74,7 +74,7 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
             continue
         sbatch[name] = value or True
         if name == "cpus-per-task":
-            srun.append(word)  # since Slurm 22.05 srun does not take it over from the job
+            srun.append(word)  # since Slurm 22.05, srun does not inherit this option from the job
     return sbatch, srun
 
 

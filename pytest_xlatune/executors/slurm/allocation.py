@@ -1,15 +1,15 @@
-"""Run trials as srun steps of the allocation that the session was started in: salloc, sbatch.
+"""Run trials as srun steps of the allocation around the session (salloc or sbatch).
 
-An attempt is one script that runs one srun, in a session of its own beside us, and outlives the
-process that started it. Its folder has, besides what a job's folder has (see the package):
+An attempt is a script that runs one srun. It has its own process session and outlives the process
+that started it. In addition to the files of a job (see the package), its folder has:
 
     < step.json    the allocation, the step's name and nodes, the process of the script
     < step.sh      the script: the environment of a login, then srun
     > ended.json   srun's exit status and the time, written by the script when srun is over
 
-So any process can tell where a step stands: by that file, by the script's process where it runs on
-the same machine, and by `squeue --steps`. A step never stands beside another on a node: the
-campaign has one at a time there, and srun without `--overlap` waits where another still runs.
+So every process can find the state of a step: by that file, by the script's process on the same
+machine, and by `squeue --steps`. Two steps never run side by side on a node: the campaign starts
+one at a time there, and srun without `--overlap` waits while another one runs.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
 STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
-_JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # of the user's own allocation
+_JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # variables of the user's own allocation
 _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
-_SPARE, _SPARE_S = 1.25, 20.0  # times the longest step so far, and on top: what the next may take
-_HARDER_S = 15.0  # after which an end is asked for by SIGKILL
+# time that the next step may take: this factor times the longest so far, plus so many seconds
+_SPARE, _SPARE_S = 1.25, 20.0
+_HARDER_S = 15.0  # after so many seconds, SIGKILL is used to end a step
 _BEFORE_S = 30.0  # a step that failed so long before its allocation ended did so by itself
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
 _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME LIMIT)?")
@@ -72,7 +73,7 @@ _BY_SRUN = "Terminating StepId="
 _SHELL_SIGNAL = 128
 # EndTime=1795173260    EndTime=Unknown
 _END_TIME = re.compile(r"\bEndTime=(\d+)\b")
-# What a profile sets for Slurm's commands would steer srun; a trainer has no use for SLURM_JWT.
+# Variables of a profile for Slurm's commands would affect srun; a trainer does not need SLURM_JWT.
 _SCRIPT = """\
 #!/bin/bash
 end() {{
@@ -88,7 +89,7 @@ for name in ${{!SBATCH_*}} ${{!SLURM_*}} ${{!SRUN_*}}; do
 done
 {srun}
 """
-# the script has no parent that would have to reap it, and its process id is that of its shell
+# detached, so that nobody has to reap it, and its process id is that of its shell
 _DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
 
 
@@ -96,11 +97,11 @@ class SrunStep(Record, frozen=True, kw_only=True):
     """A step that was started.
 
     Attributes:
-        job_id: its number in the ledger, as `step-12`.
-        allocation: Slurm's id of it.
-        name: as Slurm shows it.
-        nodes: where it runs.
-        process: of the script that waits for its end.
+        job_id: its number in the ledger, e.g. `step-12`.
+        allocation: Slurm's id of the allocation.
+        name: the name of the step in Slurm.
+        nodes: the nodes on which it runs.
+        process: the script's process, which waits for the end of srun.
     """
 
     job_id: str
@@ -111,7 +112,7 @@ class SrunStep(Record, frozen=True, kw_only=True):
 
 
 class SrunEnd(Record, frozen=True, kw_only=True):
-    """How srun ended: its exit status as a shell has it, -1 where nothing tells it."""
+    """The end of srun: its exit status as in a shell; -1 if it is unknown."""
 
     code: int
     end_s: Time
@@ -121,7 +122,7 @@ class AllocationExecutor(OnSlurm):
     """An `Executor` inside an allocation.
 
     Args:
-        environ: names the allocation around this session.
+        environ: the variables that name the allocation around this session.
         run, sleep: the outside world, for tests.
         round_s: see `Poller`.
     """
@@ -140,19 +141,20 @@ class AllocationExecutor(OnSlurm):
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
         self._round_s = round_s
-        # a stranger that was given an allocation's number has no step of ours
+        # a stranger's job with the same allocation id has no step of ours
         self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
-        self._asked_s: dict[Path, float] = {}  # when Slurm was asked last for an attempt's step
-        self._over: set[Path] = set()  # the attempts of which it said that their step is over
+        # folder of an attempt -> when Slurm was last asked about its step
+        self._asked_s: dict[Path, float] = {}
+        self._over: set[Path] = set()  # the attempts whose step is over according to Slurm
 
     # -- the contract -----------------------------------------------------------------------------
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
-        """Start the attempt; the job id is its number among the steps of the ledger: `step-12`.
+        """Start the attempt; the job id is its number among the ledger's steps: `step-12`.
 
         Raises:
-            AllocationOver: the allocation is over, or has no time left for it.
-            ConfigError: an option of the resources is ours to set.
+            AllocationOver: the allocation is over, or too short for the trial.
+            ConfigError: an option of the resources is reserved for us.
             SchedulerDown: the controller is away.
             SubmissionError: the allocation has lost the nodes.
         """
@@ -160,7 +162,7 @@ class AllocationExecutor(OnSlurm):
         with contextlib.suppress(LedgerError):  # a payload that is started again claims in vain
             if (known := _read_step(folder)) is not None:
                 return known.job_id
-        step_words(request)  # raises where an option, or the name, cannot be
+        step_words(request)  # raises if an option or the name is not allowed
         self._refuse_over(request)
         words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
@@ -176,7 +178,7 @@ class AllocationExecutor(OnSlurm):
         return step.job_id
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Look into the folders; ask Slurm for what they do not tell, each a few seconds apart."""
+        """Read the folders, and ask Slurm about the rest at intervals of a few seconds."""
         outcomes: dict[str, Outcome] = {}
         left: list[tuple[str, Path, SrunStep]] = []
         for submission in submissions:
@@ -205,7 +207,7 @@ class AllocationExecutor(OnSlurm):
         return outcomes
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """End these steps by SIGTERM, and by SIGKILL where they are asked again.
+        """End these steps by SIGTERM, and by SIGKILL if the call is repeated.
 
         Raises:
             SchedulerDown: the controller cannot be asked; a trial that has not begun never will.
@@ -214,7 +216,7 @@ class AllocationExecutor(OnSlurm):
         for submission in submissions:
             folder, mark = root / submission.folder, root / submission.folder / payload.CANCEL
             was_asked = mark.exists() and time.time() - mark.stat().st_mtime > _HARDER_S
-            with contextlib.suppress(OSError):  # a full disk takes no mark
+            with contextlib.suppress(OSError):  # on a full disk the mark cannot be written
                 if not mark.exists():
                     mark.touch()
             with contextlib.suppress(LedgerError):
@@ -241,7 +243,7 @@ class AllocationExecutor(OnSlurm):
 
     @property
     def _allocation_id(self) -> str:
-        """The id of the allocation around this session; "" where it is in none."""
+        """The id of the allocation around this session; "" if there is none."""
         return self._environ.get(_JOB, "")
 
     def own_nodes(self) -> tuple[str, ...]:
@@ -249,7 +251,7 @@ class AllocationExecutor(OnSlurm):
         return expand(self._environ.get(_NODES, ""))
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Return all that keeps trials from running in the allocation, one sentence each."""
+        """Return what keeps trials from running in the allocation, one sentence for each fault."""
         if not self._allocation_id:
             return (_NOT_INSIDE,)
         try:
@@ -267,7 +269,7 @@ class AllocationExecutor(OnSlurm):
         return tuple(faults)
 
     def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
-        """Return the faults of the allocation, the nodes that it lacks, and when it ends."""
+        """Return the faults of the allocation, the nodes that it lacks, and its end in seconds."""
         name = f"allocation {self._allocation_id}"
         answer = self._run(["scontrol", "show", "job", "-o", self._allocation_id])
         job = parse_scontrol(answer.out).get(self._allocation_id)
@@ -290,7 +292,7 @@ class AllocationExecutor(OnSlurm):
         return faults, lacks, _end_of(answer.out)
 
     def _refuse_over(self, request: Request) -> None:
-        """Raise where the allocation cannot take a trial any more."""
+        """Raise AllocationOver or SubmissionError if the allocation cannot take the trial."""
         if not self._allocation_id:
             raise AllocationOver(_NOT_INSIDE)
         faults, absent, end_s = self._allocation(request.nodelist)
@@ -303,11 +305,11 @@ class AllocationExecutor(OnSlurm):
                 f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
                 "Start another salloc and run again: what was measured stays"
             )
-        if absent:  # it has lost them, and other trials may go on
+        if absent:  # only these nodes are lost, and other trials may go on
             raise SubmissionError(absent[0])
 
     def time_note(self) -> str:
-        """Say how long the allocation around this session still lasts; "" where none tells."""
+        """Say how long the allocation around this session still lasts; "" if that is unknown."""
         if not self._allocation_id:
             return ""
         end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)
@@ -320,26 +322,26 @@ class AllocationExecutor(OnSlurm):
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Say nothing: in one's own allocation other jobs are no trouble."""
+        """Return "", because other jobs do not matter in one's own allocation."""
         del nodelist
         return ""
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
-        """Return the words of the step."""
+        """Return the command of the step."""
         title = f"`{trial_id}` as a step of the allocation around this session"
         return title, f"{shlex.join(step_words(request))}\n"
 
     # -- where an attempt stands ------------------------------------------------------------------
 
     def _standing(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-        """Return how a step stands that had not ended well, as far as that is certain."""
-        # in this order: a script that ended between the two has written its end before
+        """Return the outcome of a step without a good end, as far as it is certain."""
+        # in this order, because a script that ends in between has written its end before
         is_alive = step.process.is_alive
         end = _read_end(folder)
         if end is not None and end.code == 0:
             return _ended_step(folder, step, _at(step, end, State.COMPLETED))
         if polled.state is State.PENDING and polled.reason.startswith(("PENDING", "REQUEUE")):
-            # an sbatch whose node died began its script anew, or waits to do so
+            # an sbatch whose node died started its script again, or waits to do so
             reason = f"{polled.reason}, put back into the queue"
             put_back = msgspec.structs.replace(polled, state=State.REQUEUED, reason=reason)
             return _with_allocation(folder, step, put_back)
@@ -354,7 +356,7 @@ class AllocationExecutor(OnSlurm):
         return _failed(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
 
     def _is_over(self, folder: Path, step: SrunStep, *, is_told: bool) -> bool:
-        """Whether a step holds no node any more, and that is not the end of its allocation."""
+        """Return whether a step no longer holds a node although its allocation goes on."""
         if folder in self._over:
             return True
         now_s = time.monotonic()
@@ -369,7 +371,7 @@ class AllocationExecutor(OnSlurm):
             step.allocation
         )
         if job is None or not _runs(job.outcome):
-            return False  # the next round says how the allocation ended
+            return False  # the next round shows how the allocation ended
         if not is_told and not any(folder.glob("claimed*.json")):
             with contextlib.suppress(OSError):  # a payload that comes late starts nothing
                 (folder / payload.CANCEL).touch()
@@ -381,13 +383,13 @@ _STEP_ROW = f"%i{SEPARATOR}%j"
 
 
 def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGEST) -> list[str]:
-    """Return how an attempt is started inside an allocation; "" is the one around the shell.
+    """Return the srun command of an attempt; "" means the allocation around the shell.
 
     Raises:
-        ConfigError: an option of the resources is ours to set.
+        ConfigError: an option of the resources is reserved for us.
     """
     folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
-    arguments_of(request)  # raises where an option, or the name, cannot be
+    arguments_of(request)  # raises if an option or the name is not allowed
     _, srun = site_options(resources.options)
     count = len(nodes) or resources.nodes or 1
     return [
@@ -408,7 +410,7 @@ def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGES
 
 
 def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord:
-    """Start the script of an attempt, with next to nothing of our environment."""
+    """Start the script of an attempt, with hardly anything of our environment."""
     text = _SCRIPT.format(
         umask=0o777 & ~secure_files.mode_in(folder),
         ended=ENDED,
@@ -431,7 +433,7 @@ def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord
 
 
 def _read_step(folder: Path) -> SrunStep | None:
-    """Return the step of an attempt; None before it is started.
+    """Return the step of an attempt; None if it was not started.
 
     Raises:
         LedgerError: its file cannot be read.
@@ -441,7 +443,7 @@ def _read_step(folder: Path) -> SrunStep | None:
 
 
 def _started(folder: Path) -> SrunStep:
-    """Return the step of an attempt that the ledger says was started. Raises as `_read_step`."""
+    """Return the step of an attempt that was started according to the ledger."""
     step = _read_step(folder)
     if step is None:
         raise LedgerError(f"{folder / STEP} is gone: nothing else names the step")
@@ -449,7 +451,7 @@ def _started(folder: Path) -> SrunStep:
 
 
 def _read_end(folder: Path) -> SrunEnd | None:
-    """Return how srun ended; None before that. Of a file that cannot be read no good end."""
+    """Return the end of srun; None before that. A file that cannot be read counts as a failure."""
     path = folder / ENDED
     try:
         data = read_json_file(path)
@@ -459,7 +461,7 @@ def _read_end(folder: Path) -> SrunEnd | None:
 
 
 def _longest_s(run: Path) -> float:
-    """Return how long the longest step took that ended well; 0 where none has."""
+    """Return the duration of the longest step that ended well; 0 if there is none."""
     longest_s = 0.0
     for path in run.glob(f"*/{ENDED}"):
         with contextlib.suppress(LedgerError):
@@ -470,12 +472,12 @@ def _longest_s(run: Path) -> float:
 
 
 def _runs(allocation: Outcome) -> bool:
-    """Whether an allocation can run a step; one that is COMPLETING or suspended cannot."""
+    """Return whether an allocation can run a step: not while it is COMPLETING or suspended."""
     return allocation.reason.startswith("RUNNING")
 
 
 def _end_of(text: str) -> float | None:
-    """Return when a job ends, in seconds since the epoch; None where it has no end."""
+    """Return when a job ends, in seconds since 1970; None if it has no end."""
     match = _END_TIME.search(text)
     return float(match[1]) if match else None
 
@@ -502,13 +504,13 @@ def _at(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome
 
 
 def _ended_step(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
-    """Return how an attempt ended, by Slurm's word of its step and by the payloads'."""
+    """Return the outcome of an attempt, from Slurm's word on its step and the payloads'."""
     merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
     return msgspec.structs.replace(merged, allocation=step.allocation)
 
 
 def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
-    """Return how a step ended whose srun did not end well, by what that said."""
+    """Return the outcome of a step whose srun failed, from what srun printed."""
     ranks = read_outcomes(folder)
     text = "".join(_script_output(folder))
     cancelled = _CANCELLED.search(text)
@@ -524,8 +526,8 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
         outcome = _at(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
     elif cancelled and _BY_SRUN not in text and not is_own:
         outcome = _at(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
-    # as a failure of the program the second one would drop the profile
-    elif not any(folder.glob("claimed*.json")):  # which says nothing of the trainer
+    # counted as a failure of the program, the second such end would drop the profile
+    elif not any(folder.glob("claimed*.json")):  # this says nothing about the trainer
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
         why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
@@ -540,22 +542,22 @@ def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     return _ended_step(folder, step, outcome)
 
 
-# how an allocation ended -> what that is for a trial that was cut off by it
+# state of an ended allocation -> state of a trial that it cut off
 _CUT_OFF: Mapping[State, State] = {
-    State.TIMEOUT: State.PREEMPTED,  # not the trial's own limit
+    State.TIMEOUT: State.PREEMPTED,  # the time limit is not the trial's own
     State.COMPLETED: State.LOST,
     State.FAILED: State.LOST,
 }
 
 
 def _with_allocation(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-    """Return how an attempt ended whose allocation is over: by itself, or with that."""
+    """Return the outcome of an attempt whose allocation is over: its own end, or being cut off."""
     ranks = list(read_outcomes(folder).values())
     state = _CUT_OFF.get(polled.state, polled.state)
     reason = f"allocation {step.allocation} ended: {polled.reason}"
     if is_whole(folder, ranks):
         state, reason = State.COMPLETED, ""
-    # read as a person's cancel it would stop the sweep
+    # taken for a person's cancel it would stop the sweep
     elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
         state = State.PREEMPTED
         reason = f"allocation {step.allocation} was over before it began: {polled.reason}"
@@ -571,7 +573,7 @@ def _with_allocation(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
 
 
 def _script_output(folder: Path) -> list[str]:
-    """Return what the script and srun said."""
+    """Return the output of the script and of srun."""
     texts = []
     for path in sorted((folder / SCRIPTS).glob("*_log.err")):
         with contextlib.suppress(OSError):

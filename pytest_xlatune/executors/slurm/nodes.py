@@ -1,7 +1,6 @@
-"""The nodes of a cluster: whether they exist, are idle and equal, and see what a trial needs.
+"""The nodes of a cluster: whether they exist, are usable and equal, and see a trial's files.
 
-Asked are `sinfo`, `squeue`, and the nodes themselves by one short srun; `scontrol` brings them
-back.
+It asks `sinfo`, `squeue`, and by one short srun the nodes themselves; `scontrol` resumes them.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
-# how long a resumed node may take to answer, before the second try and before the verdict
+# seconds that a resumed node gets to answer, before the second try and before the verdict
 _RESUME_WAITS_S = (2.0, 10.0)
-# after a restart of the controller all nodes are silent for seconds, and none is at fault
-# how long a node may be silent that was just resumed, or whose daemon missed a ping
+# Seconds that a silent node gets to answer: after it was resumed or missed a ping, and after a
+# restart of the controller, when all nodes are silent for seconds without a fault.
 _SILENT_WAITS_S = (2.0, 3.0, 5.0)
 _FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
 _SINFO = ("sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS))
@@ -35,11 +34,11 @@ _SINFO = ("sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as sinfo tells it; its resources are words, compared and never computed with."""
+    """One node as sinfo shows it; its resources are texts that are only compared."""
 
     name: str
-    state: str  # sinfo's word, e.g. "idle", "drained", "allocated"
-    marks: str  # behind it: "*" does not respond; others power, reboot, plan it
+    state: str  # state in the words of sinfo, e.g. "idle", "drained", "allocated"
+    marks: str  # marks after the state: "*" for no response; others for power, reboot, plans
     partitions: tuple[str, ...]  # sorted
     cpus: str
     memory_mb: str
@@ -52,13 +51,13 @@ class Node:
         return self.marks == _SILENT and self.state in _USABLE
 
 
-_Fault = tuple[str, str]  # a node ("" where sinfo itself does not answer), and its fault
+_Fault = tuple[str, str]  # a node and its fault; the node is "" if sinfo itself does not answer
 
 
 def _unfit(
     faults: Iterable[_Fault], nodes: Mapping[str, Node], resumed: Sequence[str]
 ) -> list[_Fault]:
-    """Return the faults, but of nodes that only do not answer yet: Slurm waits for them."""
+    """Return the faults without those of silent nodes, for which Slurm waits."""
     return [
         (name, text)
         for name, text in faults
@@ -66,8 +65,8 @@ def _unfit(
     ]
 
 
-# RESUME once put a node back to work whose drain said "ADMIN: hardware swap"
-# what Slurm itself writes as the reason of a node that it takes out, as it begins
+# Reasons that Slurm itself gives for taking out a node. A node with another reason is never
+# resumed: RESUME once put a node back to work whose drain said "ADMIN: hardware swap".
 _SLURMS_REASON = re.compile(
     r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
     r"|batch job complete|duplicate jobid|slurmd|gres/|reboot|resumetimeout"
@@ -78,13 +77,13 @@ _STANDS = "is {}: {!r}. A person said so, and it stands; resume the node, then r
 
 
 def _is_persons(node: Node) -> bool:
-    """Whether a person took a node out."""
+    """Return whether a person took a node out of service."""
     is_out = node.state not in _USABLE and bool(node.reason)
     return is_out and not _SLURMS_REASON.match(node.reason)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:
-    """Read `sinfo -h -N` with our fields; a node has one line per partition."""
+    """Parse `sinfo -h -N` with our fields; a node has one line for each partition."""
     nodes: dict[str, Node] = {}
     for line in text.splitlines():
         values = line.split(SEPARATOR)
@@ -125,14 +124,14 @@ def node_faults(
     )
 
 
-# a node on which a job is just ending is idle in a moment, and a trial that is queued waits for it
+# a node whose job is just ending will be idle in a moment, and a queued trial waits for it
 _IDLE = frozenset({"idle", "completing"})
-# nodes at work were a fault once, so that no sweep could be queued over night
+# nodes at work are no fault, so that a sweep can be queued over night
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
-_SHOWN = 3  # jobs of others that a note names
-_MOST_CLOCK = 11  # digits of a time in seconds
-_MARKS = "*~#%$@^!+-"  # besides: powering up or down, rebooting, planned
+_SHOWN = 3  # a note names at most so many jobs of others
+_MOST_CLOCK = 11  # most digits of a time in seconds
+_MARKS = "*~#%$@^!+-"  # further marks: powering up or down, rebooting, planned
 
 
 def _clock(seconds: str) -> str:
@@ -166,9 +165,9 @@ def _fault(node: Node, problem: str) -> _Fault:
     return node.name, f"{node.name} {problem}"
 
 
-# how long srun may wait for the nodes: they were idle a moment ago
+# seconds that srun may wait for the nodes, which were usable a moment ago
 _PATIENCE_S = 15
-# the paths, an empty word, then commands; a check is named by its place among them
+# Arguments: the paths, an empty word, then commands. A failed check prints its number.
 _SCRIPT = f"""\
 while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
 number=0
@@ -181,7 +180,7 @@ echo "$SLURMD_NODENAME"
 
 
 class OnSlurm(Executor):
-    """What jobs of their own and steps of an allocation have in common: the cluster.
+    """What separate jobs and steps of an allocation have in common: the cluster.
 
     Args:
         run, sleep: the outside world, for tests.
@@ -189,7 +188,7 @@ class OnSlurm(Executor):
 
     names_nodes = True
     scheduler = "Slurm"
-    max_in_flight = 0  # Slurm keeps the order of those that share nodes
+    max_in_flight = 0  # Slurm orders trials that share nodes
 
     def __init__(
         self, *, run: Run = run_command, sleep: Callable[[float], None] = time.sleep
@@ -199,15 +198,15 @@ class OnSlurm(Executor):
 
     @property
     def _allocation_id(self) -> str:
-        """The id of the allocation around this session; "" where trials are jobs of their own."""
+        """The id of the allocation around this session; "" if trials are jobs of their own."""
         return ""
 
     def node_faults(self, nodelist: Sequence[str], *, partition: str = "") -> tuple[str, ...]:
-        """Return everything that is wrong with the nodes, one message each; () when nothing is.
+        """Return what is wrong with the nodes, one message for each fault; () if nothing is.
 
-        A node that does not respond is asked again for 10 s: one that was just resumed is like it.
-        A node that runs something is as good as idle: Slurm queues. Each must belong to
-        `partition`, if one is named.
+        A node that does not respond is asked again for 10 s, because it may just have been resumed.
+        A node at work is as good as an idle one, because Slurm queues. All nodes must belong to
+        `partition` if one is named.
         """
         _, faults = self._ask_sinfo(nodelist, partition=partition)
         return tuple(text for _, text in faults)
@@ -215,7 +214,7 @@ class OnSlurm(Executor):
     def _ask_sinfo(
         self, names: Sequence[str], *, partition: str = ""
     ) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
-        """Return all nodes that sinfo names, and what is wrong with these."""
+        """Return all nodes that sinfo names, and the faults of the nodes in `names`."""
         waits_s = iter(_SILENT_WAITS_S)
         while True:
             answer = self._run(_SINFO)
@@ -229,14 +228,13 @@ class OnSlurm(Executor):
             self._sleep(wait_s)
 
     def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
-        """Return names of so many usable nodes of a partition, in Slurm's order.
+        """Return the names of `count` usable nodes of a partition, in Slurm's order.
 
-        They are equal in CPUs, memory and generic resources: of the kind that most usable nodes
-        are of. Idle ones come before those at work. Nodes that are down, drained, silent or planned
-        are left out.
+        They are equal in CPUs, memory and generic resources: of the most frequent kind. Idle nodes
+        come before nodes at work. Nodes that are down, drained, silent or planned are left out.
 
         Raises:
-            ConfigError: the partition has fewer; or it does not exist.
+            ConfigError: the partition has fewer, or does not exist.
             SubmissionError: sinfo does not answer.
         """
         answer = self._run(_SINFO)
@@ -260,11 +258,11 @@ class OnSlurm(Executor):
         return tuple(node.name for node in equal if node in first)
 
     def resume(self, names: Sequence[str]) -> Resumed:
-        """Return what it took to make the nodes usable again: `scontrol update ... State=RESUME`.
+        """Make the nodes usable again by `scontrol update ... State=RESUME`; return the result.
 
-        Tried twice at most for nodes that Slurm itself took out; where a person did, with whatever
-        reason, that stands and nothing is resumed. A node that runs a job is fit. Slurm waits for
-        one that is silent, as after a restart of the controller: RESUME does not help it.
+        It tries twice at most, for nodes that Slurm itself took out. If a person took one out,
+        nothing is resumed. A node that runs a job is fit. RESUME does not help a silent node, for
+        which Slurm waits, e.g. after a restart of the controller.
         """
         resumed: list[str] = []
         refused = ""
@@ -297,7 +295,7 @@ class OnSlurm(Executor):
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Say which jobs of others run on the nodes; "" where trials queue behind none."""
+        """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
         form = ("%i", "%u", "%j", "%N", "%e")
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
         answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
@@ -327,7 +325,7 @@ class OnSlurm(Executor):
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> ProbeResult:
-        """Ask the nodes by one short srun, a step of the allocation inside one."""
+        """Ask the nodes by one short srun; inside an allocation it is a step of that."""
         sbatch, _ = site_options(options)
         site = [
             f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()

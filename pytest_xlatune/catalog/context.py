@@ -343,23 +343,14 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     Raises:
         ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
     """
-    deployed, env = shell_settings(text, where="--deployed")
-    return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
-
-
-def shell_settings(text: str, *, where: str) -> tuple[Flags, dict[str, str]]:
-    """Read flags and NAME=value, separated and quoted as in a shell.
-
-    Raises:
-        ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
-    """
     try:
-        words = shlex.split(text)
+        words = shlex.split(text) if text else []
     except ValueError as error:  # no closing quotation
-        raise ConfigError(f"{where}: {text!r:.80} is no text of a shell: {error}") from None
+        raise ConfigError(f"--deployed: {text!r:.80} is no text of a shell: {error}") from None
     flags, env = _parted(words)
     # `split` removed the quotes of the shell, but XLA needs them around a value with blanks
-    return parse_flags(" ".join(map(_requoted, flags)), where=where), env
+    deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
+    return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
 
 
 def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -368,8 +359,7 @@ def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     env: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        # xla_a=1 is a flag whose dashes were forgotten, and no variable
-        if equals and name.isidentifier() and not name.startswith("xla_"):
+        if equals and name.isidentifier():
             env[name] = value
         elif word:
             flags.append(word)

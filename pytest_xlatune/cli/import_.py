@@ -47,6 +47,12 @@ def add_import(parser: argparse.ArgumentParser) -> None:
         help="profile that is known to do nothing: it becomes a control",
     )
     parser.add_argument("--deployed", metavar="FLAGS", help="XLA_FLAGS as deployed")
+    parser.add_argument(
+        "--tokens",
+        type=float,
+        metavar="N",
+        help="tokens of a device in a step, for rows without tgs",
+    )
     add_options(parser, only=_ACT)
     parser.set_defaults(run=_import)
 
@@ -89,8 +95,9 @@ def _import(arguments: argparse.Namespace) -> Output:
         workdir=options.workdir,
         access=options.access,
         at_s=time.time(),
+        tokens=arguments.tokens,
     )
-    is_measured = any(row.tgs for row in rows)
+    is_measured = any(row.tgs or row.step_s for row in rows)
     return Output(
         documents=_documents(folder, msgspec.structs.replace(options, export=exports)),
         status=Exit.OK if is_measured else Exit.NOT_MEASURED,

@@ -25,6 +25,7 @@ from pytest_xlatune.model.text import (
     fine,
     points,
     rate,
+    significant,
     size,
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -167,6 +168,7 @@ def imported(subject: MeasuredCell) -> Document:
         (*ranked, conclusion.baseline),
         *named,
         (">TGS", lambda verdict: rate(verdict.tgs)),
+        (">step (s)", lambda verdict: significant(verdict.step_s)),
         (">delta % vs the control group", lambda verdict: points(verdict.delta)),
         (">runs", lambda verdict: str(verdict.n)),
         ("~compared with the noise", REASONS[1]),

@@ -1,12 +1,15 @@
 """Import a CSV of finished jobs into a ledger of its own.
 
-Its first line names the columns, in any order; one row is one job:
+Its first line names the columns, in any order and case; commas, semicolons or tabs separate them.
+One row is one job:
 
-    job        the job's id
+    job        the job's id; without the column a job is called by its line, `line-3`
     profile    the tried profile; `baseline-deployed` (or `baseline`) is the cell as deployed
-    flags      XLA flags and NAME=value; an empty cell tells nothing of a profile
+    flags      XLA flags; an empty cell tells nothing of a profile
+    env        variables, NAME=value separated by blanks; optional
     tgs        Tokens/s/device of the steady state
-    status     ok, or why there is no figure: oom, failed, ...; the column may be missing
+    step_s     seconds per step; one of the two may be missing
+    status     ok, or why there is no figure: oom, failed, ...; optional
 
 One message names all faults of the table with their line numbers; then nothing is written.
 """
@@ -18,6 +21,7 @@ import dataclasses
 import io
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +29,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.catalog.context import shell_settings
 from pytest_xlatune.ledger import (
     LEDGER,
     CampaignOpened,
@@ -39,15 +42,24 @@ from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import say
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import KIND, ImportedStudy
 from pytest_xlatune.sweep.groups import Access
 
-COLUMNS = ("job", "profile", "flags", "tgs", "status")
-_NEEDED = COLUMNS[:4]
+# column -> the names it goes by, in lower case, a blank for each underscore
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "job": ("job", "job id", "jobid", "id"),
+    "profile": ("profile", "name"),
+    "flags": ("flags", "xla flags"),
+    "env": ("env", "environment"),
+    "tgs": ("tgs", "tokens/s/device", "tokens per second per device"),
+    "step_s": ("step s", "seconds per step", "step time", "seconds"),
+    "status": ("status", "state"),
+}
+_SEPARATORS = (",", ";", "\t")
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "done", "finished"})
 # the profile's own failures, and what is trouble of the site; each as a part of what a cell says
 _CANNOT = frozenset(
@@ -63,12 +75,13 @@ _TURN_S = 60.0  # how long another import of the same table may take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One job of the table; `tgs` is None where it has no figure, for which `status` has why."""
+    """One job of the table; `line` is its line number, a figure that it lacks is None."""
 
     line: int
     job: str
     profile: Profile
     tgs: float | None
+    step_s: float | None
     status: str
 
 
@@ -109,23 +122,40 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
 
 def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
     """Return line number and values of each job, by the names of `COLUMNS`."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), restval="", strict=True)
+    header = text.partition("\n")[0]
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""),
+        restval="",
+        strict=True,
+        delimiter=max(_SEPARATORS, key=header.count),
+    )
     try:
-        missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ConfigError(
-                f"{where}: the header {text.partition(chr(10))[0].strip()!r:.400} has no column "
-                f"{', '.join(missing)}; expected {','.join(COLUMNS)}"
-            )
-        rows = [(reader.line_num, fields) for fields in reader if any(fields.values())]
+        names = [
+            " ".join(name.lower().replace("_", " ").split()) for name in reader.fieldnames or ()
+        ]
+        reader.fieldnames = names
+        jobs = [(reader.line_num, fields) for fields in reader if any(fields.values())]
     except csv.Error as error:
         raise ConfigError(
             f"{where}: line {reader.reader.line_num}: {error}; expected a CSV with quotes in pairs"
         ) from None
-    if not rows:
+    at = {
+        column: next((spelling for spelling in spellings if spelling in names), "")
+        for column, spellings in COLUMNS.items()
+    }
+    missing = [] if at["profile"] else ["profile"]
+    if not at["tgs"] and not at["step_s"]:
+        missing.append("tgs (or step_s)")
+    if missing:
+        raise ConfigError(
+            f"{where}: the header {header.strip()!r:.400} has no column {', '.join(missing)}; "
+            f"known are {', '.join(COLUMNS)}"
+        )
+    if not jobs:
         raise ConfigError(f"{where}: found no jobs below the header")
     return [
-        (line, {name: fields.get(name, "").strip() for name in COLUMNS}) for line, fields in rows
+        (line, {column: fields[name].strip() for column, name in at.items() if name})
+        for line, fields in jobs
     ]
 
 
@@ -142,6 +172,7 @@ def import_table(
     workdir: Path,
     access: Access = "owner",
     at_s: float,
+    tokens: float | None = None,
 ) -> Path:
     """Write a table into a ledger of its own and return its folder.
 
@@ -153,11 +184,13 @@ def import_table(
         workdir: the folder above the ledgers.
         access: who may read the ledger.
         at_s: now, seconds since the epoch.
+        tokens: of one device in a step, for a row without TGS or seconds; None takes the cell's.
 
     Raises:
-        ConfigError: an unknown no-op, or a ledger that is there.
+        ConfigError: an unknown no-op, a row that cannot be scored, or a ledger that is there.
         LedgerError: it cannot be written.
     """
+    tokens = tokens or cell.tokens_per_device_step
     profiles = tuple(
         {row.profile.id: row.profile for row in rows if row.profile != BASELINE}.values()
     )
@@ -179,7 +212,7 @@ def import_table(
         declared=study.to_json(),
         versions=versions(),
     )
-    events = [opened, *_events(rows, cell)]
+    events = [opened, *_events(rows, cell, tokens)]
     with DriverLock(folder).mine(wait_s=_TURN_S):
         if (folder / LEDGER).exists():
             raise ConfigError(
@@ -198,51 +231,64 @@ def slug(name: str) -> str:
 
 
 def _row(line: int, values: Mapping[str, str]) -> TableRow:
-    job, name = values["job"], values["profile"]
+    name = values["profile"]
     profile_id = slug(name)
+    job = values.get("job", f"line-{line}")
     if not job:
         raise ConfigError("the job's id is missing")
     if not profile_id:
         raise ConfigError(f"{name!r} names no profile")
-    flags, env = shell_settings(values["flags"], where="flags")
-    if profile_id == BASELINE_ID and (flags or env):
+    env = {}
+    try:
+        words = shlex.split(values.get("env", ""))
+    except ValueError as error:
+        raise ConfigError(f"env: {error} in {values['env']!r:.80}") from None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"env: found {word!r}, expected NAME=value")
+        env[key] = value
+    flags = values.get("flags", "")
+    made = profile(profile_id, flags, env=env) if profile_id != BASELINE_ID else None
+    if made is None and (flags or env):
         raise ConfigError(
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
-    status = " ".join(values["status"].lower().split())
-    is_ok = status in _OK
-    if not is_ok and not any(word in status for word in _CANNOT | _TROUBLE):
+    status = " ".join(values.get("status", "").lower().split())
+    if status not in _OK and not any(word in status for word in _CANNOT | _TROUBLE):
         raise ConfigError(
             f"status {values['status']!r:.80} is not known; write ok, or why there is no figure: a "
             f"word of {', '.join(sorted(_CANNOT | _TROUBLE))}"
         )
-    if is_ok and not values["tgs"]:
+    # a figure beside a failure is not of a whole run
+    measured = values if status in _OK else {}
+    tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")
+    if status in _OK and tgs is None and step_s is None:
         raise ConfigError(
-            f"job {job} has no TGS, and its status does not say why; write a status such as OOM"
+            f"job {job} has neither TGS nor seconds, and its status does not say why; write a "
+            "status such as OOM"
         )
     return TableRow(
-        line=line,
-        job=job,
-        profile=BASELINE
-        if profile_id == BASELINE_ID
-        else Profile(id=profile_id, flags=flags, env=env),
-        # a figure beside a failure is not of a whole run
-        tgs=_figure(values["tgs"]) if is_ok else None,
-        status=status,
+        line=line, job=job, profile=made or BASELINE, tgs=tgs, step_s=step_s, status=status
     )
 
 
-def _figure(text: str) -> float:
+def _figure(values: Mapping[str, str], column: str) -> float | None:
+    text = values.get(column, "")
+    if not text:
+        return None
     try:
         figure = float(text)
     except ValueError:
         figure = math.nan
     if not 0 < figure < math.inf:
-        raise ConfigError(f"tgs: found {text!r:.80}, expected a positive number such as 1234.5")
+        raise ConfigError(
+            f"{column}: found {text!r:.80}, expected a positive number such as 1234.5"
+        )
     return figure
 
 
-def _events(rows: Sequence[TableRow], cell: Cell) -> Iterator[Event]:
+def _events(rows: Sequence[TableRow], cell: Cell, tokens: float | None) -> Iterator[Event]:
     counts: dict[str, int] = {}
     for row in rows:
         position = counts.setdefault(row.profile.id, 0)
@@ -256,21 +302,29 @@ def _events(rows: Sequence[TableRow], cell: Cell) -> Iterator[Event]:
             position=position,
         )
         yield TrialPlanned(trial=trial)
-        yield TrialEnded(result=_result(row, trial))
+        yield TrialEnded(result=_result(row, trial, tokens))
 
 
-def _result(row: TableRow, trial: Trial) -> TrialResult:
+def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
     result = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(row.job,))
-    if row.tgs is None:
+    if row.status not in _OK:
         is_its_own = any(word in row.status for word in _CANNOT)
         status = TrialStatus.DROPPED if is_its_own else TrialStatus.UNMEASURED
         return replace(
             result, status=status, reason=say("the table says: {status}", status=row.status)
         )
+    tgs, step_s = row.tgs, row.step_s
+    if tokens:
+        tgs, step_s = tgs or tokens / (step_s or 1), step_s or tokens / (tgs or 1)
+    if tgs is None:
+        raise ConfigError(
+            f"line {row.line}: job {row.job} has seconds and no TGS, and the tokens of a device in "
+            "a step are not known: give them, --tokens N"
+        )
     score = Score(
-        value=math.log(row.tgs),
-        tgs=row.tgs,
-        step_s=None,
+        value=math.log(tgs),
+        tgs=tgs,
+        step_s=step_s,
         n_steps=0,  # a table does not say
         window=(trial.protocol.first_step, trial.protocol.last_step),
         flags=("imported",),

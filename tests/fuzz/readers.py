@@ -232,8 +232,12 @@ def readers() -> tuple[Reader, ...]:
     )
     outcome = b'{"state":"failed","exit_code":1,"signal":null,"nodes":["n1"],"start_s":1.5}'
     plain = (
-        b"job,profile,flags,tgs,status\n1,baseline,,990.5,ok\n"
-        b'2,a,"--xla_a=1 NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",ok\n3,b,,,oom\n'
+        b"job,profile,flags,env,tgs,step_s,status\\n1,baseline,,,990.5,28.9,ok\\n"
+        b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
+    )
+    tables = (
+        plain,
+        b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n",
     )
     settings = (
         b'budget = 40\nnodelist = "node[001-008]"\n[sweeps.pp8]\nmodel = "m"\nalpha = [1, 2.5]\n'
@@ -252,7 +256,7 @@ def readers() -> tuple[Reader, ...]:
         Reader(name="settings", samples=(settings,), read=toml),
         Reader(
             name="table",
-            samples=(plain,),
+            samples=tables,
             read=lambda data: read_table(text(data), where="fuzz"),
             share=2,
         ),

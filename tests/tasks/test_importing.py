@@ -22,19 +22,18 @@ OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 PRIORITY = "--xla_gpu_enable_highest_priority_async_stream=true"
 DECOMPOSER = "--xla_gpu_collective_permute_decomposer_threshold"
 # figures of a published sweep on eight nodes
-HEAD = "job,profile,flags,tgs\n"
 TABLE = f"""\
-job,profile,flags,tgs,status
-14001,baseline-deployed,,955.3,ok
-14002,hp-stream,{PRIORITY},972.1,ok
-14003,cp-1G,{DECOMPOSER}=1073741824,970.7,ok
-14004,cp-256M,{DECOMPOSER}=268435456,961.0,ok
-14005,overlap2,{OVERLAP},994.9,ok
-14006,overlap2,{OVERLAP},978.6,ok
-14007,overlap2,{OVERLAP},989.2,ok
-14008,pipelined-ag,--xla_gpu_enable_pipelined_all_gather=true,,OOM
-14009,p2p,--xla_gpu_enable_pipelined_p2p=true NCCL_ALGO=Ring,904.6,ok
-14010,tree,NCCL_ALGO=Tree,,node failed
+Job,Profile,Flags,Env,TGS,Step_s,Status
+14001,baseline-deployed,,,955.3,30.01,ok
+14002,hp-stream,{PRIORITY},,972.1,29.49,ok
+14003,cp-1G,{DECOMPOSER}=1073741824,,970.7,29.54,ok
+14004,cp-256M,{DECOMPOSER}=268435456,,961.0,29.84,ok
+14005,overlap2,{OVERLAP},,994.9,28.82,ok
+14006,overlap2,{OVERLAP},,978.6,29.30,ok
+14007,overlap2,{OVERLAP},,989.2,29.99,ok
+14008,pipelined-ag,--xla_gpu_enable_pipelined_all_gather=true,,,,OOM
+14009,p2p,--xla_gpu_enable_pipelined_p2p=true,,904.6,31.70,ok
+14010,tree,,NCCL_ALGO=Tree,,,node failed
 """
 NO_OPS = ("hp-stream", "cp-1G", "cp-256M")
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
@@ -72,7 +71,10 @@ def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: P
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
-    table = f"{HEAD}1,baseline,,100\n2,a,--xla_a=1,103\n"
+    table = "job,profile,flags,step_s\n1,baseline,,100\n2,a,--xla_a=1,103\n"
+    with pytest.raises(ConfigError, match="--tokens N"):
+        known(tmp_path, table, no_ops=())
+    table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
     conclusion = known(tmp_path, table, no_ops=()).conclusion
     assert conclusion.noise.sigma is None
     assert conclusion.noise.mde80 is None
@@ -84,7 +86,10 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
 
 def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
     # the last of a flag wins, so both do the same
-    table = f"{HEAD}1,baseline,,100\n2,a,--xla_a=1,110\n3,b,--xla_a=2 --xla_a=1,112\n"
+    table = (
+        "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n"
+        "2,a,--xla_a=1,110,1.8182\n3,b,--xla_a=2 --xla_a=1,112,1.7857\n"
+    )
     conclusion = known(tmp_path, table, no_ops=()).conclusion
     assert conclusion.noise.sigma == pytest.approx(abs(math.log(112 / 110)) / math.sqrt(2))
 
@@ -112,39 +117,39 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        pytest.param("a,b\n1,2\n", "has no column job, profile, flags, tgs", id="other columns"),
-        pytest.param(HEAD, "no jobs", id="no rows"),
-        pytest.param(f"{HEAD}1,a,,5\n", "no row is the baseline", id="no baseline"),
-        pytest.param(f"{HEAD}1,baseline,,1e400\n", "tgs: found '1e400'", id="no number"),
-        pytest.param(f'{HEAD}1,baseline,,"1,5"\n', "found '1,5'", id="a comma"),
+        pytest.param("a,b\n1,2\n", "has no column profile, tgs", id="other columns"),
+        pytest.param("job,profile,tgs\n", "no jobs", id="no rows"),
+        pytest.param("job,profile,tgs\n1,a,5\n", "no row is the baseline", id="no baseline"),
+        pytest.param("job,profile,tgs\n1,baseline,1e400\n", "tgs: found '1e400'", id="no number"),
+        pytest.param('job,profile,tgs\n1,baseline,"1,5"\n', "found '1,5'", id="a comma"),
         pytest.param(
-            f"{HEAD}1,baseline,,fast\n2,a,,-1\n",
+            "job,profile,tgs\n1,baseline,fast\n2,a,-1\n",
             "line 2: tgs: found 'fast'.*; line 3: tgs: found '-1'",
             id="all that is wrong at once",
         ),
         pytest.param(
-            f"{HEAD}1,baseline,,5\n2,a,--xla_a=1,5\n3,a,--xla_a=2,5\n",
+            "job,profile,flags,tgs\n1,baseline,,5\n2,a,--xla_a=1,5\n3,a,--xla_a=2,5\n",
             "line 4: profile 'a' has other settings than before",
             id="one name for two things",
         ),
         pytest.param(
-            f"{HEAD}1,baseline,,5\n1,a,,5\n",
-            "job 1 is in line 2 too",
-            id="job twice",
+            "job,profile,tgs\n1,baseline,5\n1,a,5\n", "job 1 is in line 2 too", id="job twice"
         ),
-        pytest.param(f"{HEAD}1,baseline,,5\n2,a,,\n", "has no TGS", id="no figure"),
         pytest.param(
-            "job,profile,flags,tgs,status\n1,baseline,,5,ok\n2,a,,5,finshed\n",
+            "job,profile,tgs\n1,baseline,5\n2,a,\n", "neither TGS nor seconds", id="no figure"
+        ),
+        pytest.param(
+            "job,profile,tgs,status\n1,baseline,5,ok\n2,a,5,finshed\n",
             "line 3: status 'finshed' is not known",
             id="an unknown word of an end",
         ),
         pytest.param(
-            f"{HEAD}1,baseline,--xla_a=1,5\n",
+            "job,profile,flags,tgs\n1,baseline,--xla_a=1,5\n",
             "baseline-deployed has settings",
             id="baseline with flags",
         ),
         pytest.param(
-            f"{HEAD}1,baseline,,5\n2,a,xla_a=1,5\n",
+            "job,profile,flags,tgs\n1,baseline,,5\n2,a,xla_a=1,5\n",
             "does not begin with '--'",
             id="flags that XLA would not read",
         ),
@@ -158,54 +163,53 @@ def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (
-            f"{HEAD}1,baseline,,5\n2,a,X='1,5\n",
-            "line 3: flags: .*No closing",
-        ),
-        (f'{HEAD}1,"baseline,,5\n', "line 2: unexpected end of data"),
-        (f"{HEAD}1,baseline,,{'9' * 140_000}\n", "field larger than field limit"),
-        (f"{HEAD}1,base\rline,,5\n", "no job|status|neither|t.csv"),
+        ("job,profile,env,tgs\n1,baseline,,5\n2,a,X='1,5\n", "line 3: env: No closing quotation"),
+        ('job,profile,tgs\n1,"baseline,5\n', "line 2: unexpected end of data"),
+        (f"job,profile,tgs\n1,baseline,{'9' * 140_000}\n", "field larger than field limit"),
+        ("job,profile,tgs\n1,base\rline,5\n", "no job|status|neither|t.csv"),
     ],
-    ids=["an open quote in flags", "an open quote", "a field of 140 kB", "a carriage return"],
+    ids=["an open quote in env", "an open quote", "a field of 140 kB", "a carriage return"],
 )
 def test_what_is_no_table_is_one_message(table: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_table(table, where="t.csv")
 
 
-GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1 X=2,8100.5,ok\n"
+GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,ok\n"
 
 
 @pytest.mark.parametrize(
     "table",
     [
         pytest.param(GOOD, id="commas"),
-        pytest.param(GOOD.replace(",status", "").replace(",ok", ""), id="no status"),
+        pytest.param(GOOD.replace(",", "\t"), id="tabs"),
+        pytest.param(GOOD.replace(",", ";"), id="semicolons"),
+        pytest.param(GOOD.replace("job,profile,flags", '"Job ID","Name",xla_flags'), id="W&B"),
         pytest.param(GOOD.replace(",ok", ",finished"), id="finished"),
         pytest.param(GOOD.replace("\n", "\r\n") + ",,,,\r\n\r\n", id="a spreadsheet's end"),
     ],
 )
-def test_a_row_is_a_job_with_its_flags_and_variables(table: str) -> None:
+def test_columns_are_separated_and_called_as_programs_do(table: str) -> None:
     rows = read_table(table, where="t")
     assert [(each.line, each.job, each.profile.id, each.tgs) for each in rows] == [
         (2, "1", "baseline-deployed", 8000.0),
         (3, "2", "a", 8100.5),
     ]
-    assert rows[1].profile.shown_text == "--xla_a=1 X=2"
+    assert rows[1].profile.shown_text == "--xla_a=1"
+
+
+def test_jobs_without_an_id_are_called_by_their_lines() -> None:
+    rows = read_table("profile;seconds_per_step\nbaseline;3.0301\na;3.1\n", where="t")
+    assert [(row.job, row.step_s) for row in rows] == [("line-2", 3.0301), ("line-3", 3.1)]
 
 
 @pytest.mark.parametrize("cell", ["OOM", "3120.4", ""])
 def test_a_job_that_failed_has_no_figure_whatever_stands_there(cell: str) -> None:
-    row = read_table(f"job,profile,flags,tgs,status\n1,baseline,,5,\n2,a,,{cell},OOM\n", where="t")[
-        1
-    ]
+    row = read_table(f"job,profile,tgs,status\n1,baseline,5,\n2,a,{cell},OOM\n", where="t")[1]
     assert (row.tgs, row.status) == (None, "oom")
 
 
-NAMES = (
-    "job,profile,flags,tgs,status\n1,baseline,,1136.0,\n2,ag-1g,,1267.5,\n3,async,,1152.9,\n"
-    "4,db,,,OOM\n"
-)
+NAMES = "job,profile,tgs,status\n1,baseline,1136.0,\n2,ag-1g,1267.5,\n3,async,1152.9,\n4,db,,OOM\n"
 
 
 def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
@@ -223,7 +227,7 @@ def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
 
 
 def test_an_empty_cell_beside_the_same_profile_takes_its_settings(tmp_path: Path) -> None:
-    table = f"{HEAD}1,baseline,,100\n2,a,,110\n3,a,--xla_a=1,112\n4,a,,111\n"
+    table = "job,profile,flags,tgs\n1,baseline,,100\n2,a,,110\n3,a,--xla_a=1,112\n4,a,,111\n"
     rows = read_table(table, where="t.csv")
     assert {each.profile.shown_text for each in rows[1:]} == {"--xla_a=1"}
     assert known(tmp_path, table, no_ops=()).conclusion.noise.sigma is not None
@@ -245,7 +249,7 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
     assert "which cell its jobs measured: add --model and --parallelism" in capsys.readouterr().err
-    nothing = "job,profile,flags,tgs,status\n1,baseline,,,crashed\n2,a,,,killed\n"
+    nothing = "job,profile,tgs,status\n1,baseline,,crashed\n2,a,,killed\n"
     (tmp_path / "pp8.csv").write_text(nothing, encoding="utf-8")
     assert main([*command, "--name", "nothing"]) == Exit.NOT_MEASURED
 

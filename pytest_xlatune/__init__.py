@@ -1,7 +1,7 @@
-"""Sweeps of XLA flags and NCCL variables as pytest runs, with verdicts whose error rates are known.
+"""Sweeps of XLA flags and NCCL variables as pytest runs, with verdicts of known error rates.
 
-The names below are the public API, all that a sweep file needs. Each is imported on first use:
-`import pytest_xlatune` costs nothing.
+The names below are the public API, which is all that a sweep file needs. Each is imported on first
+use, so that `import pytest_xlatune` costs nothing.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What other distributions add by entry points: known by name without an import, then loaded.
+"""What other distributions add by entry points: listed without an import, loaded by name.
 
-A group holds the entry points of one kind and our own names of that kind, written alike as
-`module:attr`. Ours stand in a table of the package that uses them, so that a source checkout has
-them too.
+A group has the entry points of one kind and our own names of that kind, both written as
+`module:attr`. Ours are in a table of the package that uses them, so that they also exist in a
+source checkout.
 
     EXECUTORS = EntryPointGroup("pytest_xlatune.executors", kind="executor", ours={"here": "a:b"})
     EXECUTORS.names()                        name -> "module:attr", nothing is imported
     EXECUTORS.check("here", where="a.toml")  a ConfigError with the nearest name
     EXECUTORS.load("here", where="a.toml")   the object, or a ConfigError
 
-This module knows nothing of what comes in: a package looks at what it loaded.
+This module knows nothing of what is loaded; the caller checks it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any, NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError
 
-_OURS = "pytest-xlatune"  # the distribution of what needs no entry point
-_PREFIX = "pytest_xlatune."  # of our modules
+_OURS = "pytest-xlatune"  # our distribution, whose things need no entry point
+_PREFIX = "pytest_xlatune."  # prefix of our modules
 
 
 class EntryPointGroup:
-    """One kind of things that have a name: ours, and those of other distributions.
+    """Named things of one kind: ours, and those of other distributions.
 
     Attributes:
         group: the group of the entry points.
-        kind: the word for one of them in messages.
-        ours: name -> `module:attr`; no entry point takes one of these names.
+        kind: the word for one of them, for messages.
+        ours: name -> `module:attr`; entry points cannot replace these names.
     """
 
     __slots__ = ("group", "kind", "ours")
@@ -47,11 +47,11 @@ class EntryPointGroup:
         return dict(sorted({**theirs, **self.ours}.items()))
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is something of this name; one of ours asks no other distribution."""
+        """Return whether there is something with this name; our names need no entry points."""
         return name in self.ours or name in self._theirs
 
     def __iter__(self) -> Iterator[str]:
-        """Give all names."""
+        """Yield all names."""
         return iter(self.names())
 
     def __len__(self) -> int:
@@ -60,19 +60,19 @@ class EntryPointGroup:
 
     @property
     def has_strangers(self) -> bool:
-        """Whether code that is not of this package brings one; imports none of them."""
+        """Whether other code than this package's adds one; imports none of them."""
         return not all(
             each.target.startswith(_PREFIX) for brought in self._theirs.values() for each in brought
         )
 
     def source(self, name: str) -> str:
-        """Return name and version of the distribution that brings a name; "" where none does."""
+        """Return name and version of the distribution that adds a name; "" if none does."""
         if name in self.ours:
             return _OURS
         return ", ".join(brought.distribution for brought in self._theirs.get(name, ()))
 
     def check(self, name: str, *, where: str) -> None:
-        """Refuse a name that nothing has, with the nearest one; `where` it was said.
+        """Raise ConfigError for an unknown name, with the nearest one; `where` it was given.
 
         Raises:
             ConfigError: there is no such name.
@@ -81,15 +81,15 @@ class EntryPointGroup:
             raise ConfigError.unknown(self.kind, name, valid=self.names(), where=where)
 
     def load(self, name: str, *, where: str) -> Any:
-        """Return what a name stands for; its module is imported.
+        """Return the object with this name; its module is imported.
 
         Args:
             name: one of `names`.
-            where: the place where it was said, for the message.
+            where: the place where the name was given, for the message.
 
         Raises:
-            ConfigError: the name is unknown, two distributions bring it, or its module or attribute
-                cannot be imported, whatever that raised.
+            ConfigError: the name is unknown, two distributions add it, or importing its module or
+                attribute fails.
         """
         target = self.ours[name] if name in self.ours else self._their_target(name, where)
         module, _, attribute = target.partition(":")
@@ -119,21 +119,21 @@ class EntryPointGroup:
         return _entry_points(self.group, tuple(sys.path))
 
 
-# stands here for what has to know whether there is one before it loads the reader of logs
+# here, because callers need to know if there are any before they load the reader of logs
 LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
 
 
 class _Brought(NamedTuple):
-    target: str  # module:attr
+    target: str  # as `module:attr`
     distribution: str  # name and version
 
 
 @functools.lru_cache(maxsize=32)
 def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[_Brought, ...]]:
-    """Return the entry points of a group by name; the path, `sys.path`, says where they lie."""
+    """Return the entry points of a group by name; `_path` is `sys.path`, as key of the cache."""
     found: dict[str, tuple[_Brought, ...]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
-        target = point.value.partition("[")[0].strip()  # module:attr [extra]
+        target = point.value.partition("[")[0].strip()  # the value may be:  module:attr [extra]
         named = f"{point.dist.name} {point.dist.version}" if point.dist else ""
         found[point.name] = (*found.get(point.name, ()), _Brought(target, named))
     return found

@@ -1,7 +1,8 @@
-"""Says that the plugin is off where `-p no:xlatune` is over a sweep file, and lets the sweep be.
+"""Say that the plugin is off if `-p no:xlatune` is used with a sweep file, and skip the sweep.
 
-A plugin of its own, for the one that is off says nothing: without it each test of a sweep ended as
-an error, as its fixtures were not found. It must stay as light as this: each pytest run loads it.
+It is a separate plugin, because a plugin that is off cannot say so: without it, each test of a
+sweep was an error, since its fixtures were not found. It must stay small, because every pytest run
+loads it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _PLUGIN = "xlatune"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look on where the plugin itself is not there."""
+    """Register the helper if the plugin itself is off."""
     if not config.pluginmanager.hasplugin(_PLUGIN):
         config.pluginmanager.register(_Off(), "xlatune-is-off")
 
 
 class _Off:
-    """Takes the tests of sweeps out of a session that cannot run them."""
+    """Removes the tests of sweeps from a session that cannot run them."""
 
     def __init__(self) -> None:
         self._files: list[str] = []
@@ -32,7 +33,7 @@ class _Off:
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Leave out what a module with a sweep has."""
+        """Leave out the tests of a module with a sweep."""
         report = yield
         if report.passed and isinstance(collector, pytest.Module) and _has_sweep(collector.obj):
             self._files.append(collector.nodeid)
@@ -40,7 +41,7 @@ class _Off:
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say it in one line."""
+        """Say so in one line."""
         if self._files:
             terminalreporter.write_line(
                 f"xlatune: the plugin is off, so {', '.join(self._files)} did not run: leave out "

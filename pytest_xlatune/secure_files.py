@@ -1,16 +1,15 @@
 """Open files and folders that are this user's own: through descriptors, and without links.
 
-A folder of ours holds what a job runs, so a file in it counts only where this user wrote it. Every
-reader and writer of the work directory comes through here: the folder is opened once, without
-following a link, and what lies in it is opened below that descriptor. Renaming the folder, or
-putting another in its place, changes nothing any more.
+Jobs run the files in our folders, so a file counts only if this user wrote it. All access to the
+work directory goes through this module: a folder is opened once, without following a link, and its
+content is opened relative to that descriptor. Renaming or replacing the folder then has no effect.
 
-Trusted are this user and root; below a folder that the user shares with a group
-(`share_with_group`, by `--xlatune-access group`) also the members of that group. What is only shown
-may be anybody's: `open_shown`.
+This user and root are trusted; in a folder that the user shares with a group (`share_with_group`,
+by `--xlatune-access group`), the members of that group are too. Files that are only shown may
+belong to anybody: `open_shown`.
 
-Like the payload, which loads it from its file, this module is standard library only and imports
-nothing of ours. It knows no name of a file.
+The payload loads this module from its file, so it uses only the standard library and imports
+nothing of ours. It knows no file names.
 """
 
 from __future__ import annotations
@@ -27,40 +26,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-# of the folders of a campaign, by who may read there; members of the group may go on with it
+# modes of a campaign's folders by who may read there; members of the group may also write
 MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
 _CLOSED = MODES["owner"]
 _ACL = "system.posix_acl_access"
 _TRUST = "trust the members of its group (--xlatune-access group)"
-# what the system says of a file that is none, or none of ours
+# errors for a path that is not a file of ours
 NO_FILE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
 )
-_READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe that another program made does not stop us
+_READ = os.O_RDONLY | os.O_NONBLOCK  # does not block on a named pipe that another program made
 
 
 class NotOursError(PermissionError):
-    """Another user could have made it, or it is no plain file: the message says what to do."""
+    """Another user could have written it, or it is no plain file; the message says what to do."""
 
 
-# a folder whose files may be a group's -> the work directory that has this group
+# a folder whose files may belong to a group -> the work directory with that group
 _SHARED: dict[Path, Path] = {}
 
 
 def share_with_group(workdir: Path, *others: Path) -> None:
-    """Trust the members of a work directory's group in this folder, and in others of its user."""
+    """Trust the members of a work directory's group in this folder and in `others`."""
     for folder in (workdir, *others):
         _SHARED.update(dict.fromkeys((folder.absolute(), folder.resolve()), workdir))
 
 
 def _shared_at(path: Path) -> Path | None:
-    """Return the work directory whose group shares a file or a folder; None where none does."""
+    """Return the work directory whose group shares a file or folder; None if it is not shared."""
     place = path.absolute()
     return next((_SHARED[folder] for folder in (place, *place.parents) if folder in _SHARED), None)
 
 
 def is_trusted(uid: int, path: Path | None = None) -> bool:
-    """Whether what this user wrote counts as ours, at a path that a group may share."""
+    """Return whether a user's files count as ours, at a path that a group may share."""
     if uid in (os.geteuid(), 0):
         return True
     shared = None if path is None or not _SHARED else _shared_at(path)
@@ -68,7 +67,7 @@ def is_trusted(uid: int, path: Path | None = None) -> bool:
 
 
 def _group(path: Path) -> int:
-    """Return the group of a work directory; before there is one, the group that it will have."""
+    """Return the group of a work directory; before it exists, the group that it will get."""
     if os.path.exists(path):  # noqa: PTH110 - it raises where we may not look
         return path.stat().st_gid
     above = (parent for parent in path.parents if os.path.exists(parent))  # noqa: PTH110
@@ -76,13 +75,13 @@ def _group(path: Path) -> int:
 
 
 def _group_in(folder: Path) -> int:
-    """Return the group of a shared folder that is made in this one: that of those who share it.
+    """Return the group for a shared folder that is created in this one.
 
-    The folder's group is also kept where the folder is group-writable without the setgid bit. In a
-    folder in which every user may write, such as a scratch, the group is our own.
+    It is this folder's group if the folder is group-writable, even without the setgid bit. In a
+    folder where every user may write, such as a scratch folder, it is our own group.
     """
     status = folder.stat()
-    # below a project's folder without setgid a second member's session was refused
+    # without this, a second member's session was refused below a project's folder without setgid
     is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
     is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_ours(status.st_gid))
     return status.st_gid if is_kept else os.getegid()
@@ -94,7 +93,7 @@ def _is_ours(gid: int) -> bool:
 
 @functools.cache
 def _is_member(uid: int, gid: int) -> bool:
-    """Whether this machine's user database lists a user in a group in which we are as well."""
+    """Return whether this machine lists a user as member of a group of which we are members."""
     if not _is_ours(gid):
         return False
     try:
@@ -112,10 +111,10 @@ def _name_of(uid: int) -> str:
 
 
 class Folder:
-    """A folder of ours that is held open; what its path names later makes no difference.
+    """A folder of ours that is held open; later changes of its path have no effect.
 
     Raises:
-        NotOursError: another user made it or may write in it, or a link stands there.
+        NotOursError: another user made it or may write in it, or the path is a link.
         OSError: it cannot be opened.
     """
 
@@ -130,19 +129,19 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
 
     @property
     def mode(self) -> int:
-        """The folder's mode, without the sticky bit."""
+        """The mode of the folder, without the sticky bit."""
         return stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o2777
 
     @property
     def mode_of_files(self) -> int:
-        """The mode of files in it: its own, where it is one of ours, and else closed."""
+        """The mode of files in it: the folder's if that is one of `MODES`, else for us alone."""
         return (self.mode if self.mode in MODES.values() else _CLOSED) & 0o666
 
     @property
@@ -152,12 +151,12 @@ class Folder:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def open(self, name: str, flags: int = _READ, *, mode: int | None = None) -> int:
-        """Return the descriptor of a regular file of ours in it; with O_CREAT it is made.
+        """Return the descriptor of a regular file of ours in the folder; O_CREAT creates it.
 
-        A file that is made gets `mode` whatever the umask; see `mode_of_files`.
+        A created file gets `mode`, whatever the umask; see `mode_of_files`.
 
         Raises:
-            NotOursError: a link, a pipe, a device, or the file of another user.
+            NotOursError: it is a link, a pipe, a device, or another user's file.
             OSError: it cannot be opened.
         """
         path = self.path / name
@@ -170,10 +169,10 @@ class Folder:
                 return made
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            # without it a link of another user's has us make a file where it leads
+            # with O_CREAT, another user's link would make us create a file at its target
             wanted &= ~os.O_CREAT
         try:
-            # cut only once it is known whose it is
+            # truncated only after the owner has been checked
             descriptor = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
@@ -195,7 +194,7 @@ class Folder:
             return file.read(most_bytes)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there yet; False where one is."""
+        """Create a file with this content; return False if it exists."""
         try:
             descriptor = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
@@ -205,7 +204,7 @@ class Folder:
         return True
 
     def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:
-        """Write a file that a reader sees whole or not at all; several ranks may write the same."""
+        """Replace a file atomically; several ranks may write the same one."""
         part = f".{name}.{os.uname().nodename}.{os.getpid()}"
         self.remove(part)
         descriptor = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
@@ -220,7 +219,7 @@ class Folder:
             raise
 
     def has(self, name: str) -> bool:
-        """Whether anything of this name lies in it."""
+        """Return whether the folder contains anything with this name."""
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             return True
@@ -232,7 +231,7 @@ class Folder:
             os.unlink(name, dir_fd=self.fd)
 
     def below(self, name: str) -> Folder:
-        """Return a folder in it, which is made where there is none, of the same mode."""
+        """Return a folder in this one, created with the same mode if it is missing."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.fd)
             os.chmod(name, self.mode, dir_fd=self.fd)
@@ -305,7 +304,7 @@ def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
 
 
 def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError:
-    """Return the error of a file or a folder that cannot be opened; it says whose it is."""
+    """Return the error for a file or folder that cannot be opened; it names the owner."""
     error.filename = str(path)
     if error.errno == errno.EACCES:
         with contextlib.suppress(OSError):
@@ -330,15 +329,15 @@ def read_bytes(path: Path, *, most_bytes: int = -1) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of ours, with a sign in place of each byte that is no UTF-8."""
+    """Return the text of a file of ours; bytes that are no UTF-8 are replaced."""
     return read_bytes(path).decode("utf-8", "replace")
 
 
 def open_shown(path: Path) -> int:
-    """Return the descriptor of a plain file that is only read, whoever's and behind which link.
+    """Return the descriptor of a plain file that is only read, whoever owns it; links are followed.
 
     Raises:
-        NotOursError: a pipe, a device, or a folder, none of which is waited for.
+        NotOursError: it is a folder, or a pipe or device on which reading might block.
         OSError: it cannot be opened.
     """
     try:
@@ -352,24 +351,24 @@ def open_shown(path: Path) -> int:
 
 
 def read_named(path: Path, *, encoding: str = "utf-8") -> str:
-    """Return the text of a plain file that a user named. Raises as `open_shown`, and ValueError."""
+    """Return the text of a file that the user named. It raises as `open_shown`, and ValueError."""
     with os.fdopen(open_shown(path), "rb") as file:
         return file.read().decode(encoding)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file of ours that a reader sees whole or not at all."""
+    """Replace a file of ours atomically."""
     with Folder(path.parent) as folder:
         folder.write(path.name, content)
 
 
 def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
-    """Write a file of JSON that a reader sees whole or not at all."""
+    """Replace a file of ours atomically by JSON data."""
     write_bytes(path, json.dumps(data).encode("ascii"))
 
 
 def close_files(folder: Path) -> None:
-    """Give the files in a folder, which other programs wrote, no mode that ours have not."""
+    """Restrict the modes of other programs' files in a folder to those that our files have."""
     if not folder.is_dir():
         return
     with Folder(folder) as opened:
@@ -386,10 +385,10 @@ def close_files(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int | None = None) -> None:
-    """Make a folder with those above it that are missing, whatever the umask.
+    """Create a folder and its missing parents, whatever the umask.
 
-    They get `mode`; without one that of the folder above, where that is one of ours by its mode,
-    and else they are closed to all other users.
+    They get `mode`; by default that of the parent if it is one of `MODES`, else they are closed to
+    all other users.
     """
     if folder.is_dir():
         return
@@ -405,11 +404,11 @@ def make_folder(folder: Path, mode: int | None = None) -> None:
 
 
 def open_to(workdir: Path, name: Path | str, access: str) -> Path:
-    """Make and return the folder `name` below a work directory, open to whom the access says.
+    """Create and return the folder `name` below a work directory, with the mode for `access`.
 
-    Those on the way are made too. One of ours that was there gets its mode, and for a group that of
-    the work directory, but not where a link leads; a work directory that was there is opened as far
-    as the access needs it, and never closed.
+    Missing parents are created too. Existing folders of ours get the mode, and for a group also the
+    group of the work directory, unless they are reached through a link. An existing work directory
+    is opened as far as necessary, but never closed.
     """
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
@@ -424,7 +423,8 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
-        # by a descriptor: behind a member's link the owner's next session made its target 2770
+        # by descriptor, because behind a member's link the owner's session gave the target mode
+        # 2770
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
@@ -448,21 +448,22 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
 
 
 def check_way(folder: Path, *, option: str, shared: Path | None = None) -> None:
-    """Refuse a way to a folder on which another user could put a folder in the place of ours.
+    """Raise NotOursError if another user could replace a folder on the path to a folder.
 
-    Every folder from the root down is looked at, and where a link leads, which must exist. It must
-    be of a trusted user, and writable by others only with the sticky bit, which lets them move
-    nothing of ours. `shared` is the work directory whose group may; None asks the user's word.
+    It checks every folder from the root down, and the targets of links, which must exist. Each must
+    belong to a trusted user, and be writable by others only with the sticky bit, which protects our
+    folders from being moved. `shared` is the work directory whose group is trusted; with None, the
+    message asks the user to trust it.
 
     Raises:
-        NotOursError: names the folder, and what to do.
+        NotOursError: the message names the folder, and says what to do.
     """
     shared = shared or _shared_at(folder)
     for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
             status = place.lstat()
         except (FileNotFoundError, PermissionError):
-            return  # what we make is ours, and where we may not look we make nothing
+            return  # what we create is ours, and where we cannot look, we create nothing
         if stat.S_ISLNK(status.st_mode):
             if not is_trusted(status.st_uid, shared):
                 raise _no_way(place, f"is a link of user {_name_of(status.st_uid)}", option, [])
@@ -474,23 +475,24 @@ def check_way(folder: Path, *, option: str, shared: Path | None = None) -> None:
 
 
 def _may_be_roots(uid: int) -> bool:
-    """Whether a user namespace hides who this is: the host's root then looks like all strangers."""
+    """Return whether a user namespace hides an owner, so that root looks like any stranger."""
     try:
         hidden = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
         mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return False
-    # what it is inside, outside, and how many follow:  1001 1001 1
+    # a line has the id inside, the id outside, and the count:  1001 1001 1
     return uid == hidden and not any(line.split()[1] == "0" for line in mapped)
 
 
 def not_ours(path: Path) -> str:
-    """Say why a file that was found, not named, may be another user's; "" where it cannot be.
+    """Return why a file that was found, not named, may be another user's; "" if it is ours.
 
-    Looked at are the file and its folder, and where a link leads.
+    It checks the file, its folder, and the target of a link.
     """
     for found_path in (path, path.resolve()):
-        # in a user namespace every stranger looks like root: a folder may be root's, not a file
+        # in a user namespace strangers look like root; that is accepted for a folder, not for a
+        # file
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):
@@ -500,9 +502,9 @@ def not_ours(path: Path) -> str:
 
 
 def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
-    """Say how another user may write there, "" where none may, and what to do about it.
+    """Return how another user may write in a folder ("" if not), and what to do about it.
 
-    `shared` is the work directory whose group may.
+    `shared` is the work directory whose group is trusted.
     """
     status = path.stat()
     mode = status.st_mode
@@ -512,7 +514,8 @@ def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
         return whose, [_trusting(status.st_gid, shared)] if is_theirs else []
     if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
         return "", []
-    is_own = status.st_uid == os.geteuid()  # another user's mode is not ours to change
+    # the mode of another user's folder is not ours to change
+    is_own = status.st_uid == os.geteuid()
     if mode & stat.S_IWOTH:
         return "may be written by every user", [f"chmod o-w {path}"] * is_own
     if mode & stat.S_IWGRP and not _is_private(path, gid := status.st_gid):
@@ -524,7 +527,7 @@ def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
 
 
 def _trusting(gid: int, shared: Path | None) -> str:
-    """Say how the members of this group come to be trusted."""
+    """Return what makes the members of this group trusted."""
     if shared is None:
         return _TRUST
     name = _said_group(gid).removeprefix("group ")
@@ -532,10 +535,10 @@ def _trusting(gid: int, shared: Path | None) -> str:
 
 
 def _is_private(folder: Path, gid: int) -> bool:
-    """Whether a group is root's, or has this user's name and no other member: a user's own one."""
+    """Return whether a group is root's, or a user's private group without other members."""
     with contextlib.suppress(OSError):
         os.getxattr(folder, _ACL)
-        return False  # its mode does not tell for whom else it is open
+        return False  # the mode does not show who else has access
     if gid == 0:
         return True
     try:
@@ -565,10 +568,11 @@ def _no_way(folder: Path, what: str, option: str, ways_out: Sequence[str]) -> No
 
 
 def runtime_folder() -> Path:
-    """Return this user's folder for what lives as long as the machine runs; it is made.
+    """Return this user's folder for files that last until the machine reboots; it is created.
 
-    Where logind keeps it, else below /tmp. XDG_RUNTIME_DIR and TMPDIR are not asked: jobs, `su` and
-    containers have those of another session, and all sessions share the machine.
+    It is logind's folder if there is one, else below /tmp. XDG_RUNTIME_DIR and TMPDIR are not used,
+    because jobs, `su` and containers may have those of another session, while all sessions of the
+    machine must share the folder.
 
     Raises:
         NotOursError: another user made it, or others may write in it.
@@ -586,14 +590,14 @@ def runtime_folder() -> Path:
                 f"look into it, then chmod 700 {folder}, or name a lock of your own by "
                 "XLATUNE_MACHINE_LOCK"
             )
-        os.fchmod(opened.fd, _CLOSED)  # others have nothing to look for in it
+        os.fchmod(opened.fd, _CLOSED)  # others need nothing in it
     return folder
 
 
 def lock_path(path: Path) -> Path:
-    """Return the path of a lock file that another library opens, once it is certain to be ours.
+    """Return the path of a lock file for another library, after checking that it is ours.
 
-    Raises as `open_lock`.
+    It raises as `open_lock`.
     """
     os.close(open_lock(path))
     return path
@@ -606,12 +610,12 @@ def mode_in(folder: Path) -> int:
 
 
 def open_lock(path: Path) -> int:
-    """Return the descriptor of a lock of ours, which is made where there is none; it is not locked.
+    """Return the descriptor of a lock file of ours, created if missing; it does not lock it.
 
-    What stands in it is left as it is.
+    The content stays as it is.
 
     Raises:
-        NotOursError: a link, the file of another user, or a folder in which others may write.
+        NotOursError: it is a link, another user's file, or in a folder where others may write.
         OSError: it cannot be opened.
     """
     make_folder(path.parent)

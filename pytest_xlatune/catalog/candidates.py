@@ -1,6 +1,6 @@
-"""The catalog of an axis as the profiles of a wave: what can do something here, and one control.
+"""The catalog of an axis as profiles of a wave: those that may have an effect, and one control.
 
-Besides, the values of a setting in order: a wave tries those beside a value that led.
+It also returns the values of a setting in order, so that a wave can try neighbours of a good value.
 
 Pure and deterministic: the same context gives the same profiles in the same order on every worker.
 """
@@ -30,13 +30,13 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
 
-_SWITCH = 1  # values up to here are off and on, which have nothing beside them
+_SWITCH = 1  # values up to this one are off and on, and have no neighbours
 
 
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
-    """Return the settings of an axis that are tried at several numbers -> these, smallest first.
+    """Return setting -> its numbers in ascending order, for settings of an axis that have several.
 
-    What matters on any axis is among them. `PP=4,FSDP=2` is both axes.
+    Settings for any axis are included. `PP=4,FSDP=2` stands for both axes.
 
     Raises:
         ConfigError: no such axis, a malformed parallelism.
@@ -52,7 +52,7 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-_DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that leave a candidate out
+_DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that exclude a candidate
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class LeftOut(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Profiles in the order in which they are worth trying, the A/A control last."""
+    """Profiles in the order in which they are worth trying, with the A/A control last."""
 
     profiles: tuple[Profile, ...]
     left_out: tuple[LeftOut, ...]
@@ -76,14 +76,14 @@ def candidates(
     """Choose the catalog's profiles for an axis.
 
     Args:
-        axis: e.g. FSDP; its own entries come before those of any axis. Of PP=4,FSDP=2 those of
-            the larger degree come first.
-        context: the deployed settings, and the known facts of the target. A vendor's settings need
-            its device to be known.
-        wave: of the profiles; a wave of single settings gets one control. MaxText's own keys are
-            those of wave5.
-        files: setting -> its value, of those that the catalog has no value for: a file of the cell.
-            Their profiles are the first of all.
+        axis: e.g. FSDP; its own entries come before those for any axis. For PP=4,FSDP=2, those of
+            the axis with the larger degree come first.
+        context: the deployed settings, and the known facts of the target. A vendor's settings are
+            only included if the device is known.
+        wave: the wave of the profiles; a wave of single settings gets one control. MaxText's own
+            keys belong to wave5.
+        files: setting -> value, for settings whose value is a file of the cell. Their profiles come
+            first.
 
     Raises:
         ConfigError: no such axis, a malformed parallelism.
@@ -120,19 +120,19 @@ def profiles_for(
     """Return the catalog's profiles of an axis, or of several, for a sweep file.
 
     Args:
-        axis: e.g. FSDP; or PP=4,FSDP=2, where the profiles of the dominant axis come first. That
-            is the one of the larger degree, and the first that is written of two equal ones.
-        jaxlib: the target's release; "" keeps what only some releases accept.
-        deployed: the deployed flags: those of XLA_FLAGS, of LIBTPU_INIT_ARGS, or of both.
+        axis: e.g. FSDP; or PP=4,FSDP=2, where the profiles of the axis with the larger degree come
+            first, or of the first axis if they are equal.
+        jaxlib: the target's release; "" also returns what only some releases accept.
+        deployed: the deployed flags of XLA_FLAGS, of LIBTPU_INIT_ARGS, or of both.
         device: e.g. sm_90, gfx942, v5e; "" leaves a vendor's own settings out.
         wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
             attention kernel, quantization, scan), alone and jointly.
-        pgle: the file that `xlatune evidence` wrote from a capture of this cell, as the nodes
-            see it. The first profile, `pgle-profile`, lets XLA schedule by it.
+        pgle: the file that `xlatune evidence` made from a capture of this cell, with its path on
+            the nodes. The first profile, `pgle-profile`, then lets XLA schedule by it.
 
     Raises:
         ConfigError: no such axis or device, a malformed parallelism, text or release, a wave
-            without entries; a path of a file that is not absolute.
+            without entries, or a relative path.
     """
     if pgle and not PurePath(pgle).is_absolute():
         raise ConfigError(
@@ -172,7 +172,7 @@ def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
     values = effective_values((*context.deployed, *profile.flags))
     settings = {ALIASES.get(name, name): value.lower() for name, value in values.items()}
     for name in ALIASES.keys() & values.keys():
-        # what a switch of the older name is under the newer one
+        # the value that a switch of the older name sets under the newer name
         is_on = same_value(values[name], "true", kind="bool")
         settings[ALIASES[name]] = "on" if is_on else "default"
     env = normal(on_top(context.env, profile.env))
@@ -182,7 +182,7 @@ def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
 
 
 def _control(entries: tuple[CatalogEntry, ...], context: Context) -> list[Profile]:
-    """Return one profile that does nothing here for certain, or none."""
+    """Return one profile that certainly does nothing here, or none."""
     for entry in entries:
         for profile in entry.profiles if entry.status is Status.CONTROL else ():
             if is_idle(profile, context) and not _why_not(entry, profile, context):

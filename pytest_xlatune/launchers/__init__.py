@@ -1,8 +1,8 @@
-"""A trial to a launch spec: how the trainer is spelled. Pure; nothing is started here.
+"""Turn a trial into a launch spec: the command of the trainer. Pure; nothing is started here.
 
-A launcher knows no scheduler and no executor: it turns a trial and its cell into plain data that
-the payload carries out wherever the trial runs. What it would have to read (env files, the
-trainer's configuration) is read on the node.
+A launcher knows no scheduler and no executor: it turns a trial and its cell into plain data, which
+the payload executes wherever the trial runs. Env files and the trainer's configuration are only
+read on the node.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# a shell command, and why a node is not fit where it fails
+# a shell command, and the reason why a node is unfit if the command fails
 Check = tuple[str, str]
 
 
 class Launcher(ABC):
-    """The whole contract: a subclass is a frozen dataclass.
+    """The contract of all launchers: a subclass is a frozen dataclass.
 
     Attributes:
-        inherit: names and patterns of the node's variables that a trial is given.
+        inherit: names and patterns of the node's variables that a trial inherits.
     """
 
     __slots__ = ()
@@ -29,24 +29,24 @@ class Launcher(ABC):
 
     @property
     def inside(self) -> Launcher:
-        """The launcher that this one is around, as in a container or at a commit; else itself."""
+        """The launcher that this one wraps (in a container, or at a commit); otherwise itself."""
         return self
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line that says all of how trials are started; it goes into `Cell.launcher`.
+        """Return a line that fully describes how trials are started, for `Cell.launcher`.
 
-        Two launchers that could give one trial two speeds describe themselves differently.
+        Two launchers that may give a trial different speeds must have different descriptions.
         """
 
     @abstractmethod
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the shell files that are deployed for a cell, absolute paths."""
+        """Return the absolute paths of the shell files that are deployed for a cell."""
 
     @property
     @abstractmethod
     def interpreter(self) -> str:
-        """The Python whose XLA reads the flags, as it is started; "" where none is named."""
+        """The trainer's Python, whose XLA reads the flags, as it is started; "" if unknown."""
 
     @abstractmethod
     def files(self, cell: Cell) -> tuple[str, ...]:
@@ -54,42 +54,42 @@ class Launcher(ABC):
 
     @property
     def nodes(self) -> int:
-        """How many nodes a job has that a trial makes itself; 0 where a trial makes none."""
+        """The number of nodes of a job that the trial itself makes; 0 if it makes none."""
         return 0 if self.inside is self else self.inside.nodes
 
     @property
     def image_file(self) -> str:
-        """The shell file that names the image of the jobs, DOCKER_IMAGE; "" where none does."""
+        """The shell file that sets DOCKER_IMAGE, the image of the jobs; "" if none does."""
         return "" if self.inside is self else self.inside.image_file
 
     @property
     def source(self) -> str:
-        """The configuration file that a recipe is written into; "" where there is none."""
+        """The configuration file into which a recipe is written; "" if there is none."""
         return ""
 
     @property
     def source_cell(self) -> str:
-        """Which of the cells of `source` it starts."""
+        """The name of the cell in `source` that it starts."""
         return ""
 
     @property
     def rotates(self) -> Rotates:
-        """How programs can take turns in what it starts; a launcher of its own kind says NO."""
+        """How programs can take turns in what it starts; unknown kinds of launchers say NO."""
         return Rotates.NO if self.inside is self else self.inside.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return what every node is asked before the first trial; each takes a second at most.
+        """Return what every node is checked for before the first trial, a second each at most.
 
         Raises:
-            ConfigError: the cell asks for what this launcher cannot say.
+            ConfigError: the cell needs something that this launcher cannot do.
         """
         del cell
         return ()
 
     @abstractmethod
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return what the payload does for this trial; the same for the same arguments.
+        """Return what the payload does for this trial; equal arguments give equal specs.
 
         Raises:
-            ConfigError: the cell or the profile asks for what this launcher cannot say.
+            ConfigError: the cell or the profile needs something that this launcher cannot do.
         """

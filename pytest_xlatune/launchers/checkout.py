@@ -1,15 +1,15 @@
-"""A trainer at one commit: what another launcher starts in a repository, started in a checkout.
+"""A trainer at a commit: another launcher's command, started in a checkout of the repository.
 
     CheckoutLauncher(repository="/shared/trainer", inner=CommandLauncher(
         argv=("/opt/venv/bin/python", "train.py"), cwd="/shared/trainer"))
 
-`Cell.code` is the commit, as a full hash. Every path of the inner launcher that lies in the
-repository becomes the same path in the checkout of that commit: program, working directory, env
-files, variables such as PYTHONPATH. What git does not hold (a virtual environment) stays where it
-is: `keep`. Several cells that differ in nothing but their commit so run side by side, while the
-repository itself stays as its user has it.
+`Cell.code` is the full hash of the commit. Every path of the inner launcher inside the repository
+becomes the same path in the checkout of that commit: program, working directory, env files,
+variables such as PYTHONPATH. Files outside git (e.g. a virtual environment) stay where they are:
+`keep`. So cells that differ only in their commit run side by side, and the repository itself is not
+touched.
 
-Pure: `sweep.checkouts` makes the checkouts, before anything is submitted and again at each
+Pure: `sweep.checkouts` makes the checkouts before anything is submitted, and again at each
 submission. This module must not know git.
 """
 
@@ -32,23 +32,23 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-_HASH = re.compile("[0-9a-f]{40,64}")  # of a commit, whole
+_HASH = re.compile("[0-9a-f]{40,64}")  # the full hash of a commit
 
 
 @written("checkout launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutLauncher(Launcher):
-    """Start what another launcher starts, at the cell's commit.
+    """Start at the cell's commit what another launcher starts.
 
     Attributes:
-        inner: how the trainer is started in the repository.
-        repository: absolute path of the git repository, here.
-        folder: where checkouts lie, absolute, seen by the nodes; "" is inside the repository's
-            `.git`, where neither git nor its user sees them.
-        keep: paths in the repository that no commit holds and that are used where they are.
+        inner: the launcher that starts the trainer in the repository.
+        repository: absolute path of the git repository on this machine.
+        folder: absolute folder for the checkouts, visible to the nodes; "" uses the repository's
+            `.git`, where neither git nor the user sees them.
+        keep: paths in the repository that no commit contains, and that are used where they are.
 
     Raises:
-        ConfigError: a relative path, or one that a shell would not read as one word.
+        ConfigError: a path is relative, or not one word for a shell.
     """
 
     inner: Launcher
@@ -72,7 +72,7 @@ class CheckoutLauncher(Launcher):
             raise ConfigError("checkout launcher: its inner launcher is one as well; name one")
 
     def describe(self) -> str:
-        """Return the inner launcher, with `{repository}` for the path: clones are one cell."""
+        """Return the inner description with `{repository}` for the path: clones are one cell."""
         description = _swapped(self.inner.describe(), self.repository, "{repository}")
         return f"checkout of {description}"
 
@@ -82,10 +82,10 @@ class CheckoutLauncher(Launcher):
         return self.inner.interpreter
 
     def checkout_of(self, cell: Cell) -> str:
-        """Return where the checkout of a cell's commit lies, here.
+        """Return the path of the checkout of a cell's commit, on this machine.
 
         Raises:
-            ConfigError: the cell names no commit by its hash.
+            ConfigError: the cell does not name a commit by its full hash.
         """
         if not _HASH.fullmatch(cell.code):
             raise ConfigError(
@@ -100,23 +100,23 @@ class CheckoutLauncher(Launcher):
         return self.inner
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the inner launcher's, each as the commit has it."""
+        """Return the inner launcher's files, in the commit's checkout."""
         return tuple(map(self._mover(cell), self.inner.env_files_of(cell)))
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist where trials run: files of the commit, and the kept ones."""
+        """Return what must exist where trials run: files of the commit, and kept files."""
         return tuple(map(self._mover(cell), self.inner.files(cell)))
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return what the inner launcher asks of a node, each at the commit's paths."""
+        """Return the inner launcher's checks, with paths in the commit's checkout."""
         move = self._mover(cell)
         return tuple((move(command), why) for command, why in self.inner.checks(cell))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the inner launcher's spec with the commit's paths for the repository's.
+        """Return the inner launcher's spec with the repository's paths replaced by the checkout's.
 
         Raises:
-            ConfigError: as of the inner launcher, or the cell names no commit.
+            ConfigError: as the inner launcher raises it, or the cell names no commit.
         """
         spec, move = self.inner.launch(trial, cell), self._mover(cell)
         return msgspec.structs.replace(
@@ -135,22 +135,22 @@ class CheckoutLauncher(Launcher):
 
 
 def _swapped(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> str:
-    """Return a text with one path for another, wherever it stands as a path or begins one."""
+    """Return a text with the path `old` replaced by `new`, also at the beginning of other paths."""
     if old not in text:
         return text
     kept = "|".join(map(re.escape, (*(name.strip("/") for name in keep), ".git")))
-    # PYTHONPATH=/shared/trainer/src:/opt  -- but neither /shared/trainer2 nor /mnt/shared/trainer
+    # PYTHONPATH=/shared/trainer/src:/opt    but neither /shared/trainer2 nor /mnt/shared/trainer
     path = rf"(?<![\w./+-]){re.escape(old)}(?![\w.+-])(?!/(?:{kept})(?:[/\s'\":;,]|$))"
     return re.sub(path, lambda _: new, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherByCell(Launcher):
-    """Start each cell with its own launcher: cells that differ in how they are started.
+    """Start each cell with its own launcher, for cells that are started in different ways.
 
     Attributes:
-        usual: the launcher of every cell that has none of its own.
-        others: `Cell.launcher` -> the launcher that describes itself so.
+        usual: the launcher of every cell without an own one.
+        others: `Cell.launcher` -> the launcher with this description.
     """
 
     usual: Launcher
@@ -161,7 +161,7 @@ class LauncherByCell(Launcher):
         return self.others.get(cell.launcher, self.usual)
 
     def describe(self) -> str:
-        """Return the usual launcher's description: the others stand in their cells."""
+        """Return the usual launcher's description; the cells have those of the others."""
         return self.usual.describe()
 
     @property
@@ -170,11 +170,11 @@ class LauncherByCell(Launcher):
         return self.usual.interpreter
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return those of the cell's launcher."""
+        """Return the files of the cell's launcher."""
         return self.launcher_of(cell).env_files_of(cell)
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return those of the cell's launcher."""
+        """Return the files of the cell's launcher."""
         return self.launcher_of(cell).files(cell)
 
     @property
@@ -183,14 +183,14 @@ class LauncherByCell(Launcher):
         return self.usual.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return what the cell's launcher asks of a node."""
+        """Return the checks of the cell's launcher."""
         return self.launcher_of(cell).checks(cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec of the cell's launcher.
 
         Raises:
-            ConfigError: as of that one.
+            ConfigError: as the cell's launcher raises it.
         """
         return self.launcher_of(cell).launch(trial, cell)
 
@@ -199,7 +199,7 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
     """Return a launcher that starts the trainer with another interpreter.
 
     Raises:
-        ConfigError: nothing says which word of this launcher is its interpreter.
+        ConfigError: it is unknown which word of the command is the interpreter.
     """
     any_launcher: Any = launcher
     names = (

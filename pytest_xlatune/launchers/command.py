@@ -1,17 +1,17 @@
-"""Any command line with `{placeholders}`: the launcher of a trainer that we know nothing of.
+"""Any command line with `{placeholders}`: the launcher for unknown trainers.
 
     CommandLauncher(argv=("train.sh", "--steps={steps}", "{overrides}"))
 
-    {model_tag} {config_tag} {parallelism}              of the cell
-    {per_device_batch_size} {max_target_length}         of the cell; an error where it has none
-    {steps} {dataset_type}                              of the protocol
+    {model_tag} {config_tag} {parallelism}              from the cell
+    {per_device_batch_size} {max_target_length}         from the cell; an error if not set
+    {steps} {dataset_type}                              from the protocol
     {profile} {trial}                                   ids
     {folder}                                            the attempt's folder
-    {metrics_file}                                      a file in it for MaxText's metrics
-    {overrides}   an argument of its own: becomes the cell's, then the profile's `key=value`
+    {metrics_file}                                      a file there for MaxText's metrics
+    {overrides}   a separate argument, replaced by the cell's and then the profile's `key=value`
     {{ }}         braces
 
-A command cannot be told to profile: an evidence trial of it is the XLA dump alone.
+Such a command cannot be told to use the profiler, so its evidence trial is only the XLA dump.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {
 @written("command launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLauncher(ProgramLauncher):
-    """Start `argv` after filling in its placeholders; nothing goes through a shell.
+    """Start `argv` with its placeholders filled in; no shell is involved.
 
     Raises:
-        ConfigError: an unknown placeholder or a stray brace; at construction, before any trial.
+        ConfigError: an unknown placeholder or an unmatched brace; raised at construction.
     """
 
     argv: tuple[str, ...]
@@ -74,17 +74,17 @@ class CommandLauncher(ProgramLauncher):
         return f"CommandLauncher({command_text_without_secrets(self.describe())!r})"
 
     def describe(self) -> str:
-        """Return the command line as written, and where it runs."""
+        """Return the command line as written, and its working directory."""
         return f"command {shlex.join(self.argv)} {self.where()}".rstrip()
 
     @property
     def interpreter(self) -> str:
-        """The program, if its name says that it is a Python."""
+        """The program, if its name is that of a Python interpreter; else ""."""
         name = self.argv[0].rpartition("/")[2]
         return self.argv[0] if name.startswith("python") else ""
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist where trials run: the program, and scripts by their names."""
+        """Return what must exist where trials run: the program, and scripts that it names."""
         named = [self.argv[0], *(word for word in self.argv[1:] if word.endswith((".py", ".sh")))]
         return (
             *ProgramLauncher.files(self, cell),
@@ -92,11 +92,11 @@ class CommandLauncher(ProgramLauncher):
         )
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the filled-in command.
+        """Return the spec with the filled-in command.
 
         Raises:
-            ConfigError: a placeholder without a value, overrides with no place to go, or a script
-                of Python that is relative although there is no `cwd`.
+            ConfigError: a placeholder has no value, there is no place for overrides, or a Python
+                script is relative without a `cwd`.
         """
         program = _program(self.argv) if self.interpreter else ""
         if program.endswith(".py") and "{" not in program and not self.cwd:
@@ -127,7 +127,7 @@ class CommandLauncher(ProgramLauncher):
 
 
 def _program(argv: Sequence[str]) -> str:
-    """Return the script or the module that a command line of Python runs; "" where none shows."""
+    """Return the script or module that a Python command line runs; "" if unknown."""
     for at, word in enumerate(argv[1:], start=1):
         if word == "-m":
             return "".join(argv[at + 1 : at + 2])
@@ -174,7 +174,7 @@ def _check(argument: str, shown: str) -> None:
             placeholder = (
                 name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
             )
-            if placeholder not in shown:  # it is a part of a secret
+            if placeholder not in shown:  # the placeholder is in a hidden secret
                 raise ConfigError(
                     f"{where}: a brace in the hidden part begins a placeholder that does not "
                     "exist; write {{ and }} for braces that are no placeholder"

@@ -1,32 +1,32 @@
-"""Any launcher's trainer in a container: docker or podman on the node, or pyxis' srun.
+"""Any launcher's trainer in a container: docker or podman on the node, or pyxis with srun.
 
     ContainerLauncher(inner=MaxTextLauncher(...), runtime="podman", mounts=("/data",))
 
-One container a rank, started by the payload that Slurm's srun (or this machine) runs on the node:
-srun around the container. With pyxis each payload asks srun for a step in a container, and the
-container is Slurm's own. The image is the cell's, and is named with its digest: a tag can be moved
-between two trials, and their numbers would be compared. Paths of the inner launcher are those
-inside; the attempt's folder has one name inside and outside.
+Each rank has one container, started on the node by the payload below Slurm's srun (or on this
+machine). With pyxis, each payload asks srun for a step in a container, which Slurm manages. The
+image is the cell's and is given with its digest, because a tag may be moved between two trials,
+whose figures would then be compared. Paths of the inner launcher are paths inside; the attempt's
+folder has the same path inside and outside.
 
-The environment goes by a file that only the container reads; no value stands in a command line, and
-of the node's variables the container gets those that the inner launcher inherits, less those that
-belong to the node itself. This module renders and starts nothing.
+The environment is passed in a file that only the container reads, so that no value is in a command
+line. Of the node's variables, the container gets those that the inner launcher inherits, except
+those that describe the node itself. This module only renders texts and starts nothing.
 
-Three files of an attempt's folder, which the container sees under its own name:
+Three files in an attempt's folder, whose path is the same in the container:
 
-    container.sh         on the node: writes down the node's variables, starts the container
-    container.entry.sh   in the container: sets the environment, becomes or minds the trainer
+    container.sh         on the node: writes the node's variables to a file, starts the container
+    container.entry.sh   in the container: sets the environment, runs or supervises the trainer
     container.env.sh     the environment of the cell and the trial, byte for byte
 
-docker and podman keep the container apart from the process that asks for it, so that SIGKILL of
-that process leaves it running. Here the container reads from a pipe that only `container.sh` holds:
-when that is gone, however it went, the entry script ends the trainer. srun starts the trainer below
-itself and needs nothing of the kind.
+With docker and podman, the container is no child of the process that starts it, so that it survives
+SIGKILL of that process. Therefore the container reads from a pipe that only `container.sh` keeps
+open: when that process ends, in whatever way, the entry script ends the trainer. srun starts the
+trainer as its own child, so it does not need this.
 
 Sources: the manuals of docker run and podman run; pyxis' README for srun's options.
 
-`configured` puts a site's settings on top of a sweep file's launcher: those of a container put it
-into one, or change the one that it is in; the runtime `none` takes it out.
+`configured` applies a site's settings to a sweep file's launcher. Settings of a container put the
+launcher into one or change its container; the runtime `none` removes it.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from pytest_xlatune.model.written import written
 HOST_FILE = "container.sh"
 ENTRY_FILE = "container.entry.sh"
 ENV_FILE = "container.env.sh"
-FOLDER_WORD = "{xlatune.folder}"  # the payload's own words, see `executors.payload`
+FOLDER_WORD = "{xlatune.folder}"  # replaced by the payload, see `executors.payload`
 RANK_WORD = "{xlatune.rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runtime:
-    """What one runtime is told in its own words.
+    """The commands and options of one runtime.
 
     Attributes:
         show: the command that shows the digest of an image.
-        check: a shell command that shows whether it works, and why it fails.
-        run: what makes a container; always: its options in every container.
-        gpus: whose -> options for them.
-        cwd: option for where it starts.
+        check: a shell command that fails if the runtime does not work, and the reason to show.
+        run: the words that start a container; always: options for every container.
+        gpus: vendor -> the options for its GPUs.
+        cwd: the option for the working directory.
     """
 
     show: str
@@ -89,7 +89,7 @@ _RUNTIMES: Mapping[str, _Runtime] = {
     "podman": _Runtime(
         show="podman image inspect --format '{{.Digest}}' NAME",
         check=_INFO,
-        always=("--http-proxy=false",),  # a proxy's password is in its address
+        always=("--http-proxy=false",),  # the address of a proxy may contain a password
         gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
     ),
     _PYXIS: _Runtime(
@@ -102,7 +102,7 @@ _RUNTIMES: Mapping[str, _Runtime] = {
         cwd="--container-workdir=",
     ),
 }
-# whose GPUs -> the device files that a node with them has
+# vendor of GPUs -> the device files of a node with them
 _DEVICES = {"": (), "nvidia": ("/dev/nvidiactl",), "amd": ("/dev/kfd", "/dev/dri")}
 
 
@@ -118,7 +118,7 @@ shift 2
 )
 """
 
-# the name says which attempt it is: `docker ps` of a node can then be read
+# the name identifies the attempt, so that `docker ps` on a node can be understood
 _APART = """\
 run=${{folder%/*}}
 name=xlt-${{run##*/}}-${{folder##*/}}-$rank
@@ -143,7 +143,7 @@ export -n LD_LIBRARY_PATH
 exec {command}
 """
 
-# what the node says is read once and does not stay: a site may have named a secret
+# read once and removed, because a site may have passed on a secret
 _ENTRY = """\
 # In the container: `bash container.entry.sh FOLDER RANK COMMAND...`
 xlatune_folder=$1 xlatune_rank=$2
@@ -155,7 +155,7 @@ rm -f -- "$xlatune_folder/container.node.$xlatune_rank.sh"
 _ENTRY_BECOME = """\
 exec "$@"
 """
-# bash gives a command in the background /dev/null for its input, so that the pipe needs a number
+# bash gives a background command /dev/null as input, so the pipe needs another descriptor
 _ENTRY_MIND = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -169,31 +169,32 @@ exit "$status"
 
 
 def _env_script(env: Mapping[str, str], unset: Sequence[str]) -> str:
-    """Return `container.env.sh`: variables for bash, byte for byte; the payload's words filled."""
+    """Return `container.env.sh`: variables for bash, byte for byte; the payload fills its words."""
     lines = [f"export {name}={_filled(value)}\n" for name, value in env.items()]
     return "".join([*lines, *(f"unset {shlex.quote(name)}\n" for name in unset)])
 
 
 def _filled(value: str) -> str:
     quoted = shlex.quote(value)
-    # the words hold braces, so they stand inside single quotes: close, expand, open again
+    # the words contain braces, so they are outside of the single quotes: close, expand, open again
     for word, name in ((FOLDER_WORD, "xlatune_folder"), (RANK_WORD, "xlatune_rank")):
         quoted = quoted.replace(word, f"'\"${name}\"'")
     return quoted
 
 
-# They say where things are on the node; the image has its own.
+# variables that describe the node; the image has its own
 _OF_THE_NODE = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH"}
 )
-# What the runtime's own command may need of the node, beside a PATH.
+# variables of the node that the runtime's command may need, besides a PATH
 _FOR_THE_RUNTIME = (
     *("PATH", "HOME", "USER", "XDG_RUNTIME_DIR", "SLURMD_NODENAME"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST"),
 )
-# an image and what it is:  rocm/jax:26.4@sha256:0f...   sha256:0f...   /shared/jax.sif@sha256:0f...
+# an image with its digest:  rocm/jax:26.4@sha256:0f...   sha256:0f...
+# /shared/jax.sif@sha256:0f...
 _PINNED = re.compile(r"(?:(?P<name>\S+)@)?(?P<digest>sha256:[0-9a-f]{64})")
-# What the harness sets itself: names, devices, and no value in a command line.
+# options that users may not pass -> where the harness takes their values from
 _REFUSED = {
     **dict.fromkeys(("-e", "--env"), "the cell's `deployed` or an env file"),
     "--env-file": "an env file of the inner launcher",
@@ -211,19 +212,21 @@ _REFUSED = {
 @written("container launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLauncher(Launcher):
-    """Start what another launcher starts, in the cell's image.
+    """Start in the cell's image what another launcher starts.
 
     Attributes:
-        inner: how the trainer is started inside.
+        inner: the launcher that starts the trainer inside.
         runtime: "docker", "podman" or "pyxis".
-        mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always one.
-        gpus: "nvidia" or "amd"; "" is no GPU.
-        devices: further device files, e.g. /dev/infiniband; docker and podman only.
-        shm_size: e.g. "256g" for a /dev/shm of its own; "" shares the node's. As `devices`.
-        as_me: whether it runs as the submitting user instead of the image's. As `devices`.
+        mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always
+            mounted.
+        gpus: "nvidia" or "amd"; "" for none.
+        devices: further device files, e.g. /dev/infiniband; for docker and podman only.
+        shm_size: size of a separate /dev/shm, e.g. "256g"; "" shares the node's. As `devices`.
+        as_me: whether it runs as the submitting user, not as the image's. As `devices`.
         pull: whether the first trial on a node may pull the image.
-        program: how the runtime is called, if not by its name: "sudo -n docker".
-        args: further words for the runtime, e.g. --ulimit=memlock=-1.
+        program: the command of the runtime if it is not its name, e.g. "sudo -n docker"; "" for
+            that.
+        args: further options of the runtime, e.g. --ulimit=memlock=-1.
     """
 
     inner: Launcher
@@ -265,7 +268,7 @@ class ContainerLauncher(Launcher):
                     f"container: args has {name}, which is set by {_REFUSED[name]}; take it out"
                 )
         if isinstance(self.inner, ProgramLauncher):
-            # the image's own XLA_FLAGS are deployed too; only a shell inside can append to them
+            # the image's XLA_FLAGS are deployed too, and only a shell inside can append to them
             object.__setattr__(self, "inner", dataclasses.replace(self.inner, in_shell=True))
 
     @property
@@ -274,7 +277,7 @@ class ContainerLauncher(Launcher):
         return self.inner
 
     def describe(self) -> str:
-        """Return the runtime with all that differs from its defaults, then the inner launcher."""
+        """Return the runtime with everything that is not default, then the inner launcher."""
         parts = [f"container {self.runtime}"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -285,20 +288,20 @@ class ContainerLauncher(Launcher):
         return f"{' '.join(parts)} around {self.inner.describe()}"
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the deployed shell files: by the node's names below a mount, else the image's."""
+        """Return the deployed shell files: the node's if they are in a mount, else the image's."""
         files = self.inner.env_files_of(cell)
         return tuple((self._outside((path,)) or (path,))[0] for path in files)
 
     @property
     def interpreter(self) -> str:
-        """Return "": no interpreter outside knows the flags of the image's XLA."""
+        """Return "", because no interpreter outside knows the flags of the image's XLA."""
         return ""
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return the absolute paths that the node must have: mounts, files below them, devices.
+        """Return the absolute paths that the node must have: mounts, files in them, devices.
 
         Raises:
-            ConfigError: the cell's image is not pinned.
+            ConfigError: the cell's image has no digest.
         """
         image = self._image(cell)
         paths = (
@@ -311,14 +314,14 @@ class ContainerLauncher(Launcher):
         return tuple(dict.fromkeys(paths))
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return (shell command, why it fails) for every node of the cell.
+        """Return (shell command, reason if it fails) for every node of the cell.
 
-        The last starts a container as a trial's is and looks for paths that the image or a mount
-        must have. With pyxis, or where it may be pulled, that would bring the image first, and is
-        not done.
+        The last one starts a container like a trial's and checks paths that the image or a mount
+        must have. It is left out with pyxis, or if the image may be pulled, because it would fetch
+        the image first.
 
         Raises:
-            ConfigError: the cell's image is not pinned.
+            ConfigError: the cell's image has no digest.
         """
         image, inside = self._image(cell), self.inner.files(cell)
         program = shlex.join(self._program)
@@ -339,11 +342,11 @@ class ContainerLauncher(Launcher):
         return ((command, why), has_image, started)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the inner launcher's spec with a container around its command.
+        """Return the inner launcher's spec with its command in a container.
 
         Raises:
-            ConfigError: the cell's image is not pinned, the inner launcher cannot say it, or the
-                folder of autotuning is not mounted.
+            ConfigError: the image has no digest, the inner launcher raises it, or the folder of the
+                autotuning cache is not mounted.
         """
         spec = self.inner.launch(trial, cell)
         folders = self._outside(spec.folders)
@@ -368,7 +371,7 @@ class ContainerLauncher(Launcher):
                 for variable in spec.inherit
                 if variable not in _OF_THE_NODE
             ),
-            # over several lines, so that a person can read and change it
+            # over several lines, so that people can read and change it
             command=" \\\n  ".join(command),
             program=shlex.join(self._program),
         )
@@ -393,9 +396,9 @@ class ContainerLauncher(Launcher):
 
     @property
     def _is_apart(self) -> bool:
-        """Whether the container is no descendant of the process that asks for it.
+        """Whether the container is no child of the process that starts it.
 
-        Its image then has a name instead of a file.
+        Such runtimes take an image by name instead of a file.
         """
         return self.runtime != _PYXIS
 
@@ -409,7 +412,7 @@ class ContainerLauncher(Launcher):
         return shlex.split(self.program) or [usual]
 
     def _options(self) -> list[str]:
-        """Return the options of every container of a site, but pyxis'."""
+        """Return the options that are the same for all containers of a site, except for pyxis."""
         return [
             f"--pull={'missing' if self.pull else 'never'}",
             "--network=host",
@@ -422,10 +425,10 @@ class ContainerLauncher(Launcher):
         ]
 
     def _words(self, image: str, cwd: str) -> list[str]:
-        """Return the options of a trial's container and its image, quoted for bash."""
+        """Return the options for a trial's container and the image, quoted for bash."""
         start = shlex.quote(f"{self._kind.cwd}{cwd}") if cwd else f'{self._kind.cwd}"$folder"'
         if not self._is_apart:
-            # enroot's own hooks bring NVIDIA's devices in
+            # enroot's own hooks mount NVIDIA's devices
             amd = [f"{device}:{device}" for device in _DEVICES["amd"]] if self.gpus == "amd" else []
             mounts = "".join(f"{mount}," for mount in [*map(_mounted, self.mounts), *amd])
             return [
@@ -447,7 +450,7 @@ class ContainerLauncher(Launcher):
         ]
 
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names on the node of what lies below a mount; the rest is the image's."""
+        """Return the node's paths for paths inside of mounts; others are in the image."""
         # the innermost mount hides those around it
         mounts = sorted(map(_mount, self.mounts), key=lambda mount: len(mount[1]), reverse=True)
         outer_paths = []
@@ -459,7 +462,7 @@ class ContainerLauncher(Launcher):
         return tuple(outer_paths)
 
     def _image(self, cell: Cell) -> str:
-        """Return what the runtime is told of the image: a file's path, else all of it."""
+        """Return the image for the runtime: the path of a file, or the name with its digest."""
         image, match = cell.image, _PINNED.fullmatch(cell.image)
         if not image:
             raise ConfigError(
@@ -481,12 +484,12 @@ class ContainerLauncher(Launcher):
 
 
 def _mount(text: str) -> tuple[str, str, str]:
-    """Return where a mount is on the node, where inside, and "", "rw" or "ro"."""
+    """Return a mount's path on the node, its path inside, and "", "rw" or "ro"."""
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     target = target or source
     is_good = mode in ("", "ro", "rw") and source.startswith("/") and target.startswith("/")
-    # a comma would part pyxis' list of mounts
+    # a comma would split pyxis' list of mounts
     if not is_good or "," in text or "\0" in text:
         raise ConfigError(
             f"container: mount {text!r}: expected /path, /path:/inside or /path:/inside:ro, "
@@ -504,7 +507,7 @@ _ADDED = "env_files"
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})
 _NO_CONTAINER = "none"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-# the kind of a launcher's attribute -> what a setting of it must be, for msgspec and for people
+# type of a launcher's attribute -> type of a setting for msgspec, and its name in messages
 _KINDS: Mapping[type, tuple[Any, str]] = {
     tuple: (tuple[str, ...], "a list of text"),
     dict: (dict[str, str], "a table of text"),
@@ -516,20 +519,20 @@ _KINDS: Mapping[type, tuple[Any, str]] = {
 def configured(
     launcher: Launcher, settings: Mapping[str, Any], container: Mapping[str, Any], *, where: str
 ) -> Launcher:
-    """Return the launcher with settings on top; the very same one where there are none.
+    """Return the launcher with settings applied; the same object if there are none.
 
-    A key is an attribute of the launcher, with - for _. A value of the site takes the place of the
-    sweep file's, but for `env-files`, which come after it: the sweep file's say how processes find
+    A key is an attribute of the launcher, with - for _. A site's value replaces the sweep file's,
+    except for `env-files`, which are added after the sweep file's: those say how processes find
     each other, the site's what users deploy.
 
     Args:
-        launcher: the sweep file's.
-        settings: by name; of the launcher inside, where it is in a container.
-        container: of the container.
-        where: said those, for messages.
+        launcher: the sweep file's launcher.
+        settings: attribute -> value; for the launcher inside if it is in a container.
+        container: attribute -> value for the container.
+        where: where they were given, for messages.
 
     Raises:
-        ConfigError: a name that this launcher does not have, or a value of another kind.
+        ConfigError: this launcher has no such attribute, or the value has a wrong type.
     """
     if isinstance(launcher, CheckoutLauncher):
         within = configured(launcher.inner, settings, container, where=where)
@@ -571,7 +574,7 @@ def _with(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
 
 
 def _like(before: object, value: Any, what: str) -> Any:
-    """Return a value of the kind that the launcher has; on a command line all are lists of text."""
+    """Return a value of the attribute's type; on a command line all are lists of texts."""
     kind, expected = next(
         (kind for type_, kind in _KINDS.items() if isinstance(before, type_)),
         (None, "no such setting"),
@@ -584,7 +587,7 @@ def _like(before: object, value: Any, what: str) -> Any:
     elif isinstance(before, tuple):
         given = [given] if isinstance(given, str) else given
     elif isinstance(given, list | tuple) and given:
-        given = given[-1]  # said twice on a command line: the last wins
+        given = given[-1]  # given twice on a command line: the last one counts
     if isinstance(before, bool) and isinstance(given, str):
         given = _TRUTH.get(given.lower(), given)
     try:

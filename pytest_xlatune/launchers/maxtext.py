@@ -1,12 +1,13 @@
 """MaxText, and any trainer that is started like it: a config file and `key=value` arguments.
 
-Steps, synthetic data, batch, length, profiler and output folder of a trial come from the protocol
-and the cell and cannot be overridden: it would not be the trial that the study planned. Everything
-else may come from the cell's overrides and then the profile's, last wins; `{model_tag}` in any
-value is the cell's. This module must not know a MaxText release: `prepare` asks which keys it has.
+The steps, data, batch size, length, profiler and output folder of a trial come from the protocol
+and the cell and cannot be overridden, since the study planned the trial with them. All other keys
+may come from the cell's overrides and then the profile's; the last one wins. `{model_tag}` in a
+value is replaced by the cell's. This module must not know a MaxText release: `prepare` asks which
+keys it has.
 
-Relative outputs land in the attempt's folder. MaxText checkpoints to absolute paths only: a cell
-that turns checkpointing on overrides `base_output_directory` too.
+Relative output paths are below the attempt's folder. MaxText checkpoints only to absolute paths, so
+a cell with checkpointing must override `base_output_directory` too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-# Model configs ship with a degree for one of these; naming another must take that one back.
+# A model's configuration sets a degree for one of these; if another is given, that is reset.
 _EXCLUSIVE = ("FSDP", "PP")
 
-# what a trial is made of -> where a user says it
+# keys that determine a trial -> where a user sets them
 _OWNED: Mapping[str, str] = {
     "steps": "Protocol(steps=...)",
     "dataset_type": "Protocol(dataset_type=...)",
@@ -48,10 +49,10 @@ _OWNED: Mapping[str, str] = {
 
 
 def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
-    """Refuse an axis or a prefix that does not exist.
+    """Raise ConfigError for an axis or a prefix that does not exist.
 
     Raises:
-        ConfigError: naming the nearest that does.
+        ConfigError: the message names the nearest one that does.
     """
     for axis, prefix in axis_prefix.items():
         if axis not in AXIS_PREFIX:
@@ -61,7 +62,7 @@ def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
 
 
 def described(axis_prefix: Mapping[str, str]) -> str:
-    """Write the axis prefixes that differ from the usual ones, for `Launcher.describe`."""
+    """Return the axis prefixes that differ from the usual ones, for `Launcher.describe`."""
     return " ".join(f"{axis}={prefix}" for axis, prefix in sorted(axis_prefix.items()))
 
 
@@ -72,17 +73,17 @@ def trial_keys(
     axis_prefix: Mapping[str, str] | None,
     owned: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return batch, length, axes, overrides and protocol of a trial, each key once.
+    """Return batch size, length, axes, overrides and protocol of a trial, each key once.
 
     Args:
-        trial: of this cell.
-        cell: the trial's.
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`; None where the
-            cell's overrides name the axes.
-        owned: further keys that a launcher sets itself -> where a user says them.
+        trial: a trial of this cell.
+        cell: the cell of the trial.
+        axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`; None if the cell's
+            overrides set the axes.
+        owned: further keys that the launcher sets itself -> where a user sets them.
 
     Raises:
-        ConfigError: an override of a key that the protocol or the cell sets.
+        ConfigError: a key that the protocol or the cell sets is overridden.
     """
     axes = {} if axis_prefix is None else _axes(cell, axis_prefix)
     owned = {**_OWNED, **(owned or {})}
@@ -141,11 +142,11 @@ class MaxTextLauncher(ProgramLauncher):
     """Start `python -m module config key=value ...`.
 
     Attributes:
-        config: the trainer's yml; absolute, or relative to `cwd`; `{model_tag}` is the cell's.
-        python: the interpreter of the trainer's own environment.
-        module: `MaxText.train` (to 0.1), `maxtext.trainers.pre_train.train` (from 0.2), or the
-            path of a script, which ends in .py.
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
+        config: the trainer's YAML file, absolute or relative to `cwd`; `{model_tag}` is replaced.
+        python: the interpreter of the trainer's environment.
+        module: `MaxText.train` (to 0.1), `maxtext.trainers.pre_train.train` (from 0.2), or the path
+            of a script, ending in .py.
+        axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`.
     """
 
     config: str
@@ -164,26 +165,26 @@ class MaxTextLauncher(ProgramLauncher):
                 check_absolute(self.python, "interpreter")
 
     def describe(self) -> str:
-        """Return the command up to its keys, the axis prefixes that differ, where it runs."""
+        """Return the command without keys, unusual axis prefixes, and the working directory."""
         prefixes = described(self.axis_prefix)
         return " ".join(filter(None, ("maxtext", shlex.join(self._head()), prefixes, self.where())))
 
     @property
     def interpreter(self) -> str:
-        """The interpreter of the trainer's own environment."""
+        """The interpreter of the trainer's environment."""
         return self.python
 
     @property
     def package(self) -> str:
-        """The package that brings the base configuration: `maxtext`; "" where a script does."""
+        """The package with the base configuration, e.g. `maxtext`; "" for a script."""
         return "" if self.module.endswith(".py") else self.module.partition(".")[0]
 
     def config_of(self, cell: Cell) -> str:
-        """Return the absolute path of a cell's config."""
+        """Return the absolute path of a cell's configuration file."""
         return str(PurePosixPath(self.cwd or "/") / for_model(self.config, cell))
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist where trials run, relative names below `cwd` included."""
+        """Return what must exist where trials run, including relative names below `cwd`."""
         named = [
             self.config_of(cell),
             *([self.module] if self.module.endswith(".py") else []),
@@ -193,10 +194,10 @@ class MaxTextLauncher(ProgramLauncher):
         return (*ProgramLauncher.files(self, cell), *(str(below / name) for name in named))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the command with every key once.
+        """Return the spec with every key once.
 
         Raises:
-            ConfigError: an override of a key that the protocol or the cell sets.
+            ConfigError: a key that the protocol or the cell sets is overridden.
         """
         keys = self.keys(trial, cell)
         words = [*self._head(), *(f"{key}={value}" for key, value in keys.items())]
@@ -214,7 +215,7 @@ class MaxTextLauncher(ProgramLauncher):
         """Return every `key=value` of a trial, in the order of the command line.
 
         Raises:
-            ConfigError: as of `launch`.
+            ConfigError: as `launch` raises it.
         """
         keys = {
             "run_name": trial.id,
@@ -222,9 +223,9 @@ class MaxTextLauncher(ProgramLauncher):
             **trial_keys(trial, cell, axis_prefix=self.axis_prefix),
         }
         if trial.compiles_anew:
-            # MaxText's own compile cache: what comes out of it is not dumped in full
+            # MaxText's compile cache is turned off, because cached programs are not dumped in full
             keys["jax_cache_dir"] = ""
-        elif trial.compile_folder:  # the key stands above JAX's variable
+        elif trial.compile_folder:  # the key takes precedence over JAX's variable
             keys["jax_cache_dir"] = trial.compile_folder
         if metrics_file := metrics_file_of(cell):
             keys["metrics_file"] = f"{FOLDER}/{metrics_file}"

@@ -1,20 +1,21 @@
 """MaxText through a checkout of maxtext-slurm: its `submit.sh`, its containers, its output folders.
 
-That repository submits, so a trial is a process on the login node (the local executor) which makes
-one Slurm job and follows it; `workers.maxtext_slurm_job` is that process. `sbatch` pins the nodes.
+That repository submits itself, so a trial is a process on the login node (local executor) that
+makes one Slurm job and follows it; the process is `workers.maxtext_slurm_job`. `sbatch` pins the
+nodes.
 
-What a trial is told goes two ways, because `submit.sh` builds the job's name, and with it names of
-files and folders, from every passthrough:
+Settings are passed in two ways, because `submit.sh` makes the name of the job, and of files and
+folders, from all passthroughs:
 
-* keys that can stand in a file's name are passthroughs, `key=value`, as its users write them;
-* the profile's flags and variables, keys that cannot, and the profiler's, are appended to
-  `configs/<model>.env.sh` in a copy of the checkout that only this trial uses. That file is sourced
-  after the image's environment and `train_env.sh`, so a flag there is the last word, which one in
-  `train_env.sh` is not, and `_env_XLA_FLAGS` would replace all that is deployed. MaxText reads a
-  key from the variable M_<KEY>.
+* keys that are allowed in a file name are passthroughs, `key=value`, as its users write them;
+* the profile's flags and variables, other keys, and the profiler's, are appended to
+`configs/<model>.env.sh` in a copy of the checkout for this trial. That file is sourced after the
+image's environment and `train_env.sh`, so its flags win, while flags in `train_env.sh` would not
+and `_env_XLA_FLAGS` would replace all deployed flags. MaxText reads a key from the variable
+M_<KEY>.
 
-A rotation goes the second way as well: the spec and its worker are written by that file into the
-job's output folder, and each Python of the container loads the worker.
+A rotation is passed the second way too: that file writes the spec and its worker into the job's
+output folder, and each Python in the container loads the worker.
 
 Formats: amd-agi/maxtext-slurm, main of 2026-06.
 """
@@ -47,24 +48,24 @@ from pytest_xlatune.model.profile import shell_exports
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-# the log and the folder of a job are `<id>-<name>.log`: 255 bytes, less a 7-digit id, `-`, `.log`
+# bytes left for a name in `<id>-<name>.log`: 255 less a 7-digit id, `-` and `.log`
 JOB_NAME_BYTES = 243
 AXES_FILE = "axes.env.sh"
 DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
-# Of the shell that pytest was started in; a SLURM_* of an allocation would become the job's.
+# variables of pytest's shell; a SLURM_* of an allocation would become the job's
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
-# between arguments of sbatch:   -N8   -N\0008   --nodes\0008        -w\0node[001-008]
+# the number of nodes in NUL-separated sbatch arguments:  -N8   -N\0008   --nodes\0008
 _COUNT = re.compile(r"(?:^|\0)(?:-N|--nodes)\0?(\d{1,6})")
 _NODELIST = re.compile(r"(?:^|\0)(?:-w|--nodelist)\0?([^\0]+)")
 _ANEW_KEYS = {"jax_cache_dir": ""}
 _EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_ANEW_KEYS}
 _OWNED = {"base_output_directory": "nothing: it is the job's folder"}
 _OF_AN_ENV = "_env_"
-# what may stand in a file's name and in a word of a shell:   minimal_with_context  0.5  -1
+# a value that is allowed in a file name and in a shell word:  minimal_with_context  0.5  -1
 _NAMEABLE = re.compile(r"[A-Za-z0-9._,+-]*")
 _PROFILER_KEYS = frozenset({"profiler", "profiler_steps", "skip_first_n_steps_for_profiler"})
-_TAG_CHARACTERS = 24  # of a profile's id, in front of the trial's digest
+_TAG_CHARACTERS = 24  # characters of a profile's id before the trial's digest
 
 
 @written("MaxText launcher of Slurm")
@@ -73,14 +74,14 @@ class MaxTextSlurmLauncher(Launcher):
     """Start `submit.sh model:tag sbatch... -- key=value...` and follow the job that it makes.
 
     Attributes:
-        checkout: absolute path of the repository, on a file system that the nodes see.
-        sbatch: arguments for sbatch; they name the nodes: `("-N", "8", "-w", "node[001-008]")`.
-        workspace: where logs and output folders go; "" is the checkout's `outputs`.
+        checkout: absolute path of the repository, visible to the nodes.
+        sbatch: arguments of sbatch, which name the nodes: `("-N", "8", "-w", "node[001-008]")`.
+        workspace: folder for logs and output folders; "" for the checkout's `outputs`.
         is_ray: whether jobs run through Ray (RAY=1).
-        axis_prefix: axis -> "dcn" or "ici", where it differs from `AXIS_PREFIX`.
-        queue_s: how long a job may wait for its nodes, in seconds, on top of the trial's deadline.
-        inherit: names of this process' variables that `submit.sh` and so the job are given.
-        python: the interpreter that runs the following process.
+        axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`.
+        queue_s: seconds that a job may wait for its nodes, in addition to the trial's deadline.
+        inherit: names of this process's variables that `submit.sh`, and so the job, inherits.
+        python: the interpreter for the process that follows the job.
     """
 
     checkout: str
@@ -109,7 +110,7 @@ class MaxTextSlurmLauncher(Launcher):
             )
 
     def describe(self) -> str:
-        """Return checkout, sbatch arguments (the nodes among them), what differs otherwise."""
+        """Return checkout, sbatch arguments (including nodes), and what is not default."""
         ray = "RAY=1" if self.is_ray else ""
         prefixes = described(self.axis_prefix)
         words = ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes)
@@ -126,13 +127,13 @@ class MaxTextSlurmLauncher(Launcher):
         return Rotates.NO if self.is_ray else Rotates.WRAPPED
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-        """Return the files that deploy a cell, in the order they are sourced."""
+        """Return the files that deploy a cell, in the order in which they are sourced."""
         names = ("train_env.sh", f"configs/{cell.model_tag}.env.sh")
         return tuple(f"{self.checkout}/{name}" for name in names)
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that sbatch is asked for."""
+        """The number of nodes in the sbatch arguments."""
         words = [part for word in self.sbatch for part in word.split("=", 1)]
         text = "\0".join(words)
         if (number := _COUNT.search(text)) is not None:
@@ -142,21 +143,21 @@ class MaxTextSlurmLauncher(Launcher):
 
     @property
     def image_file(self) -> str:
-        """The file that says in which image jobs run, and which branch is patched in."""
+        """The file that names the image of jobs, and the branch that is patched in."""
         return f"{self.checkout}/container_env.sh"
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist: the model by its exact name, as a part of one is ambiguous."""
+        """Return what must exist; the model must have its exact name, since a part is ambiguous."""
         names = ("submit.sh", "train_env.sh", f"configs/{cell.model_tag}.gpu.yml")
         image = (cell.image,) if cell.image.startswith("/") else ()
         return (*(f"{self.checkout}/{name}" for name in names), *image)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the process that submits and follows, with the profile's file beside it.
+        """Return the spec of the process that submits and follows, with the profile's file.
 
         Raises:
-            ConfigError: a setting that would be lost or replace a deployed one, or a job name that
-                no file system takes.
+            ConfigError: a setting would be lost or would replace a deployed one, or the job's name
+                is too long for a file system.
         """
         if cell.deployed:
             raise ConfigError(
@@ -198,7 +199,7 @@ class MaxTextSlurmLauncher(Launcher):
         )
 
     def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return tag and passthroughs, and the variables of the keys that are none."""
+        """Return the tag, the passthroughs, and the variables for all other keys."""
         asked = trial_keys(trial, cell, axis_prefix=self.axis_prefix, owned=_OWNED)
         keys = {key: for_model(value, cell) for key, value in asked.items()}
         for key in keys:
@@ -225,7 +226,7 @@ class MaxTextSlurmLauncher(Launcher):
             )
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
         # a name that is too long loses the profile's id first, then its longest keys
-        # these reach MaxText as variables: a profile of many keys was refused at its slot before
+        # these keys go as variables; otherwise a profile with many keys was refused
         movable = [key for key in named if not key.startswith(_OF_AN_ENV)]
         movable.sort(key=lambda key: len(key) + len(named[key]))
         while len(name := _job_name(cell, words := _words(tag, named))) > JOB_NAME_BYTES:

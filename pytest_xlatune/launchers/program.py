@@ -1,10 +1,10 @@
-"""A program in a trial's folder: the directory and the environment that every launcher gives it.
+"""A program in a trial's folder: the directory and environment that all launchers give it.
 
-The environment of a trial is, later ones win: the node's variables named in `inherit`; the cell's
-deployed environment; the env files, sourced in order; the profile. A profile's flags are appended
-to whatever XLA_FLAGS holds by then. Without env files this is composed here and no shell is
-involved. With them it has to happen on the node: `profile.env.sh` is written into the folder and a
-few lines of bash source one file after the other and then become the program.
+The environment of a trial consists of the following; later values win: the node's variables named
+in `inherit`; the cell's deployed environment; the env files, sourced in order; the profile. A
+profile's flags are appended to the XLA_FLAGS so far. Without env files the environment is composed
+here, and no shell is involved. Env files must be sourced on the node: `profile.env.sh` is written
+into the folder, and a few lines of bash source one file after the other and then exec the program.
 
 This module must not know what the program is, nor read an env file.
 """
@@ -32,8 +32,8 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# What a program needs of its node to run at all; jax.distributed finds its peers by SLURM's, and
-# before 2025-10 crashed where some of them were missing.
+# Variables that a program needs from its node; jax.distributed finds its peers by SLURM's, and
+# before 2025-10 crashed if some of them were missing.
 INHERIT = (
     *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_*"),
@@ -41,56 +41,56 @@ INHERIT = (
 
 PROFILE_FILE = "profile.env.sh"
 METRICS_FILE = "metrics.jsonl"
-PROBE_FILE = "xlatune_environment.py"  # the text of `workers.probe_environment`
+PROBE_FILE = "xlatune_environment.py"  # has the text of `workers.probe_environment`
 
-# Stands for the attempt's folder until its path is known. The blanks have the value of a flag put
-# between XLA's double quotes, where the path then stands as XLA reads it there: it may hold blanks
-# and quotes.
+# Stands for the attempt's folder until its path is known. Because of the blanks, the value of a
+# flag is put between double quotes, where the path is then written as XLA reads it: it may contain
+# blanks and quotes.
 FOLDER = "<folder of the attempt>"
-_FOLDER_WORD = "{xlatune.folder}"  # so it stands in a variable
-QUOTED_WORD = "{xlatune.quoted_folder}"  # so the payload writes it, see `executors.payload`
+_FOLDER_WORD = "{xlatune.folder}"  # replaces FOLDER in a variable
+# replaces it between double quotes; see `executors.payload`
+QUOTED_WORD = "{xlatune.quoted_folder}"
 
-# Of every program that the trainer makes: the step has whatever name its function has.
+# for every program of the trainer, because the step may have any name
 _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
     Flag(name="xla_dump_hlo_as_text"),
     Flag(name="xla_dump_hlo_module_re", value="^(jit|pmap)_"),
 )
-# A cached executable is dumped without its HLO before and after optimisation.
+# a cached executable is dumped without its HLO before and after optimisation
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
-# JAX keeps what it compiles there, and else puts kernels of its own choice in place of a folder
-# that XLA_FLAGS names
+# JAX keeps its compiled programs there; with XLA's flag alone JAX would replace the folder
 _COMPILED = "JAX_COMPILATION_CACHE_DIR"
-# seconds: the small programs that XLA writes its options down beside are compiled in each start
+# seconds: the small programs beside which XLA writes its options must be compiled in each start
 _AT_LEAST = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
 _KERNELS_AS_ASKED = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
-# With a dump asked for, XLA writes its options down, of every module: some kilobytes each. No
-# program is dumped but the smallest that JAX compiles for itself: on a CPU jaxlib writes options
-# down beside a dumped program alone (up to 0.9, 0.11.2, 0.12.0).
+# When a dump is asked for, XLA writes its options for every module, some kilobytes each. Only the
+# smallest programs that JAX compiles for itself are dumped, because on a CPU jaxlib writes options
+# only beside a dumped program (up to 0.9, 0.11.2, 0.12.0).
 _SMALL = "^jit_(convert_element_type|broadcast_in_dim|_?threefry_seed)$"
 _ASKS_OPTIONS = (
     Flag(name="xla_dump_to", value=f"{FOLDER}/{OPTIONS_FOLDER}"),
     Flag(name="xla_dump_hlo_module_re", value=_SMALL),
 )
 _OF_A_DUMP = "xla_dump_"
-# NCCL and RCCL then print each variable that they read, once
+# with these, NCCL and RCCL print each variable that they read, once
 ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
-# The path of a folder between XLA's double quotes; the names keep bash from reading the signs.
-# An apostrophe in the work directory's name had every profile dropped.
+# The path of a folder between XLA's double quotes; variables keep bash from interpreting the
+# characters. With an apostrophe in the work directory's name, every profile was dropped.
 _QUOTED = """\
 xlatune_backslash='\\' xlatune_quote='"'
 xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}
 xlatune_quoted=${{xlatune_quoted//"$xlatune_quote"/"$xlatune_backslash$xlatune_quote"}}
 """
-# What env files come to is known on the node alone: the log tells what the program starts with.
+# Only the node knows the result of env files, so the log shows the program's initial flags.
 _SHOW = """\
 : "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
 printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
 """
-# Rank 0 tells the settings in effect. Where the text begins with a file's name XLA reads that file.
+# Rank 0 shows the settings in effect. If the text begins with a file name, XLA reads that file.
 _WITNESS = """\
 if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
 {quoted}  [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
@@ -98,13 +98,13 @@ if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
   [[ -v NCCL_DEBUG ]] || export {nccl}
 {channels}fi
 """
-# A syntax error in a sourced file would not stop bash; `bash -n` finds it first.
+# a syntax error in a sourced file would not stop bash, so `bash -n` checks it first
 _SOURCE = """\
 bash -n {file} || {{ echo "xlatune: this env file cannot be read: "{file} >&2; exit 78; }}
 . {file}
 """
-# The array keeps the command from env files that say `set --`; `set -e` stops at a variable that
-# bash refuses to set. Exit code 78 is EX_CONFIG of sysexits.h.
+# The array protects the command from `set --` in env files; `set -e` stops at a variable that bash
+# refuses to set. Exit code 78 is EX_CONFIG of sysexits.h.
 _WRAPPER = """\
 xlatune_folder=$PWD
 xlatune_argv=("${{@//"{token}"/"$PWD"}}")
@@ -117,15 +117,16 @@ exec "${{xlatune_argv[@]}}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLauncher(Launcher):
-    """Where a program runs and what its environment is made of.
+    """Where a program runs, and what its environment consists of.
 
     Attributes:
-        env_files: shell files that are deployed, absolute paths, sourced in this order by bash;
-            `{model_tag}` in one is the cell's.
-        inherit: names of the node's variables that are passed on; `SLURM_*` is all that begin so.
-        cwd: absolute directory the program runs in; "" is the attempt's folder.
-        in_shell: compose the environment where the program starts even without env files, on top
-            of what an image sets; a container asks for it.
+        env_files: absolute paths of deployed shell files, sourced by bash in this order;
+            `{model_tag}` is replaced by the cell's.
+        inherit: names of the node's variables that are passed on; `SLURM_*` means all with this
+            prefix.
+        cwd: absolute working directory of the program; "" for the attempt's folder.
+        in_shell: whether the environment is composed by a shell even without env files, on top of
+            what an image sets; a container needs this.
     """
 
     env_files: tuple[str, ...] = ()
@@ -147,7 +148,7 @@ class ProgramLauncher(Launcher):
 
     @property
     def rotates(self) -> Rotates:
-        """Programs can take turns: the worker stands in front of Python, or is loaded by it."""
+        """Programs can take turns: Python starts with the worker, or loads it."""
         return Rotates.PYTHON if self.interpreter else Rotates.WRAPPED
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
@@ -159,7 +160,7 @@ class ProgramLauncher(Launcher):
         return tuple(path for path in (*self.env_files_of(cell), self.cwd) if path)
 
     def where(self) -> str:
-        """Describe what differs from a bare folder, for `describe`; "" when nothing does."""
+        """Return what differs from a plain folder, for `describe`; "" if nothing does."""
         parts = [f"env_file={shlex.quote(path)}" for path in self.env_files]
         if self.inherit != INHERIT:
             parts.append(f"inherit={','.join(self.inherit)}")
@@ -180,10 +181,10 @@ class ProgramLauncher(Launcher):
         """Return the spec that runs `argv` with the trial's environment.
 
         `FOLDER` in `argv` stands for the attempt's folder. `interpreter` is the trainer's, and
-        `program` the script or the module that it runs, as far as they are known.
+        `program` the script or module that it runs, as far as known.
 
         Raises:
-            ConfigError: XLA would not read the deployed XLA_FLAGS to its end, and so never reach
+            ConfigError: XLA would stop before the end of the deployed XLA_FLAGS, and so never reach
                 the profile.
         """
         deployed = cell.deployed.get("XLA_FLAGS", "")
@@ -201,7 +202,7 @@ class ProgramLauncher(Launcher):
             script = _fragment(trial, flags, env) + loads + witness
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: script}
             probe = self._wrapped(asks, cell)
-            # a recipe that is deployed for some cells asks which this is
+            # a recipe that is deployed for some cells only asks which cell this is
             asked = cell.guard_variables if self.env_files else {}
             composed = {**asked, **cell.deployed}
         else:
@@ -229,14 +230,14 @@ class ProgramLauncher(Launcher):
         )
 
     def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return what makes the first process tell its options; nothing where a user asks it."""
+        """Return what makes rank 0 show its options; {} if the user asks for them already."""
         has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", i) for i in self.inherit)
         asked = {} if has_debug else dict(ASKS_NCCL)
         asked |= {name: to for name, to in asks_of(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
         if _OF_A_DUMP not in text:
             asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, QUOTED_WORD)
-            # in front: what XLA cannot read ends its reading
+            # first, because XLA stops reading at what it cannot read
             asked["XLA_FLAGS"] = " ".join(filter(None, (asks, text)))
         return asked
 
@@ -249,14 +250,14 @@ class ProgramLauncher(Launcher):
             ),
             profile_file=PROFILE_FILE,
         )
-        # --norc: a bash that believes it was started by sshd reads ~/.bashrc even with -c
+        # --norc, because a bash that believes to be started by sshd reads ~/.bashrc even with -c
         return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
 
 
 def _with_worker(
     argv: Sequence[str], trial: Trial, *, interpreter: str, program: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """Return the command of a trial and the files of its rotation, as far as it is one."""
+    """Return the command of a trial and the files of its rotation, if it is one."""
     if trial.rotation is None:
         return argv, {}
     spec = trial.rotation.as_run
@@ -267,7 +268,7 @@ def _with_worker(
 
 
 def cache_env(trial: Trial) -> dict[str, str]:
-    """Return the variables by which JAX keeps its programs, and the kernels where XLA is told."""
+    """Return the variables with which JAX keeps its programs, and XLA its kernels."""
     env = dict(_KERNELS_AS_ASKED) if trial.pins else {}
     if trial.rotation is not None:
         env |= rotated.ANEW
@@ -280,10 +281,10 @@ def kept_folders(trial: Trial) -> tuple[str, ...]:
 
 
 def check_absolute(path: str, kind: str) -> None:
-    """Refuse a relative path: a trial runs in a folder of its own.
+    """Raise ConfigError for a relative path, because a trial runs in a folder of its own.
 
     Raises:
-        ConfigError: naming the path and what it is.
+        ConfigError: the message has the path and its purpose.
     """
     if not PurePosixPath(path).is_absolute():
         raise ConfigError(
@@ -293,10 +294,10 @@ def check_absolute(path: str, kind: str) -> None:
 
 
 def metrics_file_of(cell: Cell) -> str:
-    """Return the metrics file that can be trusted, relative to the folder; "" where none can.
+    """Return the metrics file relative to the folder; "" if it cannot be trusted.
 
-    Every process of MaxText appends its own steps to the one file it is given, so that on several
-    nodes the log of each rank tells more.
+    Every process of MaxText appends its own steps to the same file, so on several nodes the logs of
+    the ranks are better.
     """
     return METRICS_FILE if len(cell.nodelist) <= 1 else ""
 
@@ -308,16 +309,16 @@ def number(value: float) -> str:
 
 def _fragment(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
     exports = shell_exports(flags, env)
-    # the token holds blanks, so it stands inside single quotes: close, expand, open again
+    # the token contains blanks, so it is inside single quotes: close, expand, open again
     quoted = _QUOTED.format(folder="xlatune_folder") if FOLDER in exports else ""
     exports = quoted + exports.replace(FOLDER, "'\"$xlatune_quoted\"'")
     return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW}"
 
 
 def is_watched(trial: Trial) -> bool:
-    """Whether a trial is asked to tell its settings in effect; an evidence run dumps anyway.
+    """Return whether a trial must show its settings in effect; an evidence run dumps anyway.
 
-    A rotation is not: what XLA dumps are the options of whichever program was compiled last.
+    A rotation does not: XLA would dump the options of the program compiled last.
     """
     turns = trial.rotation
     is_of_one = turns is None or turns.is_of_baseline
@@ -325,9 +326,9 @@ def is_watched(trial: Trial) -> bool:
 
 
 def witness_script(folder: str = "xlatune_folder") -> str:
-    """Return the lines of bash that make the first process tell its settings in effect.
+    """Return the bash lines that make rank 0 show its settings in effect.
 
-    `folder` names the variable of the folder that it writes to; without one nothing is asked.
+    `folder` is the variable with the folder to write to; if it is unset, nothing is asked for.
     """
     flags = shlex.quote(format_flags(_ASKS_OPTIONS)).replace(FOLDER, "'\"$xlatune_quoted\"'")
     nccl = " ".join(f"{name}={value}" for name, value in ASKS_NCCL.items())
@@ -353,5 +354,5 @@ def _here(text: str) -> str:
 
 
 def for_model(path: str, cell: Cell) -> str:
-    """Return a path with the cell's model tag for `{model_tag}`."""
+    """Return a path with `{model_tag}` replaced by the cell's."""
     return path.replace("{model_tag}", cell.model_tag)

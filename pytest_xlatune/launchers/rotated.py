@@ -1,15 +1,15 @@
-"""A launch with the rotation's worker in front: which words, variables and files it takes. Pure.
+"""Add the rotation's worker to a launch: words, variables and files. Pure.
 
-`workers/rotate.py` compiles the step once a program and lets the programs take turns below the
-trainer's own interpreter; nothing is installed there. It gets in one of two ways, and both are
-files of the attempt's folder:
+`workers/rotate.py` compiles the step once for each program and lets the programs take turns in the
+trainer's own interpreter, where nothing is installed. It is started in one of two ways, both with
+files in the attempt's folder:
 
-* where the launcher starts Python itself, its script stands in front of the trainer's words:
+* if the launcher starts Python itself, the worker comes before the trainer's words:
   `python FOLDER/xlatune_rotate.py FOLDER/rotation.json -- train.py steps=40`
-* where a shell or a container's own program starts it, as `sitecustomize.py` in a folder that
-  PYTHONPATH names first; it then runs the `sitecustomize` that it hides.
+* if a shell or a container's program starts Python, the worker is `sitecustomize.py` in the first
+folder of PYTHONPATH; it then runs the `sitecustomize` that it hides.
 
-The text of the worker is put in by `executors.folder`, when the attempt is handed over.
+`executors.folder` inserts the text of the worker when the attempt is submitted.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ import msgspec
 from pytest_xlatune.model.rotation import RotationSpec
 
 SPEC_FILE = "rotation.json"
-WORKER_FILE = "xlatune_rotate.py"  # the text of `workers.rotate`
+WORKER_FILE = "xlatune_rotate.py"  # has the text of `workers.rotate`
 SITE_FOLDER = "xlatune_site"
-SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # the same text
+SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # has the same text
 WORKERS = (WORKER_FILE, SITE_FILE)
-VARIABLE = "XLATUNE_ROTATION"  # names the spec to a worker that is loaded as `sitecustomize`
+# contains the path of the spec for a worker loaded as `sitecustomize`
+VARIABLE = "XLATUNE_ROTATION"
 _PATH = "PYTHONPATH"
-# a program out of a cache would be the one that an earlier rotation compiled
+# a cached program would be the one that an earlier rotation compiled
 ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 class Rotates(StrEnum):
     """How programs can take turns in what a launcher starts."""
 
-    PYTHON = "python"  # it starts Python itself: the worker stands in front
-    WRAPPED = "wrapped"  # something else does, which must pass PYTHONPATH on
+    PYTHON = "python"  # it starts Python itself, so the worker comes first
+    WRAPPED = "wrapped"  # another program starts Python and must pass PYTHONPATH on
     NO = "no"
 
 
 def in_front(
     argv: Sequence[str], *, interpreter: str, program: str, folder: str
 ) -> tuple[str, ...] | None:
-    """Return a command line of Python with the worker in front; None where it is none.
+    """Return a Python command line with the worker added; None if it is no Python command.
 
-    Options of the interpreter stay its own: `python -u train.py` becomes `python -u WORKER ...`.
+    Options of the interpreter stay in place: `python -u train.py` becomes `python -u WORKER ...`.
 
     Args:
         argv: the command line of the trial.
-        interpreter: its first word, where that is a Python.
-        program: the script or the module that it runs.
-        folder: the folder of the attempt, as `argv` names it.
+        interpreter: its first word, if that is a Python; else "".
+        program: the script or module that it runs.
+        folder: the folder of the attempt, as `argv` writes it.
     """
     if not interpreter or not program or argv[0] != interpreter:
         return None
@@ -65,19 +66,19 @@ def in_front(
 
 
 def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:
-    """Return the files of an attempt: the spec, and the worker's place for its text."""
+    """Return the files of an attempt: the spec, and an empty file for the worker's text."""
     text = msgspec.json.format(json.dumps(spec.to_json()), indent=1)
     return {SPEC_FILE: f"{text}\n", worker: ""}
 
 
 def variables(env: Mapping[str, str], *, folder: str) -> dict[str, str]:
-    """Return the variables that load the worker into each Python, on top of `env`."""
+    """Return the variables that load the worker into every Python, on top of `env`."""
     path = ":".join(filter(None, (f"{folder}/{SITE_FOLDER}", env.get(_PATH, ""))))
     return {_PATH: path, VARIABLE: f"{folder}/{SPEC_FILE}"}
 
 
 def exports(variable: str) -> str:
-    """Return the same as lines of bash; `variable` holds the folder."""
+    """Return the same as bash lines; `variable` contains the folder."""
     return (
         f'export {_PATH}="${variable}/{SITE_FOLDER}${{{_PATH}:+:${_PATH}}}"\n'
         f'export {VARIABLE}="${variable}/{SPEC_FILE}"\n'
@@ -85,7 +86,7 @@ def exports(variable: str) -> str:
 
 
 def needs_shell(inherit: Sequence[str]) -> bool:
-    """Whether PYTHONPATH comes from the node, so that only a shell there can put ours in front."""
+    """Return whether PYTHONPATH comes from the node, so a shell there must prepend ours."""
     return any(
         pattern == _PATH or (pattern.endswith("*") and _PATH.startswith(pattern[:-1]))
         for pattern in inherit

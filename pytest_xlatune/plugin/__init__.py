@@ -1,9 +1,9 @@
-"""What every pytest run loads where the package is installed: the markers, and when to load more.
+"""The part of the plugin that every pytest run loads: the markers, and when to load more.
 
-The options are in `options`, which is loaded where pytest's help or markers are asked for and
-where the command line, PYTEST_ADDOPTS or the ini file names one. Everything else is `collect`: it
-is loaded when a file has imported the class of a sweep, where an option has a value, where there is
-a settings file, and in the controller of xdist, which sees no file.
+`options` is loaded if pytest's help or markers are asked for, or if the command line,
+PYTEST_ADDOPTS or the ini file names an option. Everything else is in `collect`. It is loaded if a
+file has imported the class of a sweep, an option has a value, there is a settings file, or this is
+the controller of xdist, which sees no file.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import pytest
 from pytest_xlatune.plugin import hooks
 from pytest_xlatune.sweep.markers import MARKERS, registered_as
 
-OPTIONS = "pytest_xlatune.plugin.options"  # a module, and its name among the plugins
+OPTIONS = "pytest_xlatune.plugin.options"  # the module, which is also its name among the plugins
 COLLECT = "pytest_xlatune.plugin.collect"
 _ERRORS = "pytest_xlatune.model.errors"
-# an option or an ini key of ours, a file of arguments, `-h` alone or among other letters, ...
+# an option or ini key of ours, a file of arguments, `-h` alone or combined with other letters
 _NEEDS_OPTIONS = re.compile(r"--(no-)?xlatune|\bxlatune_|^@|^-[a-z]*h|^--(help|markers)$")
 
 
@@ -33,14 +33,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options where one is named, or where pytest is asked which there are."""
+    """Add the options if one is named, or if pytest is asked to list them."""
     config = pluginmanager.getplugin("pytestconfig")
     if any(map(_NEEDS_OPTIONS.search, _words_of(config))):
         pluginmanager.register(import_module(OPTIONS), OPTIONS)
 
 
 def _words_of(config: pytest.Config) -> list[str]:
-    """Return the arguments of pytest, as far as they are known before it has parsed them."""
+    """Return pytest's arguments, as far as they are known before pytest has parsed them."""
     words = [*map(str, config.invocation_params.args)]
     words += os.environ.get("PYTEST_ADDOPTS", "").split()
     if config.inipath is not None:
@@ -49,7 +49,7 @@ def _words_of(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of our studies; load the rest where a sweep may be run."""
+    """Register the markers of our studies; load the rest if a sweep may run."""
     if config.option.help:
         return
     for line in registered_as(MARKERS.values()):
@@ -73,7 +73,7 @@ def loaded(config: pytest.Config) -> Any:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Item | pytest.Collector] | None:
-    """Load the rest behind the first import of a sweep's class; give standard tests."""
+    """Load the rest after a file has imported a sweep's class; add the standard tests."""
     if hooks.SWEEPS not in sys.modules:
         return None
     items: list[pytest.Item | pytest.Collector] | None
@@ -85,7 +85,7 @@ def pytest_pycollect_makeitem(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Make one message of a fault in a sweep file or its inputs, in workers too."""
+    """Report a fault in a sweep file or its inputs as one message, in workers too."""
     report = yield
     call = vars(report).get("call")
     error = getattr(getattr(call, "excinfo", None), "value", None)

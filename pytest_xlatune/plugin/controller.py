@@ -1,7 +1,7 @@
 """The controlling process: live lines, the summary, the reports, the end of the session.
 
-Registered in the process that has the terminal: the only one, or xdist's controller. It follows the
-ledgers that the session's processes name in a file and never measures anything itself.
+It is registered in the process with the terminal: the only one, or xdist's controller. It follows
+the ledgers that the session's processes name in a file, and never measures anything itself.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0
-_NAMES_CHARS = 300  # of the tests that one thing keeps from running
-_AGAIN_CHARS = 100  # of a message that a test before has said in full
-_ERASED = "\r\x1b[2K"  # of a terminal's line, with the cursor at its begin
+_NAMES_CHARS = 300  # most characters of the names of tests with the same reason
+_AGAIN_CHARS = 100  # most characters of a message that an earlier test has shown in full
+_ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
 
 
 @dataclass(slots=True)
 class Ends:
-    """What a session's tests and reports say of the status that it ends with.
+    """What tests and reports of a session say about its exit status.
 
     Attributes:
         statuses: every status that applies.
@@ -62,15 +62,15 @@ class Ends:
 
     statuses: set[Exit] = field(default_factory=set)
     _is_sweep: bool = False
-    _is_asked: bool = False  # a test asked for a verdict
-    _is_measured: bool = False  # and one of them got another than INVALID
+    _is_asked: bool = False  # whether a test asked for a verdict
+    _is_measured: bool = False  # whether one of them was other than INVALID
 
     def note(self, report: pytest.TestReport) -> None:
         """Take a test's report into account; an ordinary test's failure is status 1."""
         verdict = dict(report.user_properties).get("xlatune.verdict")
         self._is_asked |= verdict is not None
-        # the verdict is read as text, because its class would load much; one on settings that were
-        # not in effect does not count
+        # The verdict is read as text, because loading its class takes time. A verdict does not
+        # count if its settings were not in effect.
         is_idle = "xlatune.unproved" in dict(report.user_properties)
         self._is_measured |= verdict not in (None, "INVALID") and not is_idle
         if report.failed:
@@ -79,14 +79,14 @@ class Ends:
 
     @property
     def is_own(self) -> bool:
-        """Whether the status is one that pytest itself does not have."""
+        """Whether pytest itself does not have the status."""
         return worst(self.statuses) in (Exit.CANNOT_TELL, Exit.NOT_MEASURED)
 
     def status(self, pytest_status: int) -> int:
-        """Return the session's status; pytest's own is kept where no sweep says more."""
+        """Return the session's exit status; pytest's own is kept unless a sweep says more."""
         if pytest_status == pytest.ExitCode.INTERNAL_ERROR:
             self.statuses.add(Exit.INTERNAL)
-        # with a wrapper that ignores XLA_FLAGS each profile was dropped, and the status was 0
+        # with a wrapper that ignores XLA_FLAGS, each profile was dropped and the status was 0
         if pytest_status == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
             self.statuses.add(Exit.NOT_MEASURED)
         is_ours = self._is_sweep or bool(self.statuses - {Exit.NEGATIVE})
@@ -96,7 +96,7 @@ class Ends:
 def _in_short(properties: Mapping[str, object]) -> str:
     """Return profile, verdict and change of a test, e.g. `overlap-2 FASTER +3.4 %`."""
     words = str(properties["xlatune.words"])
-    # as measured: it is rounded once, as everywhere
+    # from the exact value, so that it is only rounded once
     delta = json.loads(str(properties["xlatune"]))["delta"]
     change = "" if delta is None else percent(float(delta))
     parts = (properties.get("xlatune.profile"), words, "" if change in words else change)
@@ -108,10 +108,10 @@ def _say(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
 
 
 class StatusLine:
-    """The last line of a terminal, which is rewritten; a file or a pipe has none.
+    """The last line of a terminal, which is rewritten. Files and pipes have none.
 
-    Pytest writes to the same terminal, from the same thread or, with xdist, from another: the line
-    is taken away before anything of pytest's is written.
+    pytest writes to the same terminal, from the same thread or, with xdist, another one. So the
+    line is removed before pytest writes anything.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -121,7 +121,7 @@ class StatusLine:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a terminal to rewrite a line of."""
+        """Whether there is a terminal with a line to rewrite."""
         reporter = self._reporter
         return reporter is not None and bool(reporter.isatty) and reporter.verbosity >= 0
 
@@ -132,14 +132,14 @@ class StatusLine:
         return reporter
 
     def write(self, text: str) -> None:
-        """Show a text, cut to one line; "" takes the line away."""
+        """Show a text, cut to one line; "" removes the line."""
         reporter = self._reporter
         with self._lock:
             self.clear()
             if not text or reporter is None or not self.is_on:
                 return
             writer = reporter._tw  # noqa: SLF001 - pytest gives no other way
-            if writer.width_of_current_line:  # dots, or the name of a test that runs
+            if writer.width_of_current_line:  # dots, or the name of a running test
                 reporter.write_line("")
             reporter.currentfspath = None
             shown = printable(hide_kept(text))[: max(writer.fullwidth - 1, 1)]
@@ -148,7 +148,7 @@ class StatusLine:
             self._is_there = True
 
     def clear(self) -> None:
-        """Take the line away, so that the next text begins where it began."""
+        """Remove the line, so that the next text begins in its place."""
         reporter = self._reporter
         with self._lock:
             if self._is_there and reporter is not None:
@@ -158,7 +158,7 @@ class StatusLine:
 
 
 class Controller:
-    """What one session shows and leaves behind."""
+    """Shows the progress and results of one session, and writes its reports."""
 
     def __init__(
         self,
@@ -169,29 +169,30 @@ class Controller:
         *,
         no_exports: Sequence[str] = (),
     ) -> None:
-        self._no_exports = tuple(no_exports)  # why a format of `--xlatune-export` is left out
+        self._no_exports = tuple(no_exports)  # why formats of `--xlatune-export` are not available
         self.session_id = session_id
         self._notifier = notifier
         self._has_news = False
         self._config = config
         self._options = options
         self._feeds: dict[Path, LiveLines] = {}
-        self._named_bytes = 0  # of the file that names their folders, as far as it was read
+        self._named_bytes = 0  # how many bytes of the file with the folders' names have been read
         self._pages: dict[Path, LivePage] = {}
-        self._troubles: dict[Path, str] = {}  # what was last wrong with a folder's ledger
+        self._troubles: dict[Path, str] = {}  # the last error of each folder's ledger
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._ends = Ends()
         self._is_ending_jobs = False
-        self._is_left = False  # Ctrl-C came again
+        self._is_left = False  # whether Ctrl-C came a second time
         self._status = StatusLine(config)
-        self._left_out: list[str] = []  # tests of sweeps that the command line deselects
-        # message of a failure -> its first test
+        self._left_out: list[str] = []  # names of sweeps' tests that the command line deselects
+        # message of a failure -> the first test with it
         self._reports: dict[str, pytest.TestReport] = {}
-        self._repeats: dict[str, list[pytest.TestReport]] = {}  # and the others that have it
+        # message of a failure -> the other tests with it
+        self._repeats: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_report_header(self) -> list[str]:
-        """Say before anything runs which exports there will not be."""
+        """Say before anything runs which exports are not available."""
         return self._missing_exports()
 
     def _missing_exports(self) -> list[str]:
@@ -202,12 +203,12 @@ class Controller:
         """Tell an xdist worker which session it belongs to."""
         node.workerinput[CONTROLLER] = self.session_id
         if self._thread is None:
-            # xdist's loop has no place for us; its controller runs no tests and captures nothing
+            # xdist's loop does not call us, but its controller runs no tests and captures nothing
             self._thread = threading.Thread(target=self._follow, name="xlatune", daemon=True)
             self._thread.start()
 
     def tick(self) -> None:
-        """Print what has landed since; called while a test of this process waits."""
+        """Print what has finished since; called while a test of this process waits."""
         lines = list(self._new_lines())
         if not lines and not self._status.is_on:
             return
@@ -219,38 +220,39 @@ class Controller:
             self._show(lines)
 
     def _show(self, lines: Iterator[str] | list[str]) -> None:
-        """Print lines above the status line, which is written again until the session is over."""
+        """Print lines above the status line, which is then rewritten unless the session is over."""
         self._print(lines)
-        # while a trial ran nothing was shown: no job, no node, no step
+        # otherwise nothing was shown during a trial: no job, no node, no step
         feeds = () if self._over.is_set() else self._feeds.values()
         self._status.write("  ".join(filter(None, (feed.status() for feed in feeds))))
 
     def pytest_runtest_logstart(self) -> None:
-        """Let pytest write where the status line was."""
+        """Let pytest write in the place of the status line."""
         self._status.clear()
 
     def pytest_runtest_logfinish(self) -> None:
-        """Let pytest write where the status line was."""
+        """Let pytest write in the place of the status line."""
         self._status.clear()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note the tests of sweeps that are not run, for a hint where none is left (without -n)."""
+        """Note deselected tests of sweeps, for a hint if none is left (without -n)."""
         self._left_out += of_sweeps(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note that what failed to be collected is for the user to mend."""
+        """Note that a failure of collection is an error of the user."""
         if vars(report).get(IS_USAGE):
             self._ends.statuses.add(Exit.USAGE)
 
-    # it comes first: pytest's own takes a while to render, and a second Ctrl-C may come then
+    # first, because pytest's own handler takes a while, and a second Ctrl-C may come meanwhile
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Note Ctrl-C; `-x` and errors of the collection are no interrupt."""
-        # pytest and xdist stop by subclasses of KeyboardInterrupt, each with its own
+        """Note Ctrl-C; `-x` and errors of collection do not count as interrupts."""
+        # pytest and xdist stop with subclasses of KeyboardInterrupt
         is_stop = excinfo.errisinstance(KeyboardInterrupt) and excinfo.type is not KeyboardInterrupt
         if not is_stop:
             self._ends.statuses.add(Exit.INTERRUPTED)
-            # a first Ctrl-C was silent for 12 s, and a second one ended in a traceback
+            # without a message, Ctrl-C was followed by silence for 12 s, and a second one by a
+            # traceback
             if self._named_folders() and not self._options.keep_jobs:
                 text = (
                     "xlatune: interrupted. Jobs that no other session waits for are ended now, "
@@ -264,14 +266,14 @@ class Controller:
                 self._config.add_cleanup(cast("Callable[[], None]", restored))
 
     def _interrupted_again(self, *_: object) -> None:
-        """Leave jobs alone from now on; the reports are written all the same."""
+        """Leave jobs running from now on; the reports are still written."""
         self._is_left = True
         if self._is_ending_jobs:
             raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Say in full once what keeps every test of a sweep from running, then in one line."""
+        """Show in full only once what prevents all tests of a sweep, and then in one line."""
         self._ends.note(report)
         self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
@@ -288,7 +290,7 @@ class Controller:
     def pytest_xlatune_fold_repeats(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None]:
-        """Show the tests that one thing kept from running as one block; all of them are counted."""
+        """Show tests that one failure prevented as one block; all of them are counted."""
         for reason, repeats in self._repeats.items():
             names = ", ".join(report.nodeid.rpartition("::")[2] for report in repeats)
             more = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
@@ -310,7 +312,7 @@ class Controller:
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, str | tuple[str, dict[str, bool]]] | None:
-        """Show what a passed test's verdict was; an inconclusive one is counted by itself."""
+        """Show the verdict of a passed test; inconclusive ones are counted separately."""
         if not isinstance(report, pytest.TestReport) or report.when != "call":
             return None
         properties = dict(report.user_properties)
@@ -320,21 +322,21 @@ class Controller:
         shown = _in_short(properties)
         if properties.get("xlatune.verdict") == "INCONCLUSIVE":
             return "inconclusive", "i", (shown, {"yellow": True})
-        # `finalist-2 PASSED FASTER` named neither the profile nor its change
+        # without this, `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        """Show the verdict beside the name of a test, on the page of pytest-html."""
+        """Show the verdict beside the name of a test on the page of pytest-html."""
         properties = dict(report.user_properties)
         for at, cell in enumerate(cells if "xlatune.words" in properties else ()):
-            # <td class="col-testId">test_sweep.py::test_flag[fast]</td>
+            # the cell with the name:  <td class="col-testId">test_sweep.py::test_flag[fast]</td>
             if "col-testId" in cell:
                 shown = html.escape(_in_short(properties))
                 cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End jobs that no test waits for any more, and send the last message."""
+        """End jobs for which no test waits any more, and send the last message."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -354,13 +356,13 @@ class Controller:
             self._print(["xlatune: jobs that still run are left alone; run again to go on"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show each sweep's leaderboard and where its reports are."""
+        """Show the leaderboard of each sweep, and where its reports are."""
         folders = self._named_folders()
         if not folders:
             session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
             if self._left_out and session is not None and not session.items:
                 _say(terminalreporter, f"xlatune: {self._hint()}")
-            return  # and nothing was imported
+            return  # no sweep ran, so nothing was imported
         for folder in folders:
             try:
                 self._show_sweep(terminalreporter, folder)
@@ -370,7 +372,8 @@ class Controller:
                 if session is not None:
                     self._ends.statuses.add(error.exit)
                     session.exitstatus = self._ends.status(session.exitstatus)
-        for line in self._missing_exports():  # `-q` has no header, and hours scroll it away
+        # repeated here, because `-q` has no header, and hours scroll it away
+        for line in self._missing_exports():
             _say(terminalreporter, line)
         if not has_pages():
             _say(terminalreporter, f"xlatune: {NO_PAGES}")
@@ -381,12 +384,13 @@ class Controller:
             _say(terminalreporter, f"xlatune: {line}")
 
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
-        """Show what was found, and write the reports; three lines where little can be said.
+        """Show the results and write the reports; only three lines if there is little to say.
 
-        So it is without a figure, and where a person ended the session before the sweep was over.
+        That is the case without a score, or if a person ended the session before the sweep was
+        over.
 
         Raises:
-            LedgerError: it cannot be read, or a report not be written.
+            LedgerError: the ledger cannot be read, or a report cannot be written.
         """
         known = self._known(folder)
         document = known.document
@@ -407,7 +411,7 @@ class Controller:
             _say(terminalreporter, f"{known.label}: interrupted. {state}", red=True)
         else:
             _say(terminalreporter, self._of_nothing(known), red=True)
-        # the reports come last: where the disk is full, the terminal shows the results all the same
+        # reports come last, so that the terminal shows the results even if the disk is full
         written = publish(
             folder,
             self._options.reports,
@@ -425,7 +429,7 @@ class Controller:
             _say(terminalreporter, line)
 
     def _of_nothing(self, known: CellReport) -> str:
-        """Return why a sweep has no figure; a reason that a test has told is not told again."""
+        """Return why a sweep has no score; a reason that a test has shown is only referred to."""
         head, why = f"{known.label}: no trial has a figure", known.stop_reason
         if not why:
             return f"{head}: the session ended before"
@@ -434,11 +438,11 @@ class Controller:
         return f"{head}: {why}"
 
     def _first_report_of(self, why: str) -> pytest.TestReport | None:
-        """Return the test that has told a reason; None where none has."""
+        """Return the first test that has shown a reason; None if none has."""
         return next((test for reason, test in self._reports.items() if why and why in reason), None)
 
     def _hint(self) -> str:
-        """Return what could have been meant where the command line selects no test of a sweep."""
+        """Return a suggestion if the command line selects no test of a sweep."""
         option = self._config.option
         asked = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
         if self._options.is_off:
@@ -446,7 +450,7 @@ class Controller:
         how = " and ".join(
             f"{name} {expression}" for name, expression in asked.items() if expression
         )
-        # test_flag[fast]
+        # the parameter of a test's name:  test_flag[fast]
         names = dict.fromkeys(re.sub(r".*\[|\]$", "", test) for test in self._left_out)
         words = re.findall(r"[\w.+-]+", option.keyword)
         near = [n for word in words for n in difflib.get_close_matches(word, names, n=1)]
@@ -478,7 +482,7 @@ class Controller:
             )
 
     def _known(self, folder: Path) -> CellReport:
-        """Return what a ledger says now, read again only where it has grown."""
+        """Return the present report of a ledger, which is read again only if it has grown."""
         page = self._pages.get(folder)
         known = known_now(folder, page.known if page is not None else None)
         if page is not None:
@@ -486,7 +490,7 @@ class Controller:
         return known
 
     def _tell(self, message: str) -> None:
-        """Send a message to the targets; one that cannot be sent is shown here."""
+        """Send a message to the targets; if it cannot be sent, show it here."""
         if warning := self._notifier.send_text(message):
             self._print([f"xlatune: {warning}"])
 
@@ -523,7 +527,7 @@ class Controller:
                 ):
                     yield f"xlatune: {trouble}"
             except XlatuneError as error:
-                # each trouble is told once, not whenever the ledger is read
+                # each error is shown once, not whenever the ledger is read
                 if self._troubles.get(folder) != str(error):
                     self._troubles[folder] = str(error)
                     waits = "; it is waited for" if isinstance(error.__cause__, OSError) else ""
@@ -533,12 +537,13 @@ class Controller:
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
             size = path.stat().st_size
-            if size == self._named_bytes:  # lines are only added, and this is asked after each test
+            # lines are only appended, and this is called after each test
+            if size == self._named_bytes:
                 return list(self._feeds)
             lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
-        except OSError:  # no process has named one, none could, or the work directory is away
+        except OSError:  # no process has named a folder, or the work directory is away
             return list(self._feeds)
-        # the last line may hold half a name, because its writer is still at it
+        # the last line may be incomplete, because its writer is not done
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
         self._named_bytes = size
@@ -556,7 +561,7 @@ class Controller:
                 reporter.write_line("")
             reporter.currentfspath = None
             _say(reporter, line)
-            reporter.flush()  # into a file too: a night is followed by `tail -f`
+            reporter.flush()  # also into a file, which people follow with `tail -f`
 
     def _shown(self, path: Path) -> str:
         root = root_of(self._config)

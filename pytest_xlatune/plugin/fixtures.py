@@ -1,7 +1,7 @@
-"""The fixtures of a sweep: each waits for its part of a conclusion, and says what it is.
+"""The fixtures of a sweep: each waits for its part of a conclusion and returns it.
 
-Thin on purpose: what runs, when, and with which verdict is decided in the layers below. `collect`
-registers this module.
+Deliberately thin: lower layers decide what runs, when, and with which verdict. `collect` registers
+this module.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ from pytest_xlatune.tasks.answers import Measured
 from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.runs import calibrate, record, study_of_profile
 
-MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()  # what a test was given
-TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()  # of pytest-timeout, while it runs
+# the results that a test has used
+MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()
+# the timer of pytest-timeout while it runs
+TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()
 T = TypeVar("T")
 
 
@@ -59,13 +61,13 @@ def sweep(request: pytest.FixtureRequest) -> Sweep:
 
 @pytest.fixture(scope="module")
 def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
-    """The sweep's cell with the user's inputs: it stays fixed."""
+    """The sweep's cell with the user's inputs; it stays fixed."""
     return request.config.stash[SESSION_KEY].selection(sweep).sweep.cell
 
 
 @pytest.fixture(scope="module")
 def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...]:
-    """The frozen nodes of the cell; () is this machine. One that a project defines pins them."""
+    """The pinned nodes of the cell; () for this machine. A project's own fixture pins them."""
     if request.config.stash[OPENING_KEY]:
         return request.config.stash[SESSION_KEY].selection(sweep).sweep.nodelist
     campaign: Campaign = request.getfixturevalue("campaign")
@@ -74,9 +76,9 @@ def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...
 
 @pytest.fixture(scope="module")
 def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
-    """What a look at nodes, files and flags found; what forbids the sweep is an error.
+    """The result of checking nodes, files and flags; an error if the sweep cannot run.
 
-    One that a project defines takes the place of the look before anything is submitted.
+    A project's own fixture replaces the check before anything is submitted.
     """
     session, is_first = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
     return guarded(request, lambda _: session.preflight(sweep, is_asked_first=bool(is_first)))
@@ -84,21 +86,21 @@ def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
 
 @pytest.fixture(scope="module")
 def retry_policy(sweep: Sweep) -> RetryPolicy:
-    """The site's retry rules on top of the playbook; one that a project defines decides."""
+    """The site's retry rules on top of the playbook; a project's own fixture replaces them."""
     return sweep.site.retry_policy
 
 
 @pytest.fixture(scope="module")
 def campaign(request: pytest.FixtureRequest, sweep: Sweep) -> Campaign:
-    """The cell's ledger and what runs into it, opened by whichever process comes first."""
+    """The campaign of the cell, opened by whichever process comes first."""
     _take_overrides(request, sweep)
     return guarded(request, lambda _: request.config.stash[SESSION_KEY].campaign(sweep))
 
 
 def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
-    """Hand to the session what the project's own `retry_policy`, `pinned_nodes`, `preflight` say.
+    """Pass the values of the project's own fixtures on to the session.
 
-    Ours of the last two look at an open campaign: only those of a project are asked before.
+    Our own `pinned_nodes` and `preflight` need an open campaign, so only a project's are used here.
     """
     session, opening = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
     if sweep.name in session.given:
@@ -106,7 +108,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
     opening.append(sweep.name)
     try:
         nodes, looked = (_overridden(request, name) for name in ("pinned_nodes", "preflight"))
-        # when the fixture only showed the sweep's policy, max_attempts=1 still gave two attempts
+        # when the fixture only returned the sweep's policy, max_attempts=1 still gave two attempts
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
         opening.pop()
@@ -114,7 +116,7 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
 
 
 def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
-    """Return the value of a project's own fixture of this name; None where it has none."""
+    """Return the value of a project's own fixture of this name; None if there is none."""
     manager = request.session._fixturemanager  # noqa: SLF001 - pytest gives no other way
     definitions = manager.getfixturedefs(name, request.node) or ()
     if not definitions or definitions[-1].func.__module__ == __name__:
@@ -124,16 +126,16 @@ def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
-    """All baseline trials of the first waves that hold two or more: a set, never one job.
+    """All baseline trials of the first waves, until there are at least two of them.
 
-    A run that selects only a wave with a single baseline has no other.
+    A run that selects only a wave with a single baseline has one.
     """
     return guarded(request, lambda tick: awaiting.baseline(campaign, tick))
 
 
 @pytest.fixture
 def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
-    """The cell with every deployed flag back to its default; skips where that cannot be made."""
+    """The cell with every deployed flag at its default; skips if that is not possible."""
     resolved = request.config.stash[SESSION_KEY].selection(sweep).sweep
     if not resolved.restores:
         pytest.skip(f"no baseline-no-env: {resolved.no_env or 'the sweep asks for none (no_env)'}")
@@ -143,7 +145,7 @@ def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
 
 @pytest.fixture
 def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
-    """The noise of the cell, kept for the planning of its next sweeps."""
+    """The noise of the cell, stored for planning its next sweeps."""
     _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
     marker = request.node.get_closest_marker("calibrate")
@@ -157,7 +159,7 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
 
 @pytest.fixture
 def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
-    """One of the K profiles that the screen sends to confirmation, after the last block."""
+    """One of the K profiles that enter the confirmation, after the last block."""
     number: int = request.param
     profile = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
     if profile is None:
@@ -167,7 +169,7 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 
 @pytest.fixture
 def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
-    """One of the profiles that a wave derives from earlier ones, after its wave is over."""
+    """One of the profiles that a wave derives from earlier ones, after the wave."""
     slot: Slot = request.param
     profile = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
     if profile is None:
@@ -177,7 +179,7 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 
 @pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
-    """The profile that the blocks prove fastest, after the last of them; skips where none is."""
+    """The profile that the blocks show to be fastest, after the last block; skips if none is."""
     profile = guarded(request, lambda tick: awaiting.winner(campaign, tick))
     if profile is None:
         pytest.skip("no profile is confirmed to be faster than the baseline")
@@ -186,7 +188,7 @@ def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 
 @pytest.fixture
 def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
-    """The winner in a gate on another of the model's configurations; skips where none is yet."""
+    """The winner in a gate on another configuration of the model; skips if there is none yet."""
     tag: str = request.param
     if tag == NO_TAG:
         pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
@@ -208,10 +210,10 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
 
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile | str], Recorded]:
-    """Return a function that runs a profile once with profiler and dump, in a trial without score.
+    """Return a function that runs a profile once with profiler and dump, without a score.
 
-    It gives where both lie and what they say; what was recorded before is not run again. The
-    profile that the test is parametrised with is recorded before the test begins.
+    It returns where both files are and what they show; recorded runs are not repeated. The profile
+    with which the test is parametrised is recorded before the test begins.
     """
     _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
@@ -231,7 +233,7 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
 
 @pytest.fixture
 def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion:
-    """What a study other than tuning concludes, once its last trial is over."""
+    """The conclusion of a study other than tuning, once its last trial is over."""
     concluded = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
     if concluded.record is not None:
         summary = "; ".join(map(sentence, concluded.record.summary))
@@ -243,11 +245,11 @@ def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion
 def measure(
     request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep
 ) -> Callable[[Profile | Arm | str], Measured]:
-    """Return a function that gives the verdict on a profile or arm, waiting for its trials.
+    """Return a function that waits for the trials of a profile or arm and returns its verdict.
 
-    What the test is parametrised with is awaited here, before the test begins: what could not be
-    measured is an error of the test, not its failure. A profile that cannot run ends the test as
-    xfailed, in a gate as failed.
+    The test's own parameter is awaited here, before the test begins, so that a trial that could not
+    be measured is an error of the test and not a failure. A profile that cannot run makes the test
+    xfail, in a gate fail.
     """
     declared = sweep.declared
     marked = request.node.get_closest_marker("gate") is not None
@@ -264,7 +266,7 @@ def measure(
         return guarded(request, lambda tick: awaiting.screened(campaign, profile, tick))
 
     def measure(asked: Profile | Arm | str) -> Measured:
-        # what was awaited is not asked for again
+        # the parameter has been awaited already
         measured = known.pop(id(asked), None) or measured_of(asked)
         _give(request, measured)
         if measured.cannot_run and aim not in (Aim.GATES, Aim.ACCUSES):
@@ -282,7 +284,7 @@ def measure(
 
 
 def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
-    """Keep with a test what it was given: for junit, and for the end of the run if it fails."""
+    """Attach a result to the test that uses it, for junit and for the exit status."""
     request.node.user_properties.extend(measured.properties())
     request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
 
@@ -297,23 +299,23 @@ def _arm_of(campaign: Campaign, name: str) -> Arm:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> None:
-    """Remember by which limit pytest-timeout ends the test; it sets its timer itself."""
+    """Remember the timer with which pytest-timeout limits the test."""
     item.config.stash[TIMER_KEY] = item, settings
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
-    """Forget it; pytest-timeout takes its timer away itself."""
+    """Forget the timer, which pytest-timeout itself removes."""
     if TIMER_KEY in item.config.stash:
         del item.config.stash[TIMER_KEY]
 
 
 @contextmanager
 def untimed(config: pytest.Config) -> Generator[None]:
-    """Leave the waiting in this context out of pytest-timeout's limit of a test.
+    """Exclude the waiting in this context from pytest-timeout's limit.
 
-    A trial has a deadline of its own, and a queue takes what it takes: `timeout = 300` in an ini
-    file ended each test that waited for a job, with the status of a regression.
+    A trial has its own deadline, and a queue may take any time: `timeout = 300` in an ini file
+    ended each test that waited for a job, with the status of a regression.
     """
     if TIMER_KEY not in config.stash:
         yield
@@ -328,7 +330,7 @@ def untimed(config: pytest.Config) -> Generator[None]:
 
 
 def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
-    """Wait for an answer, with live lines if this is the process that prints them."""
+    """Wait for an answer, printing live lines if this process has the terminal."""
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:
         with untimed(request.config):
@@ -345,7 +347,7 @@ def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let the report of a failed test say how it ends the run, and what refused it if it was."""
+    """Add to the report of a failed test how it ends the run, and what refused it if it was."""
     report = yield
     if call.excinfo is None or not report.failed:
         return report
@@ -353,7 +355,7 @@ def pytest_runtest_makereport(
     given = item.stash.get(MEASURED_KEY, [])
     refused, is_ours = vars(error).get(REFUSED), CLAIM in vars(error)
     if refused is not None or (given and is_ours):
-        # the log lies beside the ledger; shown below a verdict or a reason, it hid them
+        # the log is beside the ledger; below a verdict or a reason, captured log lines hid it
         report.sections = [
             section for section in report.sections if "Captured log" not in section[0]
         ]

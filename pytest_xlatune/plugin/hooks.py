@@ -1,6 +1,6 @@
-"""The hooks that this plugin calls, and what its modules share: keys, and what a module declares.
+"""The hooks that this plugin calls, and the keys and helpers that its modules share.
 
-Implement the hooks in a conftest.py or in a plugin of your own. Every pytest run loads this module.
+Implement the hooks in a conftest.py or a plugin of your own. Every pytest run loads this module.
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import Sweep
     from pytest_xlatune.sweep.groups import RunSettings
 
-SWEEPS = "pytest_xlatune.sweep.declaration"  # a file that declares a sweep has imported it
-CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key on xdist's wire
-IS_USAGE = "xlatune_is_usage"  # set on the report of a collector that the user got wrong
+SWEEPS = "pytest_xlatune.sweep.declaration"  # imported by every file that declares a sweep
+CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key in xdist's messages
+IS_USAGE = "xlatune_is_usage"  # attribute of a collector's report: the error is the user's
 REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
-CLAIM = "xlatune_claim"  # set on the failure of a standard test: what it claims does not hold
-EXIT = "xlatune_exit"  # set on the report of a sweep's failed test: how it ends the run
+CLAIM = "xlatune_claim"  # attribute of a standard test's failure: its claim does not hold
+EXIT = "xlatune_exit"  # attribute of a failed test's report: how it ends the run
 OPTIONS_KEY: pytest.StashKey[RunSettings] = pytest.StashKey()
-OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are asked before they open
+OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are evaluated before they open
 SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
-NO_TAG = ""  # stands for the tags of a sweep that has none
+NO_TAG = ""  # stands for the tag of a sweep without tags
 
 
 def root_of(config: pytest.Config) -> Path:
-    """Return the folder of `--rootdir` or of pytest's ini file, else where pytest was started.
+    """Return the folder of `--rootdir` or of pytest's ini file, else the working directory.
 
-    Without either pytest's own root directory follows from the arguments, the value of
-    `--xlatune-workdir` among them once it exists: the next run would not find what this one
-    measured.
+    Without either, pytest would derive its root directory from the arguments, including the value
+    of `--xlatune-workdir` once that exists, and the next run would not find this one's results.
     """
     is_said = config.inipath is not None or config.getoption("rootdir", None)
     return config.rootpath if is_said else config.invocation_params.dir
 
 
 def sweep_of(module: object) -> Sweep | None:
-    """Return the sweep that a test module declares as SWEEP; a SWEEP of another kind is none."""
+    """Return the sweep that a test module declares as SWEEP; None if SWEEP is something else."""
     home = sys.modules.get(SWEEPS)
     declared = getattr(module, "SWEEP", None)
     return declared if home is not None and isinstance(declared, home.Sweep) else None
@@ -60,8 +59,8 @@ def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
 def pytest_xlatune_trial_ended(sweep: str, result: TrialResult) -> None:
     """Called once for each trial that ends during the session, in the order of the ledger.
 
-    Runs in the controlling process, never in an xdist worker; may be missed if that process is
-    killed. The return value is ignored.
+    It runs in the controlling process, never in an xdist worker, and may be missed if that process
+    is killed. The return value is ignored.
 
         def pytest_xlatune_trial_ended(sweep, result):
             dashboard.post(sweep, result.to_json())
@@ -70,10 +69,10 @@ def pytest_xlatune_trial_ended(sweep: str, result: TrialResult) -> None:
 
 @pytest.hookspec(firstresult=True)
 def pytest_xlatune_recover(sweep: str, decision: Ruling, nodes: tuple[str, ...]) -> bool | None:
-    """Called before a retry that needs a person's rights, e.g. the reset of a network adapter.
+    """Called before a retry that needs a person's rights, e.g. to reset a network adapter.
 
-    Runs in whichever process looks after the campaign. Return True when the nodes are fit again;
-    False or None stops the sweep with the decision's reason.
+    It runs in the process that drives the campaign. Return True if the nodes are fit again; False
+    or None stops the sweep with the decision's reason.
 
         def pytest_xlatune_recover(sweep, decision, nodes):
             return decision.cls == "nic-fault" and all(reset_nic(node) for node in nodes)
@@ -82,7 +81,7 @@ def pytest_xlatune_recover(sweep: str, decision: Ruling, nodes: tuple[str, ...])
 
 @pytest.hookspec
 def pytest_xlatune_concluded(sweep: str, conclusion: Conclusion) -> None:
-    """Called once at the end of the session, in the controlling process; verdicts may be missing.
+    """Called once at the end of the session in the controlling process; verdicts may be missing.
 
     The return value is ignored.
 

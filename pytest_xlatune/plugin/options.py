@@ -1,4 +1,4 @@
-"""The options of pytest and its ini keys, made from the settings of a sweep; the help of both."""
+"""The options and ini keys of pytest, made from the settings of a sweep, and their help."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the rest where an option has a value.
+    """Load the rest if an option has a value.
 
-    Where `pytest --markers` asks, those of other distributions are among them. Else one of them has
-    its markers from the line on that names it in a sweep file.
+    `pytest --markers` also lists the markers of other distributions. Otherwise they are registered
+    when a sweep file names the study.
     """
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
@@ -58,9 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """Make a plan a kind of collection: nothing runs, and xdist starts no workers.
+    """Treat a plan as a kind of collection: nothing runs, and xdist starts no workers.
 
-    Pytest's help has no place for exit statuses: they stand at its end.
+    It also prints exit statuses after pytest's help, which has no place for them.
     """
     if config.option.xlatune_plan:
         config.option.collectonly = True

@@ -1,8 +1,8 @@
-"""The sweeps of one pytest session: what of each is selected, and its campaign.
+"""The sweeps of one pytest session: what is selected of each, and its campaign.
 
-Every process of the session (the xdist workers, the controlling process, or the only one) holds a
+Every process of the session (xdist workers, the controlling process, or the only one) has a
 `Session` with the same id and options. This module knows pytest's items and configuration; what it
-builds knows nothing of them.
+creates does not.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _PINNED = "the fixture pinned_nodes"
 
 @dataclass(slots=True, kw_only=True)
 class Selection:
-    """What this run asks of one sweep.
+    """What this run selects of one sweep.
 
     Attributes:
-        declared: the sweep as its file has it.
-        sweep: with the user's inputs.
-        profiles: ids of the profiles or arms, and names of slots, that a selected test explores.
-        confirm: whether a selected test awaits the confirmation.
-        looked: the project's own look at the site, in the place of ours.
+        declared: the sweep as declared in its file.
+        sweep: the sweep with the user's inputs.
+        profiles: ids of profiles or arms, and names of slots, that selected tests measure.
+        confirm: whether a selected test needs the confirmation.
+        looked: the result of the project's own preflight; None to use ours.
     """
 
     declared: Sweep
@@ -59,17 +59,17 @@ class Selection:
     def study(self, options: RunSettings, *, session: str) -> Study:
         """Return the study that answers this selection.
 
-        What `session` measures itself changes no plan of its own. After `--xlatune-fresh` nothing
-        holds that was measured before.
+        Results of this `session` do not change its own plan. After `--xlatune-fresh` there are no
+        earlier results.
 
         Raises:
-            ConfigError, LedgerError: see `ResolvedSweep.study` and `read_calibration`.
+            ConfigError, LedgerError: as `ResolvedSweep.study` and `read_calibration` raise them.
         """
         folder, declared = options.workdir / self.sweep.folder, self.declared
         calibration = read_calibration(folder, self.sweep.cell)
         every = {profile.id for profile in declared.profiles}
         every |= {slot.name for slot in declared.slots()}
-        # the confirmation alone takes its finalists from all profiles, and screens the missing ones
+        # the confirmation alone chooses among all profiles, and screens those that are missing
         is_all = (self.confirm and not self.profiles) or every <= self.profiles
         return self.sweep.study(
             selected=None if is_all else frozenset(self.profiles),
@@ -89,10 +89,10 @@ class Session:
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
         self._refused: dict[str, str] = {}  # sweep -> why it cannot begin
-        # a worker of xdist has the command line of its controller
+        # an xdist worker gets the command line of its controller
         words = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
         self._runs = Runs(options, session=session_id, command=words)
-        self.given: set[str] = set()  # sweeps whose project's fixtures are taken
+        self.given: set[str] = set()  # sweeps for which the project's fixtures have been evaluated
 
     @property
     def folders_file(self) -> Path:
@@ -100,10 +100,10 @@ class Session:
         return self.options.workdir / "sessions" / f"{self.id}.txt"
 
     def select(self, sweeping: Mapping[pytest.Item, Sweep]) -> None:
-        """Read from the selected tests what they ask of each sweep.
+        """Read from the selected tests what they need of each sweep.
 
         Raises:
-            ConfigError: a sweep lacks an input, or two sweeps have one name.
+            ConfigError: a sweep lacks an input, or two sweeps have the same name.
         """
         selections: dict[str, Selection] = {}
         for item, sweep in sweeping.items():
@@ -119,7 +119,7 @@ class Session:
                 )
             params = getattr(getattr(item, "callspec", None), "params", {})
             asked = set(getattr(item, "fixturenames", ()))
-            # a profile whose evidence alone is asked for is not measured for it
+            # a profile is not measured if only its evidence is needed
             if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
                 known.profiles.add(params["profile"].id)
             if "arm" in params:
@@ -132,7 +132,7 @@ class Session:
         self._selections = selections
 
     def selection(self, sweep: Sweep) -> Selection:
-        """Return what this run asks of a sweep."""
+        """Return what this run selects of a sweep."""
         return self._selections[sweep.name]
 
     def give(
@@ -143,10 +143,10 @@ class Session:
         nodes: tuple[str, ...] | None = None,
         looked: preflight.Preflight | None = None,
     ) -> None:
-        """Take what the project's own fixtures say of a sweep; None is not overridden.
+        """Take the values of the project's own fixtures for a sweep; None if not overridden.
 
         Raises:
-            ConfigError: a value of another kind, or nodes that do not fit the sweep.
+            ConfigError: a value has a wrong type, or the nodes do not fit the sweep.
         """
         where = f"the fixtures of sweep {sweep.name!r}"
         for name, value, kind in (
@@ -223,14 +223,14 @@ class Session:
         return campaign
 
     def close(self) -> None:
-        """Wait for nothing any more: what still runs may be ended."""
+        """Stop waiting for anything: jobs that still run may be ended."""
         self._runs.close()
 
     def preflight(self, sweep: Sweep, *, is_asked_first: bool = False) -> preflight.Preflight:
-        """Look at the site of a sweep and at the flags of its selected profiles.
+        """Check the site of a sweep and the flags of its selected profiles.
 
-        With `is_asked_first` the campaign is not open yet, and flags are not asked about: the
-        project's own look wants to know what ours finds.
+        With `is_asked_first` the campaign is not open yet and flags are not checked: the project's
+        own preflight uses our result.
 
         Raises:
             ConfigError: everything that is wrong, in one message.
@@ -248,7 +248,7 @@ class Session:
             is_busy = bool(state.trials)
             site = site_of(resolved, campaign.folder, is_first=False, is_busy=is_busy)
             checked = preflight.look(site)
-            # another process of the session may have begun while we looked
+            # another process of the session may have begun meanwhile
             if is_busy or not campaign.view().state.trials:
                 break
         asked: Sequence[Profile] = [
@@ -258,7 +258,7 @@ class Session:
         ] or sweep.profiles
         taken = set[str]()
         planned = {progress.trial.arm for progress in state.trials.values()}
-        # a new profile is held against all others: it may be the twin of one
+        # a new profile is compared with all others, because it may repeat one
         if planned.issuperset(trial.arm for trial in campaign.view().pending):
             taken = {
                 verdict.arm
@@ -279,7 +279,7 @@ class Session:
         try:
             checked.raise_faults(f"sweep {sweep.name!r}")
         except ConfigError as error:
-            if not is_busy:  # the tests behind this one submit nothing either
+            if not is_busy:  # the other tests submit nothing either
                 self._refused[sweep.name] = str(error)
             raise
         return checked

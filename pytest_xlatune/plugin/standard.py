@@ -1,11 +1,11 @@
-"""The tests that every sweep has: a sweep file is its SWEEP and one line.
+"""The standard tests of every sweep: a sweep file consists of its SWEEP and one line.
 
     tests = standard_tests(SWEEP)
 
-Each wave has a function of its own, so that a node id names wave and profile:
-`test_pp8.py::test_wave2[overlap-2]`. A test of the same name that the file writes itself takes the
-place of the one here. They are put into the module when pytest collects it; all they know of a
-sweep is what fixtures give.
+Each wave has its own function, so that a node id names wave and profile:
+`test_pp8.py::test_wave2[overlap-2]`. A test with the same name in the file replaces the standard
+one. pytest adds the tests to the module when it collects it; they know a sweep only through
+fixtures.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class StandardTests:
 
 
 def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
-    """Return the tests of a sweep, which its module calls `tests`.
+    """Return the tests of a sweep; its module must call them `tests`.
 
     Args:
         sweep: the module's SWEEP.
-        evidence: whether the baseline (wave 1.5) and the winner (confirmation) are each run once
-            more with profiler and dump. It takes a trainer that writes both.
+        evidence: whether the baseline (wave 1.5) and the winner (confirmation) each run once more
+            with profiler and dump; the trainer must be able to write both.
 
     Raises:
-        ConfigError: it is no sweep.
+        ConfigError: the argument is no sweep.
     """
     if not isinstance(sweep, Sweep):
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
@@ -70,7 +70,7 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
                 "test_conclusion": _copy(the_conclusion, marker),
             }
         )
-        if not sweep.declared.names_arms:  # a search finds its arms on the way
+        if not sweep.declared.names_arms:  # a search only finds its arms as it goes
             tests.pop("test_arm")
         return StandardTests(sweep=sweep, tests=tests)
     declared = {profile.wave for profile in sweep.profiles}
@@ -95,7 +95,7 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
 
 
 def _copy(test: Any, marker: str) -> FunctionType:
-    """Return a test of one module's own, marked: pytest writes name and module into it."""
+    """Return a copy of a test with a marker; pytest writes the module's name into it."""
     made = FunctionType(test.__code__, test.__globals__)
     made.__doc__ = test.__doc__
     return getattr(pytest.mark, marker)(made)  # type: ignore[no-any-return]
@@ -180,7 +180,7 @@ def _recorded(recorded: Recorded) -> None:
 
 
 def _hold(is_so: bool, message: str) -> None:  # noqa: FBT001 - as `assert` takes it
-    """Fail with the message alone: our own source tells a reader nothing."""
+    """Fail with the message alone, because our own source tells a reader nothing."""
     if not is_so:
         failed = pytest.fail.Exception(message, pytrace=False)
         vars(failed)[CLAIM] = True

@@ -1,12 +1,12 @@
-"""The memory that a cell needs of a device, told by compiling it before a job is queued.
+"""Find the memory that a cell needs on a device by compiling it before a job is queued.
 
-A study of batch sizes asks for it. The cell is compiled by one step of the sweep's own trainer on
-this machine, for this machine's device, below the payload that trials have and under the machine's
-lock, so that no trial is disturbed. The answer is in the ledger under a digest of all that it rests
-on: the program's source, the cell's settings, the versions of the compiler, the limit. While that
-is as it was, nothing is compiled again.
+A study of batch sizes asks for it. One step of the sweep's own trainer compiles the cell on this
+machine, for this machine's device, run by the payload under the machine's lock, so that it disturbs
+no trial. The result is in the ledger under a digest of everything that affects it: the program's
+source, the cell's settings, the compiler's versions, the limit. If nothing of this changes, it is
+not compiled again.
 
-Nothing here knows pytest.
+This module does not know pytest.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
-# given the state and the pending trials: the events that answer one of them, () when none is left
+# gets the state and the pending trials; returns the events that answer one, () if none is left
 CompileStep = Callable[[LedgerState, Sequence[Trial]], tuple[Event, ...]]
 
 _DEADLINE_S = 900
-_MAX_SOURCE = 1 << 20  # bytes of a file that holds a program
+_MAX_SOURCE = 1 << 20  # most bytes of a source file of the program
 _VERSIONS_TIMEOUT_S = 60.0
 _VERSIONS = """
 from importlib import metadata
@@ -73,14 +73,14 @@ _REFUSALS = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.BAD_FLAG_VALUE})
 _OUT_OF_MEMORY = frozenset({FailureClass.OOM_GPU, FailureClass.OOM_HOST})
 _RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
 _NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could say how it ended")
-# what others do to a process: a person, a scheduler, a machine without memory
+# signals that other processes send: a person, a scheduler, a machine without memory
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-# in front of a line of XLA's:  F1120 12:35:26.733076   24443 parse_flags_from_env.cc:234] Unknown
+# the beginning of a log line of XLA:  F1120 12:35:26.733076   24443 parse_flags_from_env.cc:234]
 _PREFIX = re.compile(r"^[EFIW]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 
 
 def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep | None:
-    """Return what compiles the cells of a study; None unless study and sweep both ask for it."""
+    """Return the function that compiles a study's cells; None unless study and sweep ask for it."""
     check, stage = resolved.compile_check, study.policy.compiled_stage
     if check is None or not stage:
         return None
@@ -91,10 +91,10 @@ def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep
 
 @functools.cache
 def _versions(python: str) -> str:
-    """Return what an interpreter compiles with.
+    """Return the versions with which an interpreter compiles.
 
     Raises:
-        ConfigError: it cannot be run.
+        ConfigError: the interpreter cannot be run.
     """
     try:
         done = subprocess.run(
@@ -116,13 +116,13 @@ def _versions(python: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiler:
-    """How one cell is compiled, and what the answer rests on.
+    """How a cell is compiled, and what the result depends on.
 
     Attributes:
-        spec: one step of the cell's trainer, whose program is dumped.
-        python: the interpreter that compiles; "" is unknown.
-        sources: the files that hold the program.
-        memory_limit_bytes: of one device; None is unknown.
+        spec: one step of the cell's trainer, with a dump of its program.
+        python: the interpreter that compiles; "" if unknown.
+        sources: the source files of the program.
+        memory_limit_bytes: memory of one device; None if unknown.
     """
 
     spec: LaunchSpec
@@ -132,7 +132,7 @@ class Compiler:
 
     @property
     def by(self) -> str:
-        """The versions that compile.
+        """The versions with which it compiles.
 
         Raises:
             ConfigError: the interpreter cannot be run.
@@ -142,7 +142,7 @@ class Compiler:
 
     @property
     def key(self) -> str:
-        """The digest of all that the answer rests on."""
+        """The digest of everything that affects the result."""
         return digest(
             {
                 "spec": self.spec.to_json(),
@@ -154,7 +154,7 @@ class Compiler:
 
 
 def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Compiler:
-    """Return how one cell of a sweep's study is compiled.
+    """Return how a cell of a sweep's study is compiled.
 
     Raises:
         ConfigError: the trainer runs on another machine.
@@ -164,7 +164,7 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
     sources = (path for path in map(Path, launcher.files(cell)) if path.is_file())
     return Compiler(
         spec=spec,
-        # one that is not here is in a container, whose image the spec names
+        # an interpreter that is not here is in a container, whose image is in the spec
         python=interpreter if interpreter and shutil.which(interpreter) else "",
         sources=tuple(path for path in sources if path.stat().st_size <= _MAX_SOURCE),
         memory_limit_bytes=None if limit is None else int(limit * 2**30),
@@ -172,7 +172,7 @@ def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Co
 
 
 def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpec:
-    """Return one step of a cell's trainer with the settings of a profile, its program dumped.
+    """Return a spec for one step of a cell's trainer with a profile, which dumps its program.
 
     Raises:
         ConfigError: the trainer runs on another machine.
@@ -212,17 +212,17 @@ def answer(
     stage: str,
     folder: Path,
 ) -> tuple[Event, ...]:
-    """Return the events that answer the first trial of a stage; () where none is proposed.
+    """Return the events that answer the first pending trial of a stage; () if there is none.
 
-    Nothing is raised for a cell that no compiler can answer: the answer says why.
+    If a cell cannot be compiled, nothing is raised: the answer says why.
 
     Args:
-        state: of the ledger.
+        state: the state of the ledger.
         pending: the trials that the study proposes.
-        compiler: how a cell is compiled; raises ConfigError where none can.
-        cells: by digest.
-        stage: of the trials that are answered and never submitted.
-        folder: of the campaign.
+        compiler: returns how a cell is compiled; raises ConfigError if it cannot be.
+        cells: digest -> cell.
+        stage: the stage of trials that are only compiled.
+        folder: the folder of the campaign.
     """
     trial = next((trial for trial in pending if trial.stage == stage), None)
     if trial is None:
@@ -252,7 +252,7 @@ def answer(
         by=by,
     )
     if compilation.is_interrupted:
-        return _answered(trial, memory)  # another time it may have its answer
+        return _answered(trial, memory)  # a later session may get an answer
     event = CellCompiled(arm=trial.arm, key=key, memory=memory, took_s=round(compilation.took_s, 3))
     return (event, *_answered(trial, memory))
 
@@ -271,20 +271,21 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What came out of compiling a cell, or a profile of it."""
+    """The result of compiling a cell, or a profile of it."""
 
-    program: Program | None = None  # the step's; None is that none was dumped
-    needed_bytes: int | None = None  # of the step's program on a device; None is unknown
-    trouble: str = ""  # its last word where something went wrong
-    is_interrupted: bool = False  # from outside, so that nothing of the cell is known
-    is_ended: bool = False  # from outside, whatever it dumped before
-    is_refused: bool = False  # a flag was unknown to it, or its value
-    is_out_of_memory: bool = False  # it ended for want of memory
+    program: Program | None = None  # the program of the step; None if none was dumped
+    # memory that the step's program needs on a device; None if unknown
+    needed_bytes: int | None = None
+    trouble: str = ""  # the last error message if something went wrong; else ""
+    is_interrupted: bool = False  # ended from outside before a dump, so that nothing is known
+    is_ended: bool = False  # ended from outside, whether or not it dumped before
+    is_refused: bool = False  # it did not know a flag, or refused a value
+    is_out_of_memory: bool = False  # it ran out of memory
     took_s: float = 0.0
 
 
 def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
-    """Run a spec to its end in a new folder and read what it dumped."""
+    """Run a spec to its end in a new folder, and read its dump."""
     outcome = run_in(folder, spec)
     trouble, cause = _last_word(folder, outcome)
     is_refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
@@ -293,7 +294,7 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
         program = read_program(folder / DUMP_FOLDER)
     except XlatuneError as error:
         trouble = trouble or str(error)
-    # whether it was ended from outside, which says nothing of the cell
+    # an end from outside says nothing about the cell
     is_ended = outcome.signal in _FROM_OUTSIDE or outcome.state not in (
         State.COMPLETED,
         State.FAILED,
@@ -311,9 +312,9 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
 
 
 def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
-    """Run a spec to its end in a new folder, below the payload that trials have."""
+    """Run a spec to its end in a new folder, with the payload that trials use."""
     submitted = write_spec(folder, spec)
-    # inside an allocation of Slurm the payload would take itself for one of its ranks
+    # inside a Slurm allocation, the payload would take itself for one of its ranks
     environment = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
         [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],
@@ -327,7 +328,7 @@ def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
 
 
 def _last_word(folder: Path, outcome: Outcome) -> tuple[str, str]:
-    """Return the root cause of a process that did not end well, and its class."""
+    """Return the root cause of a process that failed, and its failure class."""
     if outcome.state is State.COMPLETED:
         return "", ""
     report = read_log(secure_files.read_bytes(path) for path in log_files(folder).values())

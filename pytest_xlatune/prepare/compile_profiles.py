@@ -1,11 +1,10 @@
-"""What compiling a sweep's profiles on this machine tells of each, before any of them has a trial.
+"""What compiling a sweep's profiles on this machine shows before any trial.
 
-Each profile is compiled by one step of the sweep's own trainer, in a process of its own, and its
-program is compared with the one of the cell as deployed and with those of the profiles before it.
-Two programs may be equal and run differently: a setting that may act at run time is named beside
-them. Nothing is kept.
+Each profile is compiled by one step of the sweep's trainer in a separate process, and its program
+is compared with those of the deployed cell and of the profiles before it. Equal programs may still
+run differently, so settings that may act at run time are named. Nothing is stored.
 
-Nothing here knows pytest.
+This module does not know pytest.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 
 class CompileClass(StrEnum):
-    """What compiling says of a profile."""
+    """The result of compiling a profile."""
 
     SAME = "same program"
     COMPILES = "compiles"
@@ -46,13 +45,13 @@ class CompileClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledProfile:
-    """A profile, and what compiling it says.
+    """A profile and the result of compiling it.
 
     Attributes:
-        profile: its id.
+        profile: the id of the profile.
         cls: the class.
-        same_as: the id of the one whose program is the same; "" where there is none.
-        reason: why it is of this class.
+        same_as: the id of the profile with the same program; "" if there is none.
+        reason: the reason for the class.
     """
 
     profile: str
@@ -62,10 +61,10 @@ class CompiledProfile:
 
 
 def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
-    """Compile the profiles of a sweep in their order and say what each came to.
+    """Compile the profiles of a sweep in order and return the results.
 
     Raises:
-        ConfigError: the trainer runs on another machine, or the cell as deployed gives no program.
+        ConfigError: the trainer runs on another machine, or the deployed cell yields no program.
     """
     check = resolved.compile_check
     limit_gib = None if check is None else check.memory_limit_gib
@@ -90,12 +89,12 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
 def judged(
     deployed: Program, made: Iterable[tuple[Profile, Compiled]], *, limit_bytes: int | None
 ) -> Iterator[CompiledProfile]:
-    """Yield what compiling says of each profile; pure.
+    """Yield the result for each profile; pure.
 
     Args:
-        deployed: the program of the cell as deployed.
-        made: each profile with what came out of compiling it.
-        limit_bytes: the memory of one device; None is unknown.
+        deployed: the program of the deployed cell.
+        made: each profile with the result of its compilation.
+        limit_bytes: memory of one device; None if unknown.
     """
     before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}
     for profile, compilation in made:
@@ -125,7 +124,7 @@ def _compared(
     settings: Mapping[str, str | None],
     before: Mapping[str, tuple[Program, Mapping[str, str | None]]],
 ) -> tuple[CompileClass, str, str]:
-    """Return the class, whose program is the same, and the reason; the most alike one counts."""
+    """Return class, id of the profile with the same program, and reason."""
     alike = {
         name: sorted({setting for setting, _ in settings.items() ^ others.items()})
         for name, (other, others) in before.items()
@@ -151,9 +150,9 @@ def run_time_settings(
     names = differing(deployed, program)
     if names is not None and program.options is not None:
         flags = {name: program.options.get(name) for name in names}
-        # XLA prints a list that was emptied as it prints a default: not at all
+        # XLA prints neither an emptied list nor a default
         flags |= {name: value for name, value in asked.items() if not value}
-    # a flag that acts on the program alone runs alike where programs are equal
+    # a flag that acts only on the program has no effect if the programs are equal
     in_program = {name for name, seen in expectations().items() if seen.fact not in BELOW}
     return {
         **{f"--{name}": value for name, value in flags.items() if name not in in_program},

@@ -1,9 +1,9 @@
-"""Lint profiles: the catalog's rules, and what the XLA of an interpreter makes of their flags.
+"""Lint profiles by the catalog's rules, and by the XLA of an interpreter.
 
-The rules cost nothing and are held against every campaign. The XLA of the trainer's interpreter is
-asked where a test wants the whole preflight, or by `xlatune flags lint`: the interpreter starts
-once, with a fork for each text; only jaxlib is loaded there and no device is touched. The catalog
-judges what the worker wrote and what XLA said.
+The rules cost nothing and are applied in every campaign. The XLA of the trainer's interpreter is
+asked by a full preflight in a test, or by `xlatune flags lint`: the interpreter starts once and
+forks for each text; it loads only jaxlib and touches no device. The catalog evaluates the worker's
+output and XLA's messages.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR")
 # the same line from jaxlib 0.4 to 0.12:
 # F1120 08:41:35.850612   18489 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --xla_a --b
 _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLAGS: (.*)")
-# command_line_flags.cc:93] Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
+# messages about bad values:  Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
 # Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
 
 
-# what XLA itself says better than a table of releases
+# rules that XLA itself replaces, as it is more reliable than a table of releases
 _FROM_XLA = frozenset({"unknown-flag", "bad-value", "no-op", "adds-up", "twin"})
 
 
 class Linted(Record, frozen=True, kw_only=True):
-    """What was found.
+    """The result of linting.
 
     Attributes:
-        objections: to the deployed settings first, then in the profiles' order.
-        unchecked: one sentence for each thing that nothing here can tell.
-        jaxlib: the release that was asked; "" where none was.
+        objections: those to the deployed settings first, then in the order of the profiles.
+        unchecked: one sentence for each setting that cannot be checked here.
+        jaxlib: the release that was asked; "" if none was.
     """
 
     objections: tuple[Objection, ...] = ()
@@ -62,12 +62,12 @@ class Linted(Record, frozen=True, kw_only=True):
 
 
 def lint(profiles: Sequence[Profile], context: Context, target: Target | None = None) -> Linted:
-    """Return everything that is wrong with profiles, and with the deployed settings below them.
+    """Return all objections to profiles, and to the deployed settings below them.
 
     Args:
-        profiles: in their order.
-        context: the deployed settings, and the target as far as it is known.
-        target: the XLA that reads the flags; None leaves it at the tables of the catalog.
+        profiles: the profiles in order.
+        context: the deployed settings, and what is known of the target.
+        target: the XLA that reads the flags; None uses only the catalog's tables.
 
     Raises:
         ConfigError: the target cannot be asked.
@@ -96,7 +96,7 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
 
 
 def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
-    """Name the flags of which the releases around an unprobed one do not tell the same."""
+    """Yield the flags on which the releases around an unprobed one differ."""
     known = history()
     if not context.jaxlib or known.is_probed(context.jaxlib):
         return
@@ -111,7 +111,7 @@ def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
 
 
 def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
-    """Yield the flags of libtpu that a later one in their variable puts out of effect."""
+    """Yield the flags of libtpu that a later flag in their variable overrides."""
     for profile in profiles:
         for name, value, last in overridden(LIBTPU, profile.env.get(LIBTPU, "")):
             yield Objection(
@@ -124,12 +124,12 @@ def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """The XLA of one interpreter; call it with texts of XLA_FLAGS.
+    """The XLA of an interpreter; call it with texts of XLA_FLAGS.
 
     Attributes:
         python: the interpreter, a path or a name on PATH.
-        environ: of this process; a few variables are passed on.
-        jaxlib: its release; "" before the first call.
+        environ: the environment of this process, of which a few variables are passed on.
+        jaxlib: the release of jaxlib; "" before the first call.
     """
 
     python: str
@@ -137,10 +137,10 @@ class Target:
     jaxlib: str = ""
 
     def __call__(self, texts: Sequence[str]) -> list[ParsedText]:
-        """Return what XLA makes of each text.
+        """Return how XLA parses each text.
 
         Raises:
-            ConfigError: there is no such interpreter, or no jaxlib that answers.
+            ConfigError: there is no such interpreter, or no working jaxlib.
         """
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
@@ -177,7 +177,7 @@ def _answer(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
     text: str = answer["said"]
     if answer["options"] is not None:
         return ParsedText(options=read_options(base64.b64decode(answer["options"]), schema))
-    # by its words: the process is aborted up to jaxlib 0.6, and ends with 1 from 0.7 on
+    # by the message, because the process aborts up to jaxlib 0.6 and exits with 1 from 0.7
     unknown = _UNKNOWN.search(text)
     if unknown:
         names = tuple(word.lstrip("-").partition("=")[0] for word in unknown[1].split())
@@ -187,21 +187,21 @@ def _answer(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
     return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
 
 
-# what ends a profile's own trials: the sweep drops it by itself, and runs the others
+# faults that end a profile's own trials: the sweep drops it, and the others run
 _DROPPED = frozenset({"unknown-flag", "bad-value"})
 _REFUSED = _DROPPED | {"refused"}
 
 
-# rules whose notes a campaign keeps: each costs a trial that measures nothing
+# rules whose notes a campaign keeps, because each means a trial that measures nothing
 COSTLY = frozenset({"near-miss", "twin"})
 
 
 def look_at_rules(
     profiles: Sequence[Profile], context: Context, *, notes: frozenset[str] | None = None
 ) -> Preflight:
-    """Hold profiles and deployed settings against the catalog's rules; no XLA is asked.
+    """Check profiles and deployed settings by the catalog's rules; no XLA is asked.
 
-    `notes` are the rules whose notes are wanted; None is all of them.
+    `notes` are the rules whose notes are returned; None for all.
     """
     objections = check(profiles, context)
     return _preflight_of(
@@ -221,17 +221,17 @@ def look_at_flags(
     environ: Mapping[str, str],
     taken: Collection[str] = (),
 ) -> Preflight:
-    """Ask the XLA of the trainer's interpreter what it makes of the flags, beside the rules.
+    """Check the flags by the XLA of the trainer's interpreter, in addition to the rules.
 
-    An unknown flag is a note, since the sweep drops its profile by itself; that no profile's flags
-    are known is a fault, since it is no sweep.
+    An unknown flag is a note, because the sweep drops its profile. It is a fault if the flags of
+    all profiles are unknown.
 
     Args:
-        profiles: the selected ones.
+        profiles: the selected profiles.
         context: the deployed settings below them.
-        python: the interpreter; "" where the launcher names none.
-        environ: of this process, for PATH and HOME.
-        taken: ids of those that were measured: the trainer's own XLA took them, none is asked.
+        python: the interpreter; "" if the launcher names none.
+        environ: the environment of this process, for PATH and HOME.
+        taken: ids of profiles that were measured, so that XLA accepts their flags.
     """
     flagged = {profile.id for profile in profiles if profile.flags or LIBTPU in profile.env}
     profiles = [profile for profile in profiles if profile.id not in taken]
@@ -262,7 +262,7 @@ def look_at_flags(
 
 
 def _preflight_of(objections: Sequence[Objection]) -> Preflight:
-    """Return what keeps a campaign from starting, and what it is told besides."""
+    """Return the objections as faults, which stop a campaign, and notes."""
     stops = [
         objection.level is Level.FAULT
         and (objection.rule not in _DROPPED or objection.profile == BASELINE_ID)

@@ -1,19 +1,19 @@
-"""Look before anything is submitted, and say everything that is wrong at once.
+"""Check the site before anything is submitted, and report all faults at once.
 
-Faults keep a campaign from beginning; notes are for people and go into the ledger. The look is
-cheap where the trials run on this machine. Elsewhere the nodes are asked once, before the first
-trial of a cell, whether they see what the trials need. This module makes the folders of a cell's
-caches, and else changes nothing but a marker in the work directory that it takes away again.
+Faults stop a campaign before it begins; notes are for people and go into the ledger. The checks are
+cheap if trials run on this machine. Otherwise the nodes are asked once, before the first trial of a
+cell, whether they see the trials' files. This module creates the folders of a cell's caches, and
+otherwise only a temporary marker in the work directory.
 
-The runtime that starts an image by name looks after its digest; an image file can be written over.
-Its SHA-256 is computed once for each content (size and time of change), since tens of gigabytes
-take a while to read, and kept beside the ledger.
+For an image by name, the runtime checks the digest, but an image file can be overwritten. Its
+SHA-256 is computed once for each size and modification time, since reading tens of gigabytes takes
+a while, and stored beside the ledger.
 
-A key that a MaxText release does not know costs every trial its start: the job waits in the queue,
-imports for half a minute and dies; so it does where the layers do not divide into the stages of
-a pipeline. The release says what it knows in files that are read without
-importing it: `configs/base.yml`, and from 0.2 on the fields of `configs/types.py`, which it
-validates against. Its interpreter is started once to find them, and runs nothing of MaxText.
+An unknown key makes every trial fail at its start, after waiting in the queue and half a minute of
+imports; so do layers that cannot be divided into the stages of a pipeline. A MaxText release lists
+its keys in files that can be read without importing it: `configs/base.yml`, and from 0.2 on the
+fields of `configs/types.py`, by which it validates. Its interpreter is started once to find these
+files, and runs nothing of MaxText.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _MARK = "@sha256:"
 
 
 def image_file(cell: Cell) -> str:
-    """Return the path of the cell's image without its digest; "" where it is no file."""
+    """Return the path of the cell's image file without its digest; "" if it is no file."""
     return cell.image.partition("@")[0] if cell.image.startswith("/") else ""
 
 
 def image_faults(cell: Cell, folder: Path) -> tuple[str, ...]:
-    """Return the faults of a pinned image file's content; `folder` keeps the digest found.
+    """Return the faults of a pinned image file; `folder` stores the computed digest.
 
-    A file that cannot be read here is none of this: the nodes are asked whether they see it.
+    A file that cannot be read here is no fault, because the nodes are asked whether they see it.
     """
     name, mark, pinned = cell.image.partition(_MARK)
     if not mark or not image_file(cell):
@@ -89,7 +89,7 @@ def _sha256(path: Path, known: Path) -> str:
         return str(kept["sha256"])
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # a process that comes at the same time writes the same
+    # another process at the same time writes the same content
     secure_files.write_json(known, {"seen": seen, "sha256": digest})
     return digest
 
@@ -102,16 +102,16 @@ _CHECK_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What was found: faults that must be mended first, and notes."""
+    """The result of the checks: faults, which must be fixed first, and notes."""
 
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def raise_faults(self, what: str) -> None:
-        """Say all faults in one message.
+        """Raise all faults in one message.
 
         Raises:
-            ConfigError: there is one.
+            ConfigError: there is a fault.
         """
         if self.faults:
             listed = "".join(f"\n  - {fault}" for fault in self.faults)
@@ -119,7 +119,7 @@ class Preflight:
 
 
 def together(preflights: Iterable[Preflight]) -> Preflight:
-    """Return several looks as one, each sentence once."""
+    """Return several results as one, each sentence once."""
     looks = list(preflights)
     return Preflight(
         faults=tuple(dict.fromkeys(text for preflight in looks for text in preflight.faults)),
@@ -129,17 +129,17 @@ def together(preflights: Iterable[Preflight]) -> Preflight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a campaign is about to run.
+    """The site on which a campaign will run.
 
     Attributes:
-        cell: of the trials.
-        launcher: how its trials are started.
-        resources: what a scheduler is asked for.
-        executor: by which they run.
-        folder: the campaign's, need not exist yet.
-        is_first: whether no trial of the cell has run yet.
-        is_busy: whether trials of the cell may be running now.
-        judges_nodes: whether a node that takes no job is an answer, and no fault of the site.
+        cell: the cell of the trials.
+        launcher: the launcher of the trials.
+        resources: what is asked of the scheduler.
+        executor: the executor of the trials.
+        folder: the folder of the campaign; it need not exist.
+        is_first: whether no trial of the cell has run.
+        is_busy: whether trials of the cell may be running.
+        judges_nodes: whether a node that takes no job is an answer, and not a fault of the site.
     """
 
     cell: Cell
@@ -165,7 +165,7 @@ def look(site: Site) -> Preflight:
         return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
     nodes, partition = site.cell.nodelist, site.resources.options.get("partition", "")
     node_faults = site.executor.node_faults(nodes, partition=partition) if nodes else ()
-    # as a fault it kept a sweep from being queued over night behind other jobs
+    # only a note: as a fault, it kept sweeps from being queued over night behind other jobs
     busy = "" if site.is_busy or not nodes else site.executor.busy_note(nodes)
     notes = [busy] if busy else []
     if site.judges_nodes and node_faults:
@@ -174,7 +174,7 @@ def look(site: Site) -> Preflight:
         seen, unsure = _from_the_nodes(site, needed, checks)
         faults, notes = [*faults, *seen], [*notes, *unsure]
     elif site.is_first:
-        # whether the nodes see a file that is not here, only they can say
+        # only the nodes can tell whether they see a file that is not here
         notes += [f"the nodes were not asked, and here {fault}" for fault in _absent(needed)]
     return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
 
@@ -184,7 +184,7 @@ def _folder_faults(folder: Path) -> Iterator[str]:
     try:
         secure_files.make_folder(folder)
         secure_files.write_bytes(marker, b"written to see whether it can be\n")
-        marker.unlink(missing_ok=True)  # another host may have a process of our id
+        marker.unlink(missing_ok=True)  # another host may have a process with our id
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         yield (
@@ -205,7 +205,7 @@ def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
         try:
             lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            continue  # told with the other files
+            continue  # reported with the other files
         for number, line in enumerate(lines, start=1):
             if _LEFTOVER in line.partition("#")[0]:
                 yield (
@@ -220,7 +220,7 @@ def _absent(paths: Iterable[str]) -> list[str]:
 
 
 def _caches(cell: Cell) -> Iterator[Check]:
-    """Yield what a machine must be able to do with the folders that trials share."""
+    """Yield checks that a machine can create and write the folders that trials share."""
     for name in ("autotune_cache", "compile_cache"):
         if folder := getattr(cell.protocol, name):
             path = shlex.quote(folder)
@@ -231,7 +231,7 @@ def _caches(cell: Cell) -> Iterator[Check]:
 
 
 def _unfit(checks: Iterable[Check]) -> Iterator[str]:
-    """Run the checks of a launcher on this machine."""
+    """Run the checks of a launcher on this machine; yield the reasons of those that fail."""
     for command, wrong in checks:
         try:
             done = subprocess.run(
@@ -251,7 +251,7 @@ def _unfit(checks: Iterable[Check]) -> Iterator[str]:
 def _from_the_nodes(
     site: Site, needed: Sequence[str], checks: Sequence[Check]
 ) -> tuple[list[str], list[str]]:
-    """Return faults and notes of what the nodes see and can, the work directory included."""
+    """Return faults and notes on what the nodes see and can do, including the work directory."""
     marker = site.folder / f"preflight.{os.getpid()}"
     marker.touch()
     try:
@@ -280,15 +280,15 @@ def _from_the_nodes(
 def look_at_shape(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, files: Sequence[DeployedFile]
 ) -> Preflight:
-    """Return a fault where MaxText refuses the pipeline of a cell, a note where a profile's.
+    """Return a fault if MaxText refuses the pipeline of a cell, a note if a profile's.
 
-    No job of such a profile is submitted: `refused_shape`.
+    No job is submitted for such a profile: `refused_shape`.
 
     Args:
-        launcher: one that starts no MaxText has nothing to look at.
+        launcher: a launcher that does not start MaxText is not checked.
         cell: its parallelism, overrides and model.
-        profiles: each may have a pipeline of its own.
-        files: the deployed ones, the trainer's configuration among them where this machine has it.
+        profiles: the profiles, each of which may change the pipeline.
+        files: the deployed files, including the trainer's configuration if it is on this machine.
     """
     config = config_of(files)
     if why := refused_shape(launcher, cell, BASELINE, config):
@@ -302,9 +302,9 @@ def look_at_shape(
 def refused_shape(
     launcher: Launcher, cell: Cell, profile: Profile, config: Mapping[str, str]
 ) -> str:
-    """Return why MaxText refuses the pipeline of a profile; "" where it does not, or is not used.
+    """Return why MaxText refuses the pipeline of a profile; "" if it accepts it, or is not used.
 
-    `config` are the settings of the trainer's configuration, where this machine has it.
+    `config` has the settings of the trainer's configuration; {} if it is not on this machine.
     """
     if not isinstance(launcher.inside, MaxTextLauncher | MaxTextSlurmLauncher):
         return ""
@@ -316,7 +316,7 @@ def refused_shape(
 
 @runtime_checkable
 class Keyed(Interface):
-    """A launcher whose trainer takes `key=value` and refuses a key that it does not know."""
+    """A launcher whose trainer takes `key=value` and refuses unknown keys."""
 
     @property
     def interpreter(self) -> str:
@@ -324,14 +324,14 @@ class Keyed(Interface):
 
     @property
     def package(self) -> str:
-        """The package that ships `configs/base.yml`; "" where none does."""
+        """The package with `configs/base.yml`; "" if there is none."""
 
     @property
     def cwd(self) -> str:
-        """The directory the trainer runs in; "" is the attempt's folder."""
+        """The working directory of the trainer; "" for the attempt's folder."""
 
     def config_of(self, cell: Cell) -> str:
-        """Return the absolute path of a cell's config."""
+        """Return the absolute path of a cell's configuration file."""
 
     def keys(self, trial: Trial, cell: Cell) -> Mapping[str, str]:
         """Return every key of a trial."""
@@ -339,13 +339,13 @@ class Keyed(Interface):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What an installation says of itself.
+    """The keys of an installation.
 
     Attributes:
-        name: e.g. `maxtext 0.2.5`.
-        base: path of its base configuration.
-        known: the keys that it has.
-        config_keys: key, file and line of each key that the cell's config brings itself.
+        name: name and version, e.g. `maxtext 0.2.5`.
+        base: path of the base configuration.
+        known: the keys that it accepts.
+        config_keys: key, file and line of each key that the cell's configuration adds.
     """
 
     name: str
@@ -360,11 +360,11 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: one that is not `Keyed` may name a yml, which need not list all; a key that it
-            does not list is a note.
-        cell: its overrides, axes and protocol make most keys.
-        profiles: each may bring more.
-        environ: of this process, for PATH and HOME.
+        launcher: if it is not `Keyed` but names a YAML file, a key that the file lacks is only a
+            note, because the file may be incomplete.
+        cell: the cell, whose overrides, axes and protocol set most keys.
+        profiles: the profiles, which may set more keys.
+        environ: the environment of this process, for PATH and HOME.
     """
     inside = launcher.inside
     if isinstance(launcher, CheckoutLauncher):
@@ -399,14 +399,14 @@ def look_at_keys(
     return Preflight(faults=tuple(faults))
 
 
-# a key of a yml, at whatever depth:   remat_policy: full    - name: adam
+# a key of a YAML file at any depth:   remat_policy: full    - name: adam
 _YML_KEY = re.compile(r"^[ \t-]*([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
 
 
 def _not_in_yml(
     launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
 ) -> Iterator[str]:
-    """Yield each key that the ymls on the trainer's command line do not list."""
+    """Yield each key that the YAML files on the trainer's command line lack."""
     ymls = [
         path
         for word in launcher.argv
@@ -427,13 +427,13 @@ def _not_in_yml(
     )
     for where, keys in asked:
         for key, value in keys.items():
-            # a field of a nested group is written  lora.rank=8
+            # a field of a nested group is written:  lora.rank=8
             if not known.issuperset(key.split(".")):
                 yield _fault(release, key, f"{where}, {key}={value}")
 
 
 def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
-    """Return what the trainer's installation says of its keys, or why it could not be asked."""
+    """Return what the trainer's installation says about its keys, or why it cannot be asked."""
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:
         return f"{launcher.interpreter} is not on this machine"
@@ -464,7 +464,8 @@ def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release |
     config_keys = tuple((str(key), str(file), int(line)) for key, file, line in answer["said"])
     known = frozenset(answer["known"])
     if not answer["strict"]:
-        known |= {key for key, _, _ in config_keys}  # such a release takes what a config declares
+        # such a release accepts the keys that a configuration declares
+        known |= {key for key, _, _ in config_keys}
     return Release(
         name=f"{launcher.package} {answer['version']}".strip(),
         base=answer["base"],
@@ -484,7 +485,7 @@ def _trial(profile: Profile, cell: Cell) -> Trial:
 
 
 def _unknown(keys: Iterable[str], release: Release) -> list[str]:
-    # a field of a nested group is written  lora.rank=8
+    # a field of a nested group is written:  lora.rank=8
     return [key for key in keys if key.partition(".")[0] not in release.known]
 
 

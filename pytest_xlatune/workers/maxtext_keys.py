@@ -1,10 +1,10 @@
-"""Say which keys a MaxText installation has: run by its own interpreter, with nothing of ours.
+"""Report which keys a MaxText installation has; its own interpreter runs this file.
 
     python -c "$(cat maxtext_keys.py)" PACKAGE CONFIG
 
-Reads `configs/base.yml` of the package, the fields of `configs/types.py` where a release validates
-against them, and the keys that CONFIG and what it is based on bring; imports none of it. The answer
-is one line of JSON. Standard library only.
+It reads `configs/base.yml` of the package, the fields of `configs/types.py` if the release
+validates by them, and the keys in CONFIG and its bases; it imports none of it. The answer is one
+line of JSON. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 BASE_KEY = "base_config"
-# a key at the top of a yml, and its value:   base_config: "base.yml"  # what every model shares
+# a top-level key of a YAML file and its value:   base_config: "base.yml"  # shared by all models
 _KEY = re.compile(r"^([A-Za-z_]\w*)[ \t]*:[ \t]*(?:[\"']?([^\"'#\s]*))?", re.MULTILINE)
 
 
 def keys_of(path: Path) -> dict[str, tuple[int, str]]:
-    """Return line and value of each key at the top of a yml."""
+    """Return key -> (line, value) for the top-level keys of a YAML file."""
     text = path.read_text(encoding="utf-8")
     return {
         match[1]: (text.count("\n", 0, match.start()) + 1, match[2] or "")
@@ -49,7 +49,7 @@ def fields_of(path: Path) -> list[str]:
 
 
 def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield key, file and line of what a config and its bases bring, the release's own left out."""
+    """Yield key, file and line of the keys in a config and its bases, without the release's own."""
     seen = {base.resolve()}
     while config.is_file() and config.resolve() not in seen:
         seen.add(config.resolve())
@@ -58,13 +58,13 @@ def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
         parent = keys.get(BASE_KEY, (0, ""))[1]
         if not parent:
             return
-        # MaxText looks beside the file first, then among its own
+        # MaxText looks for the base beside the file first, then among its own
         sibling = config.parent / parent
         config = sibling if sibling.is_file() else base.parent / parent
 
 
 def answer(package: str, config: str) -> dict[str, Any]:
-    """Return what an installed package says; `base` is "" where it has no base configuration."""
+    """Return the keys of an installed package; `base` is "" if it has no base configuration."""
     reply: dict[str, Any] = {"version": "", "base": "", "known": [], "strict": False, "said": []}
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():

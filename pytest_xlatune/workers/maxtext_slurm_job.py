@@ -1,22 +1,25 @@
-"""Submit one trial through a maxtext-slurm checkout, and be its job until it ends.
+"""Submit one trial through a maxtext-slurm checkout, and stand for its job until it ends.
 
     python -m pytest_xlatune.workers.maxtext_slurm_job --checkout DIR --model M --workspace DIR
         --name JOB -- M:TAG -N 8 -w node[001-008] -- steps=15 ...
 
 The words after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
-standard output as it grows; we end as the job ended, and a signal to us cancels it. We submit a
-copy of the checkout. In it the model's env.sh begins with the axes, which deployed guards read, and
-ends with the profile. The current directory gets `followed-job.json` and links to the dump and the
-captures in the job's own folder, which is found by its id, as its name changes.
+standard output as it grows; we end with the job's exit status, and a signal to us cancels it. We
+submit a copy of the checkout, in which the model's env.sh begins with the axes, which deployed
+guards read, and ends with the profile. The current directory gets `followed-job.json` and links to
+the dump and the captures in the job's own folder, which is found by its id because its name
+changes.
 
-What each node ran on is told in the job's log: the model's env.sh ends with `probe_environment.py`,
-which a container runs once in front of its trainer. From there it goes into `environment.json` and
-`environment.1.json`, as the payload of other trials writes them, one file a node.
+Each node's environment is reported in the job's log: the model's env.sh ends with
+`probe_environment.py`, which a container runs once before its trainer. It is copied to
+`environment.json` and `environment.1.json`, one file for each node, as the payload of other trials
+writes them.
 
-Where the current directory has a rotation, the model's env.sh writes it and its worker into the
-job's output folder and has each Python load it; the journals come back while the job runs.
+If the current directory has a rotation, the model's env.sh writes it and its worker into the job's
+output folder and makes each Python load the worker; the journals are copied back while the job
+runs.
 
-Standard library only, and nothing of ours is imported: it judges nothing that it sees.
+Standard library only, and nothing of ours is imported: this program judges nothing.
 """
 
 from __future__ import annotations
@@ -38,17 +41,17 @@ from typing import Any, BinaryIO
 
 PROFILE_FILE = "profile.env.sh"
 AXES_FILE = "axes.env.sh"
-RECORD = "followed-job.json"  # also of `executors.folder`
+RECORD = "followed-job.json"  # `executors.folder` uses the same name
 POLL_S = 5.0
 _LOOK_S = 0.5
-_ANSWER_S = 60.0  # of a scheduler that is asked
-_UNKNOWN_TIMES = 3  # empty answers in a row that mean "gone"
-_QUIET_TIMES = 4  # looks at an ended job's log that find nothing new: a shared file system lags
-# the text of the probe, as the container's bash reads it; the output path is set there alone
+_ANSWER_S = 60.0  # seconds that the scheduler may take to answer
+_UNKNOWN_TIMES = 3  # so many empty answers in a row mean that the job is gone
+_QUIET_TIMES = 4  # readings of an ended job's log without news, because shared file systems lag
+# the text of the probe, for the container's bash; only there is the output path set
 _PROBE = Path(__file__).with_name("probe_environment.py")
-# nothing that a repository names is run
+# no program that a repository names is run
 _GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-C")
-_MARK = b"xlatune-environment: "  # what its one line of JSON begins with
+_MARK = b"xlatune-environment: "  # the beginning of its line of JSON
 _PROBE_S, _MOST_NODES, _MOST_LINE = 60, 4096, 1 << 20
 _ASKS = """
 if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_TOLD-}} ]]; then
@@ -58,7 +61,7 @@ if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_TOLD-}} ]]; then
 END_OF_THE_PROBE
 fi
 """
-# a rotation, its worker, and where they go: `launchers.rotated` has the names
+# a rotation, its worker, and their places; `launchers.rotated` has the names
 _SPEC, _SITE = Path("rotation.json"), Path("xlatune_site", "sitecustomize.py")
 _JOURNALS, _TURNS = "rotation.*.jsonl", "xlatune_rotation"
 # each node's container writes the same files, each by a rename
@@ -82,14 +85,15 @@ _ENDED = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"),
     *("OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
 }
-# sbatch, through submit.sh:   Submitted batch job 14638
+# a line of sbatch, through submit.sh:   Submitted batch job 14638
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
-# scontrol show job -o:   JobId=14638 JobName=JAX-a ... ExitCode=1:0 ... NodeList=node[001-002]
+# the output of scontrol show job -o:   JobId=14638 ... ExitCode=1:0 ... NodeList=node[001-002]
 _EXIT_CODE = re.compile(r"\bExitCode=(\d+):(\d+)")
 _NODES = re.compile(r"\bNodeList=(\S+)")
 
 
-_started: dict[str, str] = {}  # job id -> when it was first seen not to wait, Unix seconds
+# job id -> when it was first seen after waiting, in seconds since 1970
+_started: dict[str, str] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
     end_strays(arguments.name)
     job = submit(copy, given[at + 1 :], workspace=arguments.workspace, name=arguments.name)
-    shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh made of it
+    shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh has copied
     if job is None:
         return 1
     _record(job, "submitted", arguments.workspace)
@@ -121,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _EndAsked:
-    """Whether we were asked to end; a job that is being submitted is cancelled once known."""
+    """Records that we were asked to end; a job is cancelled once its id is known."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -133,15 +137,15 @@ class _EndAsked:
 
 
 def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
-    """Copy a checkout as `submit.sh` would, with the profile's file at the end of its model's.
+    """Copy a checkout as `submit.sh` would, and append the profile to its model's env file.
 
-    Nothing that git ignores is copied: outputs are among it. `.git` is a link, so that the job's
-    record says what the copy differs in, and `submit.sh` takes the copy for a whole repository.
+    Files that git ignores, such as outputs, are not copied. `.git` is a link, so that the job's
+    record shows how the copy differs, and `submit.sh` accepts the copy as a repository.
     """
     listed = _ask(*_GIT, str(checkout), "ls-files", "-zco", "--exclude-standard")
     if listed:
         for name in filter(None, listed.split("\0")):
-            if os.path.lexists(checkout / name):  # a file may be deleted and not yet committed so
+            if os.path.lexists(checkout / name):  # a file may be deleted without a commit
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
     else:
@@ -153,18 +157,18 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     else:
         git.mkdir()
     env_file = copy / "configs" / f"{model}.env.sh"
-    # the axes come first, because deployed guards read them; the profile comes last
+    # axes come first, because deployed guards read them; the profile comes last
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
     asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
-    env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own
+    env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own file
     probe = _ASKS.format(limit_s=_PROBE_S, program=_PROBE.read_text(encoding="utf-8").strip())
-    # the probe comes behind the settings, because it is no trainer
+    # the probe comes after the settings, because it is not the trainer
     env_file.write_text(f"{asked}{deployed}{profile}{probe}{_rotates()}", encoding="utf-8")
     return copy
 
 
 def _rotates() -> str:
-    """Return the lines that put a rotation in front of the trainer; "" where there is none."""
+    """Return the lines that put a rotation before the trainer; "" if there is none."""
     if not _SPEC.exists():
         return ""
     spec, worker = (path.read_text(encoding="utf-8").rstrip("\n") for path in (_SPEC, _SITE))
@@ -172,22 +176,22 @@ def _rotates() -> str:
 
 
 def end_strays(name: str) -> None:
-    """Cancel jobs of this trial that an earlier attempt, killed outright, left in the queue."""
+    """Cancel queued jobs of this trial that an earlier, killed attempt left behind."""
     for job in jobs_named(name):
         sys.stdout.write(f"xlatune: job {job} of an earlier attempt is cancelled\n")
         _ask("scancel", job)
 
 
 def jobs_named(name: str) -> list[str]:
-    """Return the ids of the user's jobs of a name that are not over."""
+    """Return the ids of the user's unfinished jobs with this name."""
     return _ask("squeue", "-h", "-u", getpass.getuser(), "-n", name, "-o", "%i").split()
 
 
 def submit(copy: Path, arguments: Sequence[str], *, workspace: Path, name: str) -> str | None:
-    """Run `submit.sh` and return the id of the job; None where it made none.
+    """Run `submit.sh` and return the id of the job; None if it made none.
 
-    Whatever it says and however it ends, a job of this `name` is the one that it made: none was
-    there before.
+    Whatever it prints and however it ends, a job with this `name` is the one that it made, because
+    there was none before.
     """
     done = subprocess.run(
         [str(copy / "submit.sh"), *arguments],
@@ -237,7 +241,7 @@ def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
 
 
 def copy_journals(job: str, workspace: Path) -> None:
-    """Copy the journals of a rotation that have grown: they tell that it goes on, and who died."""
+    """Copy the journals of a rotation that have grown; they show progress and who died."""
     _, folder = found_by_id(job, workspace)
     for journal in sorted(folder.glob(f"{_TURNS}/{_JOURNALS}")) if folder else ():
         copy = Path(journal.name)
@@ -249,15 +253,15 @@ def copy_journals(job: str, workspace: Path) -> None:
 
 
 def state_of(job: str) -> str:
-    """Return the job's state in Slurm's words; "" where neither squeue nor sacct knows it."""
+    """Return the job's state in Slurm's words; "" if neither squeue nor sacct knows it."""
     text = _ask("squeue", "-t", "all", "-h", "-j", job, "-o", "%T")
-    # sacct: CANCELLED by 1000
+    # the output of sacct:  CANCELLED by 1000
     text = text or _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
     return text.split()[0] if text.split() else ""
 
 
 def ending(job: str, state: str) -> tuple[int, str]:
-    """Return the exit status of an ended job, and what the scheduler says of its end."""
+    """Return the exit status of an ended job, and the scheduler's reason for its end."""
     job_text = _ask("scontrol", "show", "job", "-o", job)
     code, nodes = _EXIT_CODE.search(job_text), _NODES.search(job_text)
     if code is None:
@@ -272,7 +276,7 @@ def ending(job: str, state: str) -> tuple[int, str]:
 
 
 def found_by_id(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
-    """Return log and folder of a job: by the front of their names; the rest changes later."""
+    """Return log and folder of a job by the beginning of their names; the rest changes."""
     both = sorted(workspace.glob(f"{job}-*"))
     logs = [path for path in both if path.suffix == ".log" and path.is_file()]
     folders = [path for path in both if path.is_dir()]
@@ -303,7 +307,7 @@ def _record(job: str, state: str, workspace: Path, *, nodes: re.Match[str] | Non
 
 
 def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
-    """Write down what each node's log line tells, with the commit of the checkout itself."""
+    """Write the environment from each node's log line to a file, with the checkout's own commit."""
     log, _ = found_by_id(job, workspace)
     environments: dict[str, dict[str, Any]] = {}
     lines = log.open("rb") if log is not None else contextlib.nullcontext(())
@@ -313,7 +317,7 @@ def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
                 break
             if _MARK not in line:
                 continue
-            with contextlib.suppress(ValueError):  # torn, or another's words
+            with contextlib.suppress(ValueError):  # torn, or another program's line
                 environment = json.loads(line[line.index(_MARK) + len(_MARK) :])
                 if isinstance(environment, dict) and isinstance(environment.get("name"), str):
                     environments.setdefault(environment["name"], environment)
@@ -330,7 +334,7 @@ def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
 
 
 def _link(job: str, workspace: Path) -> None:
-    """Show the job's captures and dump where those of every other trial are."""
+    """Link the job's captures and dump to where other trials have theirs."""
     _, folder = found_by_id(job, workspace)
     if folder is None:
         return
@@ -344,7 +348,7 @@ def _link(job: str, workspace: Path) -> None:
 
 
 def _ask(*command: str) -> str:
-    """Return what a command of the scheduler says; "" where it fails or is not here."""
+    """Return the output of a scheduler's command; "" if it fails or is missing."""
     if shutil.which(command[0]) is None:
         return ""
     try:

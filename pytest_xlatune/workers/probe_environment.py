@@ -1,18 +1,18 @@
-"""Tell what a trial ran on: the node, the code, the packages and the devices of its trainer.
+"""Report what a trial ran on: the node, the code, the packages and the devices of its trainer.
 
-    python probe_environment.py node PATH...                 by the payload's own Python
-    python probe_environment.py trainer PROGRAM [devices]    by the trainer's, in its environment
-    python probe_environment.py job PROGRAM...               by the trainer's, where no payload runs
+    python probe_environment.py node PATH...                 by the payload's Python
+    python probe_environment.py trainer PROGRAM [devices]    by the trainer's Python
+    python probe_environment.py job PROGRAM...               the same where no payload runs
 
 The payload runs the first two before it starts a trainer, when nothing is measured yet. Only the
-text of this file goes to the node. A job that others start runs the last in front of its trainer,
-whose devices it leaves alone. It prints one line, `xlatune-environment: {...}`, a table of texts
-under each of: node, packages, devices, code, repositories. What it cannot find it leaves out.
-With `devices` JAX is imported and asked; without, no module but the standard library's.
+text of this file goes to the node. A job that others start runs the last before its trainer,
+without touching devices. It prints one line, `xlatune-environment: {...}`, with texts under node,
+packages, devices, code and repositories. What it cannot find is left out. With `devices` it imports
+JAX and asks it; otherwise it uses only the standard library.
 
-PROGRAM is a script or a module's name; of several the first that is there. The Python files that it
-may import are hashed, so that an edit of the trainer between two trials is seen without git, and
-one of a file beside it is not.
+PROGRAM is a script or the name of a module; of several, the first that exists. The Python files
+that it may import are hashed, so that an edit of the trainer between two trials is noticed without
+git, but an edit of an unrelated file beside it is not.
 """
 
 from __future__ import annotations
@@ -35,33 +35,34 @@ from typing import Any
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
 _GIT_S = 10.0
-# what the configuration of a repository would have git run
+# settings in the configuration of a repository that would make git run programs
 _RUNS_NOTHING = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MOST_FILES, _MOST_BYTES = 3000, 1 << 26
-# folders of a trainer that hold none of its own code
+# folders of a trainer that contain none of its own code
 _FOREIGN = {"site-packages", "node_modules", "__pycache__"}
-# a sweep file is no part of the trainer, and users write in it between two sessions
+# a sweep file is not part of the trainer, and users edit it between sessions
 _OF_TESTS = re.compile(r"test_.*\.py|conftest\.py")
-# a program with one of these may run files that its import statements do not name
+# a program with one of these may run files that its imports do not name
 _DYNAMIC = re.compile(
     r"import_module|__import__|importlib|runpy|\bexec\(|subprocess|os\.(?:exec|spawn|system|popen)"
     r"|sys\.path|Popen"
 )
-# jaxlib-0.10.2.dist-info    jax_cuda12_plugin-0.10.2.dist-info    nvidia_nccl_cu12-2.27.3.dist-info
+# names of installed packages:  jaxlib-0.10.2.dist-info    nvidia_nccl_cu12-2.27.3.dist-info
 _INSTALLED = re.compile(
     r"(jax|jaxlib|libtpu|libtpu[-_]nightly|jax[-_](?:cuda|rocm)\d*[-_](?:plugin|pjrt)|maxtext|flax"
     r"|nvidia[-_](?:cuda[-_]runtime|cudnn|nccl|cublas)(?:[-_]cu\d+)?|transformer[-_]engine\w*"
     r"|rccl|numpy)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info",
     re.IGNORECASE,
 )
-# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
-# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build
+# the driver's version: NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5
+# 22:23:56 UTC 2024 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
+# Build
 _NVIDIA = re.compile(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+(?:\.\d+)+)")
 
 
 def node_facts(root: Path = Path("/")) -> dict[str, str]:
-    """Return kernel, processor, driver and GPUs as the node's files below `root` tell them."""
+    """Return kernel, processor, driver and GPUs from the node's files below `root`."""
     cpu = re.search(r"^(?:model name|Model)\s*: (.*)", _read(root / "proc/cpuinfo"), re.MULTILINE)
     nvidia = _NVIDIA.search(_read(root / "proc/driver/nvidia/version"))
     amd = _read(root / "sys/module/amdgpu/version").strip()
@@ -70,7 +71,7 @@ def node_facts(root: Path = Path("/")) -> dict[str, str]:
         for path in root.glob("proc/driver/nvidia/gpus/*/information")
     ]
     names = [match.group(1).strip() for match in models if match]
-    # gfx_target_version 90402     a CPU's is 0
+    # gfx_target_version 90402    (0 for a CPU)
     targets = [
         re.search(r"gfx_target_version (\d{1,9})", _read(path))
         for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")
@@ -91,7 +92,7 @@ def _gfx(version: int) -> str:
 
 
 def packages(root: Path = Path("/")) -> dict[str, str]:
-    """Return the installed packages that matter, by name; nothing is imported."""
+    """Return name -> version of the relevant installed packages, without importing them."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         try:
@@ -113,7 +114,7 @@ def packages(root: Path = Path("/")) -> dict[str, str]:
 
 
 def devices() -> dict[str, str]:
-    """Return what JAX sees in one process, with the runtime's and the collectives' versions."""
+    """Return what JAX sees in one process, with versions of the runtime and the collectives."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     import jax
 
@@ -148,7 +149,7 @@ def _collectives() -> dict[str, str]:
 
 
 def version_of(code: int) -> str:
-    """Return the version that `ncclGetVersion` tells; before 2.9 it had a digit less.
+    """Return the version for a code of `ncclGetVersion`; before 2.9 it had a digit less.
 
     nccl.h: NCCL_VERSION(X,Y,Z) is X*1000 + Y*100 + Z up to 2.8, X*10000 + Y*100 + Z from 2.9.
     """
@@ -158,7 +159,7 @@ def version_of(code: int) -> str:
 
 
 def folder_of(program: str) -> str:
-    """Return the folder of a script, or of a module's package; "" where there is none."""
+    """Return the folder of a script, or of a module's package; "" if it does not exist."""
     if program.endswith(".py"):
         return str(Path(program).absolute().parent)
     try:
@@ -170,11 +171,11 @@ def folder_of(program: str) -> str:
 
 
 def code_digest(folder: str, program: str = "") -> str:
-    """Return a digest of the Python files that a program may import, sweep files left out.
+    """Return a digest of the Python files that a program may import, without sweep files.
 
-    These are the script's own, those that import statements name, and packages whole. All in and
-    below `folder` count for a module, and for a script whose imports cannot be told from its text;
-    of a folder with thousands of them, such as a home, only its own files.
+    These are the script, the files that its imports name, and complete packages. For a module, and
+    for a script whose imports are not clear, it is all files in and below `folder`; in a folder
+    with thousands of them, such as a home, only those directly in it.
     """
     imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
     below = _python_files(folder) if imported is None else imported
@@ -193,7 +194,7 @@ def code_digest(folder: str, program: str = "") -> str:
 
 
 def _imported(script: Path) -> list[Path] | None:
-    """Return a script and all beside it that it imports; None where its text does not tell."""
+    """Return a script and the files beside it that it imports; None if that is not clear."""
     files, asked = set[Path](), [script]
     while asked:
         path = asked.pop()
@@ -251,11 +252,11 @@ def _is_own(folder: Path) -> bool:
 
 
 def repositories(paths: Iterable[str]) -> dict[str, str]:
-    """Return the git repository of each path -> its commit, and how many files are changed."""
+    """Return the git repository of each path -> its commit, and how many files were changed."""
     states: dict[str, str] = {}
     asked = set[Path | None]([None])
     for path in paths:
-        place = Path(path).absolute()  # an interpreter's link leads into another repository
+        place = Path(path).absolute()  # an interpreter may be a link into another repository
         above = (place, *place.parents)
         top = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
         if top is None or top in asked:
@@ -271,7 +272,7 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             count = 0 if changed is None else len(changed.splitlines())
             files = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
             listed = (_git(top, "ls-files", "-v") or "").splitlines()
-            # h local.yml    S config.yml: what git was told not to look at may be changed
+            # files that git was told to ignore may have changed:  h local.yml    S config.yml
             hidden = sum(line[:1].islower() or line[:1] == "S" for line in listed)
             more = f", {hidden} that git does not look at" if hidden else ""
             state = files if changed is not None else "changes unknown"
@@ -280,10 +281,10 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _is_ours(top: Path) -> bool:
-    """Whether this user or root put the repository there, and no other user may write in it.
+    """Return whether this user or root owns the repository, and no other user may write in it.
 
-    Git runs programs that a repository's settings name, such as its filters, and a stranger's once
-    named a private file as its commit.
+    Git runs programs that a repository's settings name, such as filters, and a stranger's
+    repository once gave a private file as its commit.
     """
     git, folder = top / ".git", _folder(top)
     common = folder / _read(folder / "commondir").strip()
@@ -300,7 +301,7 @@ def _is_ours(top: Path) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is root's, or one of this user alone."""
+    """Return whether a group is root's, or this user's private group."""
     try:
         user, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
@@ -309,18 +310,18 @@ def _is_private(group: int) -> bool:
 
 
 def _folder(top: Path) -> Path:
-    """Return the folder of a repository; that of a worktree lies elsewhere."""
+    """Return the git folder of a repository; that of a worktree is elsewhere."""
     git = top / ".git"
-    # gitdir: /shared/trainer/.git/worktrees/a
+    # the file `.git` of a worktree has:  gitdir: /shared/trainer/.git/worktrees/a
     return top / _read(git).partition("gitdir:")[2].strip() if git.is_file() else git
 
 
 def _git(top: Path, *words: str) -> str | None:
-    # repositories of root are trusted, which git refuses; those of others as its settings say
+    # git refuses repositories of root, which are trusted; others as its settings say
     ours = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
     command = ["git", *_RUNS_NOTHING, *ours, "-C", str(top), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # git would pass over an empty `.git`, and take the next repository above
+    # git would skip an empty `.git` and use the next repository above
     environ["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
     try:
         done = subprocess.run(
@@ -357,7 +358,7 @@ def _read(path: Path | str) -> str:
 
 
 def _plain(path: str, flags: int) -> int:
-    """Open a file, and no pipe or device, which would be waited for."""
+    """Open a regular file, but no pipe or device, on which reading might block."""
     opened = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -366,7 +367,7 @@ def _plain(path: str, flags: int) -> int:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print all facts; a question that fails is named, and costs no other."""
+    """Print all facts; a failing question is reported and does not affect the others."""
     kind, *rest = argv
     asked: dict[str, Callable[[], dict[str, str]]]
     asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
@@ -386,7 +387,7 @@ def main(argv: Sequence[str]) -> None:
         facts["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         problems.append("devices: not asked, the trainer is about to take them")
     for name, ask in asked.items():
-        if name == "devices":  # XLA may end the process, e.g. of an unknown flag
+        if name == "devices":  # XLA may end the process, e.g. for an unknown flag
             _tell(facts, [*problems, "devices: JAX gave no answer"])
         try:
             facts[name] = {key: text for key, text in ask().items() if text}
@@ -396,7 +397,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _tell(facts: dict[str, Any], problems: list[str]) -> None:
-    # a library may have printed something without an end of line
+    # a library may have printed something without a newline
     sys.stdout.write(f"\n{MARK}{json.dumps({**facts, 'problems': problems})}\n")
     sys.stdout.flush()
 

@@ -1,11 +1,11 @@
-"""Have XLA parse texts of XLA_FLAGS, each in a process of its own, and hand over what it made.
+"""Let XLA parse texts of XLA_FLAGS, each in a separate process, and return the results.
 
     python -P xla_lint.py RESULT < TEXTS
 
-TEXTS is a JSON list of strings. RESULT is the file that is written: JSON with the jaxlib release,
-the description of its options and, for each text, the serialized compile options or what XLA said
-when it refused. XLA parses once per process and may abort, so each text gets a fork of this one,
-which has parsed nothing. Imports jaxlib and nothing of ours.
+TEXTS is a JSON list of strings. The file RESULT is written: JSON with the jaxlib release, the
+description of its options and, for each text, the serialized compile options or XLA's message of
+refusal. XLA parses only once in a process and may abort, so each text gets a fork of this process.
+Imports jaxlib and nothing of ours.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# `--help` shows about 90 of 350 flags since jaxlib 0.7: it is cut at 15 kB
-_MARK = b"\x0a\x0dxla/xla.proto"  # how the description of that file begins: its name
-_MOST = 1 << 18  # bytes from there; the description of jaxlib 0.12 has about 1 << 15
+# the library is searched, because since jaxlib 0.7 `--help` is cut at 15 kB: 90 of 350 flags
+_MARK = b"\x0a\x0dxla/xla.proto"  # the beginning of the description: the name of its file
+_MOST = 1 << 18  # most bytes from there; the description of jaxlib 0.12 has about 1 << 15
 _SAID = 1 << 14
 
 
 def main(result: str) -> None:
-    """Answer for every text on standard input."""
+    """Answer for all texts on standard input."""
     texts = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # up to jaxlib 0.6 a refusal is an abort
+    # up to jaxlib 0.6, a refusal aborts with a core dump
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.pop("XLA_FLAGS", None)
     import jaxlib
@@ -45,7 +46,7 @@ def main(result: str) -> None:
 
 
 def _answer(text: str, xla_client: Any) -> dict[str, Any]:
-    """Return what XLA makes of one text in a process of its own, and what it said."""
+    """Return how XLA parses a text in a separate process, and what it printed."""
     read_end, write_end = os.pipe()
     with tempfile.TemporaryFile() as stderr_file:
         child = os.fork()
@@ -73,7 +74,7 @@ def _answer(text: str, xla_client: Any) -> dict[str, Any]:
 
 
 def _description(folder: Path) -> str:
-    """Return the description of XLA's options, with whatever follows it in the library."""
+    """Return the description of XLA's options, followed by other bytes of the library."""
     libraries = sorted(folder.rglob("*.so*"), key=lambda path: -path.stat().st_size)
     for library in libraries[:3]:
         with library.open("rb") as file:

@@ -1,16 +1,16 @@
-"""What the compiler did and where the time went: dumps and captures to facts.
+"""Facts from the compiler's dumps and the profiler's captures: what was compiled, where time went.
 
-    hlo                  lines of HLO text -> what the compiler made of the program
+    hlo                  lines of HLO text -> facts of the program
     hlo.dump             the folder of a dump -> its program
     hlo.difference       two programs -> what changed, in words; which profiles need no run
-    trace.captures       the files of a profiling window -> where the time of each GPU and step went
-    trace.comparison     two such windows -> what made the difference; shares of the step
+    trace.captures       files of a profiling window -> the time of each GPU and step
+    trace.comparison     two such windows -> what made the difference
 
-Other distributions bring readers of captures: an entry point of `pytest_xlatune.captures` names a
-subclass of `CaptureFacts`; its own name is the kind of the facts in a report.
+Other distributions add readers of captures: an entry point of `pytest_xlatune.captures` names a
+subclass of `CaptureFacts`; the name of the entry point is the kind of facts in a report.
 
 Only `hlo.dump` and `trace.captures` open files. Nothing here prints, or reads a clock or an
-environment; what cannot be read is a `ParseError` that names its file.
+environment. A file that cannot be read is a `ParseError` that names it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pytest_xlatune.model.errors import ConfigError
 
 
 def absent(path: Path, expected: str) -> str:
-    """Say that there is no file or folder of a name."""
+    """Return the message that there is no such file or folder."""
     return f"{path}: no such file or folder; expected {expected}"
 
 
 def unreadable(path: Path | str, error: OSError) -> str:
-    """Say why a file cannot be read."""
+    """Return the message why a file cannot be read."""
     return f"{error.filename or path}: cannot be read: {error.strerror}"
 
 
@@ -36,19 +36,19 @@ BROUGHT = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
 
 
 class CaptureFacts:
-    """Facts of the captures of evidence runs, in sentences; a subclass is made without arguments.
+    """Facts from captures of evidence runs, in sentences; subclasses have no constructor arguments.
 
-    A method that a subclass leaves out tells nothing. A file that cannot be read is told by an
+    Methods that a subclass does not define return nothing. A file that cannot be read raises an
     `XlatuneError` or an `OSError`.
     """
 
     def facts(self, captures: Sequence[Path]) -> Iterable[str]:
-        """Return what the captures of one run tell."""
+        """Return the facts in the captures of one run."""
         del captures
         return ()
 
     def changes(self, before: Sequence[Path], after: Sequence[Path]) -> Iterable[str]:
-        """Return what moved from one run to another."""
+        """Return what changed from one run to another."""
         del before, after
         return ()
 

@@ -1,7 +1,7 @@
-"""The profile by which XLA schedules (PGLE), made of a capture.
+"""Make the profile by which XLA schedules (PGLE) from a capture.
 
-It is a text `ProfiledInstructionsProto` (tsl/profiler/protobuf/profiled_instructions.proto), the
-mean time of each operation, and an ordinary setting names it:
+It is a `ProfiledInstructionsProto` in text form (tsl/profiler/protobuf/profiled_instructions.proto)
+with the mean time of each operation. A setting names the file:
 `--xla_gpu_pgle_profile_file_or_directory_path`.
 """
 
@@ -17,13 +17,13 @@ _PS_PER_US = 1e6
 
 
 def pgle_profile(drill: Drill, program: Program | None = None) -> str:
-    """Return the mean time of each operation as XLA's scheduler reads it.
+    """Return the mean time of each operation in the format of XLA's scheduler.
 
-    With the program of the capture each name begins with the fingerprint that XLA gave it before it
-    was scheduled, `FINGERPRINT::NAME`: of another program XLA then takes no time at all, as of its
-    own converter's files (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). Its
-    checker is silent where it finds every operation, so the shortest one is left out: a log then
-    always says how many it found.
+    With the program of the capture, each name is preceded by the program's fingerprint before
+    scheduling, `FINGERPRINT::NAME`, so that XLA uses no times of another program, as with its own
+    converter's files (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). XLA's checker
+    prints nothing if it finds every operation. Therefore the shortest is left out, so that a log
+    always says how many were found.
 
     Raises:
         ConfigError: the capture names no operation.

@@ -1,14 +1,14 @@
-"""The protobuf wire format: message by message, and a million messages at once; XLA's options.
+"""The protobuf wire format: single messages, or a million at once; and XLA's options.
 
-Small messages (planes, names) are walked in Python by `fields`. The events of a trace line are
-decoded by numpy in lockstep: every event keeps a cursor, one turn reads the next field of all of
-them. This module knows nothing of traces. It never trusts a length: whatever does not fit raises
-`WireError`, a ValueError whose message says what and at which byte; the caller adds the file.
+Small messages (planes, names) are read in Python by `fields`. The events of a trace line are
+decoded by numpy in lockstep: every event has a cursor, and one iteration reads the next field of
+all events. This module knows nothing of traces. It never trusts a length: malformed bytes raise
+`WireError`, a ValueError with what was found and the position; the caller adds the file.
 
-On top of it: XLA's own record of its options, a serialized `CompileOptions`, as name -> text. The
-library carries the description of its messages (`xla/xla.proto`), so that names, types and
-enums are those of the very build that is asked; no table of ours can be out of date. An option that
-is absent is at zero: the message is a proto3. There, what does not fit is a `ParseError`.
+It also reads XLA's options, a serialized `CompileOptions`, as name -> text. The library contains
+the description of its messages (`xla/xla.proto`), so names, types and enums are those of the build
+in question. An option that is absent is zero, because the message is a proto3. Malformed options
+raise `ParseError`.
 
 Formats: https://protobuf.dev/programming-guides/encoding/, google/protobuf/descriptor.proto and
 xla/xla.proto, xla/pjrt/proto/compile_options.proto of https://github.com/openxla/xla.
@@ -29,18 +29,18 @@ from pytest_xlatune.model.errors import ParseError
 
 Bytes = bytes | memoryview
 Ints = NDArray[np.int64]
-Part = tuple[int, int, int, int]  # of a message: field number, wire type, begin, end
+Part = tuple[int, int, int, int]  # part of a message: field number, wire type, begin, end
 
 VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-PADDING: Final = 48  # bytes behind a stretch, so that a word at any cursor lies inside
+PADDING: Final = 48  # bytes after a range, so that a word at any cursor is inside
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONES = np.uint64(0x0101010101010101)
-# 7-bit groups of a varint move together in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits
+# the 7-bit groups of a varint are joined in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits
 _FOLDS = tuple(
     (np.uint64(high), np.uint64(low), np.uint64(shift))
     for high, low, shift in (
@@ -60,15 +60,15 @@ class WireError(ValueError):
         self._message, self._at = message, at
 
     def behind(self, begin: int) -> WireError:
-        """Return the same error for positions that count from `begin` of the file."""
+        """Return the same error with positions relative to `begin` of the file."""
         return WireError(self._message, None if self._at is None else self._at + begin)
 
 
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the varint at `at` and the position behind it.
+    """Return the varint at `at` and the position after it.
 
     Raises:
-        WireError: it runs past `end` or past ten bytes.
+        WireError: it extends beyond `end`, or has more than ten bytes.
     """
     value = shift = 0
     if at < end and data[at] < 0x80:  # noqa: PLR2004  nearly always
@@ -83,17 +83,17 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return the int64 that an unsigned varint stands for."""
+    """Return the int64 that an unsigned varint represents."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
-    """Walk a message, value by value.
+    """Yield the fields of a message.
 
-    For a VARINT, `begin` is its value and `end` is where it stops.
+    For a VARINT, `begin` is its value and `end` is the position after it.
 
     Raises:
-        WireError: an unknown wire type, a length beyond `end`, a number that does not end.
+        WireError: an unknown wire type, a length beyond `end`, or a number without end.
     """
     at = start
     while at < end:
@@ -119,18 +119,18 @@ def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
 
 
 def text(data: Bytes, start: int, end: int) -> str:
-    """Return the string between two positions; bytes that are no UTF-8 show as U+FFFD."""
+    """Return the string between two positions; bytes that are no UTF-8 become U+FFFD."""
     return bytes(data[start:end]).decode("utf-8", "replace")
 
 
 class Octets:
-    """Some bytes that are read at many positions at once.
+    """A range of bytes that is read at many positions at once.
 
-    No position lies more than 20 bytes behind the end.
+    No position may be more than 20 bytes beyond the end.
 
     Attributes:
-        data: the bytes that they are a part of.
-        start: where positions count from, which is a little before the begin that was asked for.
+        data: the bytes that contain the range.
+        start: the origin of positions, slightly before the begin that was asked for.
     """
 
     __slots__ = ("_ahead", "_words", "data", "start")
@@ -147,33 +147,33 @@ class Octets:
         self._words = np.ndarray((len(part) - 7,), "<u8", part, strides=(1,))
 
     def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
-        """Return the byte `ahead` (3 at most) of each position."""
+        """Return the byte `ahead` (at most 3) of each position."""
         return self._ahead[ahead].take(at)
 
     def varints(self, at: Ints) -> tuple[Ints, Ints]:
         """Decode a varint at each position: values and sizes in bytes.
 
-        A varint of more than 8 bytes (more than 56 bits) has size 0: the caller takes it alone.
+        A varint of more than 8 bytes (56 bits) gets size 0, and the caller decodes it alone.
         """
         first = self.byte(at)
         long = first >> 7
         if not long.any():  # one byte each: lengths and most ids
             return first.astype(np.int64), np.ones(len(at), np.int64)
         second = self.byte(at, 1)
-        if not (long & second >> 7).any():  # two at most: names, references
+        if not (long & second >> 7).any():  # at most two bytes: names and references
             value = (second * long).astype(np.int64)
             value <<= 7
             value |= first & 0x7F
             return value, long + np.int64(1)
-        return _varints(self._words[at])  # `take` would copy all words: they overlap
+        return _varints(self._words[at])  # `take` would copy all words, because they overlap
 
 
 def _varints(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
-    """Decode the varint with which each word begins; the words are overwritten."""
+    """Decode the varint at the beginning of each word; the words are overwritten."""
     stop = ~words
     stop &= _CONTINUE
     keep = stop - _ONE
-    keep ^= stop  # all bits up to and with the first stop bit
+    keep ^= stop  # all bits up to and including the first stop bit
     words &= keep
     words &= _PAYLOAD
     for high, low, shift in _FOLDS:
@@ -186,23 +186,25 @@ def _varints(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
 
 
 OPTIONS: Final = "DebugOptions"
-_BUILD_OPTIONS, _DEBUG_OPTIONS = 3, 3  # CompileOptionsProto -> ExecutableBuildOptionsProto -> it
-# numbers of FileDescriptorProto, DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto
+# the path in CompileOptionsProto: field of ExecutableBuildOptionsProto, then of DebugOptions
+_BUILD_OPTIONS, _DEBUG_OPTIONS = 3, 3
+# field numbers of FileDescriptorProto, DescriptorProto, EnumDescriptorProto,
+# EnumValueDescriptorProto
 _NAME = 1
 _PACKAGE, _FILE_MESSAGES, _FILE_ENUMS, _LAST_OF_FILE = 2, 4, 5, 14
 _FIELDS, _NESTED, _OWN_ENUMS, _MESSAGE_OPTIONS = 2, 3, 4, 7
 _ENUM_VALUES, _ENUM_NUMBER = 2, 2
 _MAP_ENTRY = 7  # MessageOptions.map_entry
-# of FieldDescriptorProto
+# field numbers of FieldDescriptorProto
 _NUMBER, _LABEL, _TYPE, _TYPE_NAME = 3, 4, 5, 6
 _REPEATED = 3
-# FieldDescriptorProto.Type
+# values of FieldDescriptorProto.Type
 _BOOL, _STRING, _MESSAGE, _BYTES, _ENUM = 8, 9, 11, 12, 14
 _SIGNED = frozenset({3, 5, 15, 16, 17, 18, _ENUM})
 
 
 class _Message:
-    """A small message in parts: the last number of each field, and all its strings or messages."""
+    """A small message: the last number of each field, and all its strings or messages."""
 
     def __init__(self, data: bytes, parts: Iterable[Part] | None = None) -> None:
         self._numbers: dict[int, int] = {}
@@ -230,13 +232,13 @@ class _Message:
 class _Field:
     name: str
     kind: int
-    type_name: str  # full name of its message or enum
+    type_name: str  # full name of its message or enum; "" for other types
     is_repeated: bool
 
 
 @dataclass(slots=True, kw_only=True)
 class Schema:
-    """The messages and enums of a description, by full name; filled by `read_schema`."""
+    """The messages and enums of a description by full name; `read_schema` fills it."""
 
     messages: dict[str, dict[int, _Field]] = field(default_factory=dict)
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -244,12 +246,12 @@ class Schema:
 
     @property
     def options(self) -> dict[int, _Field]:
-        """The options that have a field, by its number."""
+        """Field number -> option."""
         name = next((message for message in self.messages if message.endswith(f".{OPTIONS}")), "")
         return self.messages.get(name, {})
 
     def declare(self, scope: str, messages: list[_Message], enums: list[_Message]) -> None:
-        """Enter what a file or a message declares, and what that declares in turn."""
+        """Add the declarations of a file or a message, including nested ones."""
         for enum in enums:
             self.enums[f"{scope}.{enum.text(_NAME)}"] = {
                 signed(enum_value.number(_ENUM_NUMBER)): enum_value.text(_NAME)
@@ -274,7 +276,7 @@ class Schema:
 def read_schema(description: bytes) -> Schema:
     """Read a serialized FileDescriptorProto.
 
-    Bytes behind it are ignored: in a library nothing says where it ends.
+    Further bytes are ignored, because a library does not say where the description ends.
 
     Raises:
         ParseError: it does not describe `DebugOptions`.
@@ -292,12 +294,12 @@ def read_schema(description: bytes) -> Schema:
 
 
 def _until_foreign(data: bytes) -> Iterator[Part]:
-    """Walk the fields of a file's description; stop where another one, or none, begins."""
+    """Yield the fields of a file's description; stop where another one, or none, begins."""
     seen_messages = False
     with suppress(WireError):
         for part in fields(data, 0, len(data)):
             number, kind, _, _ = part
-            # the name comes first: with a second one another file's description begins
+            # the name comes first, so a second name begins another file's description
             is_foreign = number > _LAST_OF_FILE or (seen_messages and number == _NAME)
             if is_foreign or kind not in (VARINT, LENGTH):
                 return
@@ -306,9 +308,9 @@ def _until_foreign(data: bytes) -> Iterator[Part]:
 
 
 def read_options(data: bytes, schema: Schema) -> dict[str, str]:
-    """Return every option of a serialized `CompileOptions` by name, those at zero included.
+    """Return every option of a serialized `CompileOptions` by name, including zeros.
 
-    A list is its values with commas, a map is `key=value` with commas, an enum is its full name.
+    A list is written as values with commas, a map as `key=value` with commas, an enum by full name.
 
     Raises:
         ParseError: the bytes are no such message.

@@ -1,14 +1,14 @@
-"""Text of a training job -> steps, configuration, findings. Pure: callers do the reading.
+"""Read the log of a training job: steps, configuration, findings. Pure: callers do the reading.
 
-    grammar       what stands in front of a line; MaxText's step lines and metrics file
+    grammar       prefixes of lines; MaxText's step lines and metrics file
     patterns      step lines of other trainers
-    line_classes  which lines are looked at for what, and what they tell
+    line_classes  which lines are examined for what, and what they show
     signatures    one line -> failure class, by the table `signatures.toml`
-    figures       what a protocol scores beside steps: a field of the user's own, bus bandwidth
-    triage        report and outcome -> findings, and the root cause of them
-    formats       what other distributions read of a log
+    figures       scored figures besides steps: a user's own field, bus bandwidth
+    triage        report and outcome -> findings, and their root cause
+    formats       formats that other distributions add
 
-This module joins the lines: bytes of a growing log in, the report at any moment.
+This module combines them: it reads the bytes of a growing log and reports at any moment.
 
     reader = LogReader()
     for chunk in chunks:
@@ -16,8 +16,8 @@ This module joins the lines: bytes of a growing log in, the report at any moment
     reader.close()
     reader.report()
 
-The same bytes give the same report however they are cut into chunks. Memory is bounded whatever
-the log holds: a line is cut at 64 KiB, findings and settings are counted, steps are of one rank.
+The result does not depend on how the bytes are cut into chunks. Memory is bounded: a line is cut at
+64 KiB, findings and settings are limited in number, and steps are kept for one rank.
 """
 
 from __future__ import annotations
@@ -55,62 +55,66 @@ from pytest_xlatune.model.text import begun
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 
 _LINE_BYTES = 1 << 16
-_WINDOW_BYTES = 1 << 16  # few windows then hold a line worth reading
+_WINDOW_BYTES = 1 << 16  # in a small window there is rarely a line worth reading
 _TAIL_BYTES = 1 << 13
-_BEGIN_BYTES = 1 << 20  # of a log without a step, which is tried against other trainers' formats
+# beginning of a log without steps that is tried against other trainers' formats
+_BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _NO_ORIGIN = Origin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """What a log tells, of its last start and of one rank."""
+    """What a log shows about its last start and one rank."""
 
-    steps: Steps = field(default_factory=Steps)  # one record per step id, in the order printed
-    # in order of first appearance; those of an earlier start ask for nothing
+    steps: Steps = field(default_factory=Steps)  # one record for each step id, in the order printed
+    # in order of first appearance; those of an earlier start have no action
     findings: tuple[Finding, ...] = ()
-    xla_flags: str | None = None  # text of XLA_FLAGS in the environment dump; None: not shown
-    env: dict[str, str] = field(default_factory=dict)  # other variables shown: NCCL_*, JAX_*, ...
+    xla_flags: str | None = None  # XLA_FLAGS in the environment dump; None if not shown
+    # other variables in the dump: NCCL_*, JAX_*, ...
+    env: dict[str, str] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)  # MaxText's `Config param` lines
-    # variables that NCCL or RCCL says it reads, by NCCL_DEBUG=INFO; flags of libtpu
+    # variables that NCCL or RCCL reads according to NCCL_DEBUG=INFO, and flags of libtpu
     nccl: dict[str, str] = field(default_factory=dict)
-    phase: Phase = Phase.BEFORE_MEMSTATS  # how far the last start came
-    lines: int = 0  # a torn last one included
+    phase: Phase = Phase.BEFORE_MEMSTATS  # how far the last start got
+    lines: int = 0  # number of lines, including a torn last one
     size_bytes: int = 0
     starts: int = 1  # how often the program started in this log
-    steps_after_cancel: int = 0  # printed after a notice that the job is being ended
-    steps_after_trouble: int = 0  # printed after the last line that asks for something
-    is_cancelled: bool = False  # a block of a format says that the last start was ended on purpose
-    exit_code: int | None = None  # of the job, where launcher or scheduler print it at the end
+    steps_after_cancel: int = 0  # steps printed after a notice that the job is being ended
+    steps_after_trouble: int = 0  # steps printed after the last line that calls for an action
+    # whether a format's block says that the last start was ended on purpose
+    is_cancelled: bool = False
+    # exit code of the job that launcher or scheduler print at the end; None if not printed
+    exit_code: int | None = None
     tail: tuple[str, ...] = ()  # the last lines that are neither steps nor known to be harmless
-    notes: tuple[str, ...] = ()  # what a reader of the steps should know, one sentence each
-    # NCCL, RCCL, ROCm -> the version that the library tells as it is loaded
+    notes: tuple[str, ...] = ()  # remarks for a reader of the steps, one sentence each
+    # NCCL, RCCL, ROCm -> the version that the library prints when it is loaded
     libraries: dict[str, str] = field(default_factory=dict)
-    # of one device as the last compiled step takes it, 2^30 bytes
+    # memory of the last compiled step on a device, in units of 2^30 bytes
     memory_gb: float | None = None
-    # the arguments that maxtext-slurm's head says it hands to MaxText
+    # the arguments for MaxText in the head of a maxtext-slurm log
     asked: dict[str, str] = field(default_factory=dict)
-    goal_step: int | None = None  # id of the last step, where lines of steps tell it: `12/ 40`
-    origins: int = 1  # how many processes print steps, as far as their lines tell them apart
-    # the beginning of a line that names JAX's devices -> their platform
+    goal_step: int | None = None  # id of the last step, if step lines show it: `12/ 40`
+    origins: int = 1  # number of processes that print steps, as far as their lines differ
+    # beginning of a line that names JAX's devices -> their platform
     devices: dict[str, str] = field(default_factory=dict)
-    # of an ended log without a step, the pattern that reads most of its first and last lines
+    # for an ended log without a step: the pattern that matches most of its first and last lines
     fits: str = ""
-    # operations of a profile for XLA's scheduler that it found in a program, the most of all
+    # operations of a scheduler's profile that XLA found in a program, the largest number of all
     pgle_found: int | None = None
-    pgle_unread: str = ""  # such a file that XLA could not read
+    pgle_unread: str = ""  # a file of such a profile that XLA could not read; "" if none
 
     @property
     def last_step(self) -> int | None:
-        """The highest step id of the last start, None before its first step."""
+        """The highest step id of the last start; None before its first step."""
         return max(self.steps.step, default=None)
 
 
 class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
-    `pattern` is how another trainer than MaxText prints its steps. `ranks` is told the steps of all
-    ranks, not only of the one that counts, each by its label, or as of `rank` where it is given.
+    `pattern` describes the step lines of a trainer other than MaxText. `ranks` receives the steps
+    of all ranks, by their labels, or as those of `rank` if it is given.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """Which start of the program this is, from 0."""
+        """The number of the program's present start, from 0."""
         return self._course.start.index
 
     @property
@@ -153,7 +157,7 @@ class LogReader:
 
     @property
     def phase(self) -> Phase:
-        """How far the last start came."""
+        """How far the last start got."""
         return self._course.start.phase
 
     @property
@@ -164,16 +168,16 @@ class LogReader:
             key = finding.cls, finding.detail, finding.action
             known = of_blocks.get(key)
             of_blocks[key] = replace(known, count=known.count + 1) if known else finding
-        # of one end, what its block says comes before its consequences in the same line
+        # at the end of a program, a block's finding comes before its consequences on the same line
         findings = (*of_blocks.values(), *self._course.findings.values())
         return tuple(sorted(findings, key=lambda finding: finding.line))
 
     @property
     def fatal(self) -> Finding | None:
-        """The first line after which the program cannot go on, as long as it did not go on.
+        """The first line after which the program cannot go on, unless it did.
 
-        Three further steps, a further phase or a new start refute it. So does a block of lines that
-        a format reads.
+        Three further steps, a further phase or a new start refute it, and so does a block that a
+        format reads.
         """
         asking = (
             finding
@@ -184,7 +188,7 @@ class LogReader:
 
     @property
     def last_step_s(self) -> float:
-        """Seconds that the last printed step took; 0 before there is one that says so."""
+        """Seconds of the last printed step; 0 if there is none with a time."""
         last = self._course.start.steps.get(self._course.start.last)
         return (last.step_s or 0.0) if last else 0.0
 
@@ -200,7 +204,7 @@ class LogReader:
             self._read(chunk[at : at + _WINDOW_BYTES])
 
     def close(self) -> None:
-        """Read a torn last line, of which only complete fields count. Idempotent."""
+        """Read a torn last line, in which only complete fields count. Idempotent."""
         if not self._closed and self._held:
             held = bytes(self._held)
             self._read_line(held, self._lines + 1, is_torn=True)
@@ -216,7 +220,7 @@ class LogReader:
         self._closed, self._begin = True, b""
 
     def report(self) -> LogReport:
-        """Return the report so far; before `close`, without an unfinished last line."""
+        """Return the report so far; before `close` without an unfinished last line."""
         course, start = self._course, self._course.start
         steps = start.steps.last(MOST_STEPS)
         env = start.env.plain()
@@ -268,7 +272,7 @@ class LogReader:
         self._held += piece[end : end + free]
 
     def _read_block(self, block: bytes) -> int:
-        """Read a block of whole lines; return how many lines that makes in all."""
+        """Read a block of complete lines; return the total number of lines."""
         number, shapes = self._lines, self._step_shapes
         for run, part in [(None, block)] if shapes is None else shapes.runs(block):
             if run is not None and self._step_shapes is not None and self._course.run(run):
@@ -283,11 +287,11 @@ class LogReader:
     def _read_line(self, line: bytes, number: int, *, is_torn: bool = False) -> None:
         is_cut = len(line) >= _LINE_BYTES
         if is_cut or is_torn:
-            # bytes beyond the cut must not count in one chunking and not in another
+            # bytes beyond the cut must not count, whatever the chunks
             line = line[:_LINE_BYTES]
             if not self._filter.may_hold(line):
                 return
-        # CRI cuts a line of 16 KiB and more:  2026-01-12T07:08:09.123456789Z stdout P comp
+        # CRI splits a line of 16 KiB or more:  2026-01-12T07:08:09.123456789Z stdout P comp
         is_torn |= is_cut or grammar.PART.match(line) is not None
         segments = grammar.plain_segments(line)
         for index, segment in enumerate(segments):
@@ -296,7 +300,7 @@ class LogReader:
     def _read_text(
         self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
     ) -> None:
-        """Read a text of one line; `outer` printed it where it stands in another line."""
+        """Read a text of one line; `outer` is the origin of the line that contains the text."""
         origin, text = grammar.split_origin(segment)
         if not is_torn and self._learner.learns(text):
             self._read_hidden()
@@ -320,7 +324,7 @@ class LogReader:
             return
         if any(steps.holds(line.low) for steps in self._steps):
             of_step, other = grammar.unglued(text)
-            if other:  # another program's line, which is read by itself
+            if other:  # a line of another program, which is read separately
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
                 line = dataclasses.replace(line, text=of_step, low=of_step.lower())
         if not self._is_read(line, (*self._steps, *self._facts)):
@@ -331,7 +335,8 @@ class LogReader:
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
         self._course.has_front = False
-        self._step_shapes = None  # of a line without its prefix; each line is read in full now
+        # valid for lines without the prefix; now each line is read in full
+        self._step_shapes = None
         for text in self._learner.hidden:
             origin, rest = self._learner.split(text)
             setting = grammar.parse_environment(rest) if rest != text else None
@@ -340,13 +345,13 @@ class LogReader:
         self._learner.hidden.clear()
 
     def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
-        """Read a line by classes, one after the other; return whether one took it for itself."""
+        """Read a line by classes, one after the other; return whether one claimed it."""
         return any(cls.holds(line.low) and cls.read(line, self._course) for cls in classes)
 
     def _of_blocks(self) -> list[tuple[Finding, int]]:
-        """Return what each block says, and how many steps were printed after it began.
+        """Return the finding of each block, and how many steps were printed after it began.
 
-        One of an earlier start counts more than any start printed.
+        For a block of an earlier start, the number is larger than that of any start.
         """
         start = self._course.start
         return [
@@ -369,7 +374,7 @@ class LogReader:
 
 
 def read_log(chunks: Iterable[bytes]) -> LogReport:
-    """Read a whole log, e.g. an open binary file, and return its report."""
+    """Read a complete log, e.g. an open binary file, and return its report."""
     reader = LogReader()
     for chunk in chunks:
         reader.feed(chunk)

@@ -1,11 +1,11 @@
-"""The course of a program as the lines of its log tell it: its starts, their steps, its findings.
+"""The course of a program as its log shows it: starts, their steps, findings.
 
-It is told one thing after the other by `line_classes`, in the order of the log.
+`line_classes` reports events to it in the order of the log.
 
-Whose steps: rank 0 by its label; without labels the first line of each step id. Which start: the
-last. A start begins where settings or Memstats are printed after a step was, where a process that
-met trouble prints its configuration again, or where a step id goes back by more than two: less may
-be a slower rank. Once two ranks were seen to print a step alike, going back begins no start.
+Steps are those of rank 0 by its label; without labels, the first line of each step id counts. Only
+the last start counts. A start begins if settings or Memstats are printed after a step, if a process
+in trouble prints its configuration again, or if a step id goes back by more than two; less may be a
+slower rank. Once two ranks have printed the same step, going back begins no start.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
-# steps are dispatched ahead, so up to two that ran before a fatal line may be printed after it
+# steps are dispatched ahead, so up to two may be printed after a fatal line
 STEPS_THAT_REFUTE = 3
-_RANKS_APART = 2  # steps by which a slower rank may print later
+_RANKS_APART = 2  # steps by which a slower rank may be behind
 MOST_STEPS = 100_000
-# steps are left out many at once: one by one, the time grew with the square of their number
+# steps are dropped many at once, because dropping single ones took quadratic time
 MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
@@ -40,7 +40,7 @@ _ENDING = (
 
 
 class Phase(StrEnum):
-    """How far a start of the program has come; what a hang means depends on it."""
+    """How far a start of the program has got; the meaning of a hang depends on it."""
 
     BEFORE_MEMSTATS = "before-memstats"  # containers, collectives, parameters
     COMPILING = "compiling"  # after `Memstats: After params initialized`
@@ -48,25 +48,25 @@ class Phase(StrEnum):
 
 
 class StepTable:
-    """Steps as columns: one row per step id, in the order printed."""
+    """Steps as columns: one row for each step id, in the order printed."""
 
     def __init__(self) -> None:
-        self.left_out = 0  # first rows that are not kept
+        self.left_out = 0  # number of first rows that were dropped
         self._columns: list[list[Any]] = [[] for _ in StepRecord._fields]
-        self._rows: dict[int, int] = {}  # step -> its row, those that are left out counted
+        self._rows: dict[int, int] = {}  # step -> its row, counted with dropped ones
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def get(self, step: int) -> StepRecord | None:
-        """Return the record of a step; None where it is not kept."""
+        """Return the record of a step; None if it is not kept."""
         row = self._rows.get(step)
         if row is None:
             return None
         return StepRecord(*(column[row - self.left_out] for column in self._columns))
 
     def put(self, record: StepRecord) -> None:
-        """Take a step, in the place of an earlier one of its id."""
+        """Add a step; it replaces an earlier one with the same id."""
         row = self._rows.get(record.step)
         if row is None:
             self.extend([[value] for value in record])
@@ -75,7 +75,7 @@ class StepTable:
             column[row - self.left_out] = value
 
     def extend(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Take further steps, the fields of their records one after the other."""
+        """Add further steps, given as one column for each field of their records."""
         next_row = self.left_out + len(self)
         self._rows.update(zip(columns[0], itertools.count(next_row), strict=False))
         for column, part in zip(self._columns, columns, strict=True):
@@ -88,25 +88,25 @@ class StepTable:
             self.left_out += MORE_STEPS
 
     def last(self, most: int) -> Steps:
-        """Return the last steps, so many at most."""
+        """Return the last steps, at most so many."""
         columns = (tuple(column[-most:]) for column in self._columns)
         return Steps(**dict(zip(StepRecord._fields, columns, strict=True)))
 
 
 @dataclass(slots=True)
 class Start:
-    """What belongs to one start of the program."""
+    """The state of one start of the program."""
 
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
-    home: Origin | None = None  # whose steps count
-    others: set[Origin] = field(default_factory=set)  # who else prints steps
+    home: Origin | None = None  # the origin whose steps count; None before the first step
+    others: set[Origin] = field(default_factory=set)  # other origins that print steps
     steps: StepTable = field(default_factory=StepTable)
-    last: int = -1  # highest step id; only read where `steps` is not empty
+    last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
     is_configured_twice: bool = False
-    is_hung: bool = False  # the first line of a block was printed that tells of a hang
-    count: int = 0  # of steps, those that are not kept included
+    is_hung: bool = False  # whether the first line of a block about a hang was printed
+    count: int = 0  # number of steps, including dropped ones
     after_cancel: int = 0
     after_trouble: int = 0
     exit_code: int | None = None
@@ -120,42 +120,45 @@ class Start:
     pgle_unread: str = ""
 
     def figures_of(self, step: int) -> int:
-        """Return how many figures the line of a step told; 0 where it is not kept."""
+        """Return how many figures the line of a step had; 0 if it is not kept."""
         record = self.steps.get(step)
         return 0 if record is None else figures_in(record)
 
     @property
     def label(self) -> str:
-        """How the records name who prints the steps that count."""
+        """The label of the counted origin in records."""
         return self.home.label if self.home else ""
 
 
 class Course:
-    """What the lines tell so far. `ranks` is told the steps of all, in the log of `rank` if one."""
+    """What the lines show so far. `ranks` receives all steps, as those of `rank` if it is given."""
 
     def __init__(self, ranks: RankLogs | None = None, *, rank: int | None = None) -> None:
-        self.start = Start()  # the last one of the program
+        self.start = Start()  # the last start of the program
         self.ranks, self._rank = ranks, rank
-        self.tasks_at = 0  # the line that may name further tasks that were not heard of
-        self.ignored_at: dict[Origin, int] = {}  # the lines at which ignored exceptions begin
-        # by class and detail, in order of first appearance
+        self.tasks_at = 0  # number of the line that may go on with a list of missing tasks
+        # origin -> number of the line with which an ignored exception begins
+        self.ignored_at: dict[Origin, int] = {}
+        # (class, detail) -> finding, in order of first appearance
         self.findings: dict[tuple[str, str], Finding] = {}
-        self.fatal: Finding | None = None  # the program cannot go on, as long as it did not go on
-        self.asked: dict[str, str] = {}  # the arguments that maxtext-slurm's head hands to MaxText
-        self.goal: int | None = None  # the id of the last step, where lines tell it
-        self.has_own = False  # a line was read by the user's pattern
-        self.unkept = 0  # findings that were too many
+        # the line after which the program cannot go on, unless it did
+        self.fatal: Finding | None = None
+        # the arguments for MaxText in the head of a maxtext-slurm log
+        self.asked: dict[str, str] = {}
+        self.goal: int | None = None  # the id of the last step, if lines show it
+        self.has_own = False  # whether the user's pattern has matched a line
+        self.unkept = 0  # number of findings beyond the limit
         self.has_cut_flags = False
-        self.has_front = False  # a text that is in no table stands in front of a step
+        self.has_front = False  # whether an unknown text precedes a step
         self._steps_since_fatal = 0
         self._is_cancelled = False
 
     def rank_of(self, origin: Origin) -> int | None:
-        """Return which rank printed a line; None where nothing names it."""
+        """Return the rank that printed a line; None if unknown."""
         return rank_of(origin, self._rank)
 
     def find(self, finding: Finding, *, is_fatal: bool = False) -> None:
-        """Take a finding; `is_fatal`: the program that prints its line cannot go on."""
+        """Add a finding; with `is_fatal`, the program that printed its line cannot go on."""
         if is_fatal and self.fatal is None:
             self.fatal, self._steps_since_fatal = finding, 0
         self._is_cancelled |= finding.cls in _ENDING
@@ -173,7 +176,7 @@ class Course:
             self.findings[key] = replace(finding, count=known.count + 1 if known else 1)
 
     def step(self, record: StepRecord, origin: Origin) -> None:
-        """Take a step that a line of an origin reports."""
+        """Add a step that a line of an origin reports."""
         if self.ranks is not None:
             self.ranks.take(self.rank_of(origin), (record.step,), (record.step_s,))
         self._step(record, origin)
@@ -197,9 +200,9 @@ class Course:
         self._count(1)
 
     def run(self, run: StepRun) -> bool:
-        """Take a run of step lines; false where one may have been cut, so that all are looked at.
+        """Add a run of step lines; return False if one may be cut, so that all must be read singly.
 
-        It changes what the lines would change one by one.
+        The effect is that of the single lines.
         """
         start = self.start
         if len(run.layout.fields) < start.figures_of(start.last):
@@ -228,23 +231,23 @@ class Course:
         return True
 
     def is_cut(self, record: StepRecord) -> bool:
-        """Whether the line of a step tells less than the one before: a writer may have been cut."""
+        """Return whether a step line has fewer figures than the one before: it may be cut."""
         return figures_in(record) < self.start.figures_of(self.start.last)
 
     def counts_own(self) -> None:
-        """Count the user's pattern alone from its first step on."""
+        """Count only the user's pattern from its first step on."""
         self.has_own = True
         self.start.steps = StepTable()
         if self.ranks is not None:
             self.ranks.by_rank.clear()
 
     def compiles(self) -> None:
-        """Take that the parameters are there: what follows is the compilation."""
+        """Note that parameters are initialised, so that compilation follows."""
         if self.start.phase is Phase.BEFORE_MEMSTATS:
             self.start.phase, self.fatal = Phase.COMPILING, None
 
     def begin_if_trained(self, origin: Origin) -> None:
-        """Begin a new start when its settings or Memstats are printed after a step was."""
+        """Begin a new start if its settings or Memstats are printed after a step."""
         home = self.start.home
         if self.start.phase is not Phase.TRAINING or home is None:
             return
@@ -252,10 +255,10 @@ class Course:
             self._begin()
 
     def begin_if_configured_again(self, key: str, origin: Origin) -> None:
-        """Begin a new start when a process that met trouble prints its configuration anew.
+        """Begin a new start if a process in trouble prints its configuration again.
 
-        Without labels several processes may print it; one that printed a key twice before betrays
-        that.
+        Without labels, several processes may print it; that is known if one printed a key twice
+        before.
         """
         start, known = self.start, self.start.config.values.get(key)
         if known is None or known[0] != origin.preference or start.is_configured_twice:
@@ -267,7 +270,7 @@ class Course:
             start.is_configured_twice = origin.rank == ""
 
     def notes(self, steps: Steps) -> tuple[str, ...]:
-        """Return what a reader of the steps should know, one sentence each."""
+        """Return remarks for a reader of the steps, one sentence each."""
         start = self.start
         dropped = start.steps.left_out + max(len(start.steps) - MOST_STEPS, 0)
         whose = start.label or "the one without a label"
@@ -288,7 +291,7 @@ class Course:
         return tuple(text for is_so, text in cases if is_so)
 
     def _count(self, count: int) -> None:
-        """Count further steps, which are kept already."""
+        """Count further steps, which are already kept."""
         start = self.start
         start.after_cancel += self._is_cancelled * count
         start.after_trouble += count
@@ -298,19 +301,19 @@ class Course:
             self.fatal = None
 
     def _repeat(self, record: StepRecord) -> None:
-        """Keep the first line of a step, unless that one was cut short and this one tells more."""
+        """Keep the first line of a step, unless it was cut and this one has more."""
         start = self.start
         start.repeated = True
         if figures_in(record) > start.figures_of(record.step):
             start.steps.put(record._replace(start=start.index))
 
     def _is_at_home(self, origin: Origin) -> bool:
-        """Whether steps of this origin count; a better one than before takes its place."""
+        """Return whether steps of this origin count; a better origin replaces the one so far."""
         start = self.start
         home = start.home
         if origin == home:
             return True
-        if origin in start.others:  # none of these is ever better than a later home
+        if origin in start.others:  # none of these is better than a later home
             return False
         if home is not None:
             better = origin.preference < home.preference
@@ -324,12 +327,12 @@ class Course:
 
     def _begin(self, *, settings_of: Start | None = None) -> Start:
         self.start = Start(index=self.start.index + 1)
-        if settings_of is not None:  # none were printed in between, so they still hold
+        if settings_of is not None:  # no settings were printed in between, so the old ones hold
             self.start.env, self.start.config = settings_of.env, settings_of.config
             self.start.nccl = settings_of.nccl
         self._is_cancelled = False
         self.fatal = None
-        # without this, the OOM of a first start is reported beside the score of the second
+        # otherwise the OOM of a first start would be reported beside the score of the second
         self.findings = {
             key: replace(finding, action=Action.NONE) for key, finding in self.findings.items()
         }

@@ -1,4 +1,4 @@
-"""What stands in front of the lines of a log and is in no table: a launcher's own prefix."""
+"""Learn unknown prefixes of lines, such as a launcher's own."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _MOST_SHAPES, _MOST_HIDDEN = 8, 256
 
 
 class PrefixLearner:
-    """Learns what stands in front of each line, as in `3@gpu020> completed step: 7`.
+    """Learns the text before each line, as in `3@gpu020> completed step: 7`.
 
-    A text that is in front of three lines of MaxText, but for its digits, is a prefix. None of its
-    numbers is taken for a rank.
+    A text that precedes three lines of MaxText, apart from digits, is a prefix. None of its numbers
+    is taken for a rank.
     """
 
     def __init__(self) -> None:
-        self.hidden: list[str] = []  # lines in which it may have hidden a setting before
+        self.hidden: list[str] = []  # earlier lines in which it may have hidden a setting
         self._prefix: re.Pattern[str] | None = None
         self._shapes: Counter[str] = Counter()
 
     def learns(self, text: str) -> bool:
-        """Take a line without its known prefixes; return whether it is the one that tells."""
+        """Examine a line without known prefixes; return whether the prefix is now known."""
         if self._prefix is not None:
             return False
         shape = _NUMBERS.sub("0", grammar.front_of(text))
@@ -42,6 +42,6 @@ class PrefixLearner:
         return True
 
     def split(self, text: str) -> tuple[Origin, str]:
-        """Take the prefix that was learnt off a line, and the known ones behind it."""
+        """Remove the learnt prefix from a line, and known ones after it."""
         match = self._prefix.match(text) if self._prefix is not None else None
         return (Origin(), text) if match is None else grammar.split_origin(text[match.end() :])

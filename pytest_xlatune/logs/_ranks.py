@@ -1,6 +1,6 @@
-"""What the lines of all ranks of a job tell: the steps of each, and who waits for whom. Pure.
+"""The steps of all ranks of a job, and who waits for whom. Pure.
 
-`Course` follows one rank, of which a score is made, and hands the steps of all on to this module.
+`Course` follows the one rank that is scored, and passes the steps of all to this module.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from pytest_xlatune.logs._sieve import StepRun
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.standstill import Work
 
-KEPT = 512  # steps of a rank
+KEPT = 512  # most steps of a rank that are kept
 MOST_RANKS = 1 << 14
-# [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure detected by watchdog at work
-# sequence id: 5 PG status: last enqueued work: 5, last completed work: 4
+# the watchdog of a rank that waits:  [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]
+# failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 5, last
+# completed work: 4
 # [PG 2 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8
-# a rank that was not in a collective:  [PG 0 Rank 2] Received a dump signal due to a collective
+# the watchdog of a rank outside a collective:  [PG 0 Rank 2] Received a dump signal due to a
+# collective
 # timeout from  rank 7 and we will ... Last enqueued NCCL work: 8, last completed NCCL work: 8.
 _WORK = re.compile(
     r"\[PG (?P<group>[^\]]{0,200}?) ?Rank (?P<rank>\d{1,9})\].*?"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}).*?"
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
 )
-# [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, ...
+# a timeout:  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, ...
 # [PG ID 0 PG GUID 0(default_pg) Rank 3] Watchdog caught ...
 _TIMED_OUT = re.compile(
     r"\[(?:PG (?P<group>[^\]]{0,200}?) ?)?Rank (?P<rank>\d{1,9})\] Watchdog caught collective "
     r"operation timeout: WorkNCCL\(SeqNum=(?P<number>\d{1,15})"
 )
 WATCHDOG_MARKS = ("ast enqueued ", "worknccl(seqnum=")
-# the group of all ranks:  ID 0 PG GUID 0(default_pg)    0 (default_pg)    ID 0
+# names of the group of all ranks:  ID 0 PG GUID 0(default_pg)    0 (default_pg)    ID 0
 _OF_ALL = frozenset({"", "0", "0(default_pg)"})
 
 
 @dataclass(slots=True)
 class RankLog:
-    """What the lines of one rank tell."""
+    """What the lines of one rank show."""
 
-    # the last ones of its last start, with their seconds; None where the line tells none
+    # the last steps of the last start, with their seconds; None if the line has none
     steps: deque[tuple[int, float | None]] = field(default_factory=lambda: deque(maxlen=KEPT))
     last_line: str = ""
 
@@ -52,9 +54,9 @@ class RankLog:
         return max((step for step, _ in self.steps), default=None)
 
     def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
-        """Take further steps, and return whether the program started again among them.
+        """Add further steps, and return whether the program started again among them.
 
-        A line that tells a step again says nothing, one that goes back begins anew.
+        A line that repeats a step is ignored; one that goes back is a new start.
         """
         last, is_again = self.steps[-1][0] if self.steps else -1, False
         timed = zip(steps, seconds, strict=True)
@@ -72,22 +74,22 @@ class RankLog:
 
 
 class RankLogs:
-    """What the ranks of a job print, in one log whose lines name their rank or in a log a rank."""
+    """The steps of all ranks, from one log with labels of ranks, or a log for each."""
 
     def __init__(self) -> None:
         self.by_rank: dict[int, RankLog] = {}
-        self.unheard: set[int] = set()  # ranks that a coordination service did not hear of
+        self.unheard: set[int] = set()  # ranks from which a coordination service did not hear
         self.unheard_line = ""
-        self.work: dict[str, dict[int, Work]] = {}  # by group and rank
+        self.work: dict[str, dict[int, Work]] = {}  # group -> rank -> what its watchdog counts
 
     def log_of(self, rank: int | None) -> RankLog | None:
-        """Return the log of a rank; None where lines name none, or too many."""
+        """Return the log of a rank; None if lines name no rank, or too many."""
         if rank is None or (rank not in self.by_rank and len(self.by_rank) >= MOST_RANKS):
             return None
         return self.by_rank.setdefault(rank, RankLog())
 
     def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Take further steps of a rank."""
+        """Add further steps of a rank."""
         log = self.log_of(rank)
         if rank is not None and log is not None and log.take(steps, seconds):
             self.unheard.clear()  # the program started again
@@ -95,7 +97,7 @@ class RankLogs:
                 group.pop(rank, None)
 
     def take_run(self, run: StepRun, rank: int | None) -> None:
-        """Take a run of step lines of the log of a rank, or of one whose lines name theirs."""
+        """Add a run of step lines from the log of a rank, or with labels of their ranks."""
         writers, origins = run.writers
         ranks = {writer: rank_of(origin, rank) for writer, origin in origins.items()}
         steps, seconds = run.steps, run.seconds()
@@ -109,15 +111,15 @@ class RankLogs:
             self.take(whose, [steps[at] for at in lines], [seconds[at] for at in lines])
 
     def count_work(self, text: str, rank: int | None) -> None:
-        """Take what a line of torch's watchdog counts; it stands in a line of this rank."""
+        """Record the counts in a line of torch's watchdog, which this rank printed."""
         match = _WORK.search(text) or _TIMED_OUT.search(text)
         if match is None:
             return
-        # a name that all its ranks share: PG GUID, else what stands after PG
+        # a name that all ranks of the group use: PG GUID, else the text after PG
         group = (match["group"] or "").removeprefix("ID ").rpartition("GUID ")[2].replace(" ", "")
         if group in _OF_ALL:
             group = ""
-            # elsewhere it is the rank's place in its group
+            # otherwise the number is the rank's index in its group
             rank = int(match["rank"]) if rank is None else rank
         if rank is None or (rank not in self.by_rank and len(self.by_rank) >= MOST_RANKS):
             return
@@ -125,7 +127,7 @@ class RankLogs:
         before = works.get(rank, Work())
         if match.re is _WORK:
             works[rank] = before._replace(
-                enqueued=max(int(match["enqueued"]), 0),  # -1 is none
+                enqueued=max(int(match["enqueued"]), 0),  # -1 means none
                 completed=max(int(match["completed"]), 0),
             )
         else:
@@ -133,14 +135,14 @@ class RankLogs:
 
 
 def rank_of(origin: Origin, rank: int | None) -> int | None:
-    """Return whose a line is: its file's, where each rank has one, else its label's."""
+    """Return the rank of a line: that of its file if each rank has one, else of its label."""
     if rank is not None:
         return rank
     return int(origin.rank) if origin.rank else None
 
 
 def seconds_of(ranks: Mapping[int, RankLog]) -> dict[int, dict[int, float]]:
-    """Return rank -> step -> seconds, of the ranks that print the seconds of their steps."""
+    """Return rank -> step -> seconds, for ranks whose lines have the seconds."""
     seconds = {
         rank: {step: step_s for step, step_s in log.steps if step_s is not None}
         for rank, log in ranks.items()

@@ -1,8 +1,7 @@
 """Find the lines of a log that are worth reading, so that a gigabyte takes seconds.
 
-A log has few shapes of lines, repeated a million times with other numbers. `LineFilter` and
-`StepShapes` judge each shape once. What they remember is a cache with a limit: it changes no
-answer.
+A log has few shapes of lines, each repeated many times with other numbers. `LineFilter` and
+`StepShapes` judge each shape once. They remember it in a limited cache, which changes no result.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from pytest_xlatune.logs.grammar import Origin, StepLayout
 from pytest_xlatune.model.metric import StepRecord
 
 _LOWER = bytes(range(256)).lower()
-# the letters of a shape: without a to e, which hexadecimal numbers have; f marks a fatal line
+# letters of a shape: without a to e, which occur in hexadecimal numbers; f marks a fatal line
 _KEPT = frozenset(b"fghijklmnopqrstuvwxyz_FGHIJKLMNOPQRSTUVWXYZ")
 _DELETED = bytes(byte for byte in range(256) if byte not in _KEPT)
 _DELETED_IN_BLOCKS = bytes(byte for byte in _DELETED if byte != ord("\n"))
 _CACHED_SHAPES = 1 << 14
-_CACHED_LETTERS = 1 << 9  # a longer shape is not kept, so that the cache has 8 MiB at most
-# lines that their logger calls fatal are kept whatever they say:
+_CACHED_LETTERS = 1 << 9  # longer shapes are not cached, so that the cache has at most 8 MiB
+# lines that their logger calls fatal are always kept:
 #   F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x     [F429 14:03:49.3 a.cpp:1554]
 _LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:")
 _OLD_LAST_WORD = b": F "
 
-# a table that makes every digit a 0
+# a table that replaces every digit by 0
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
-# so many layouts are kept, of lines with so many bytes at most: 4 MiB
+# most cached layouts, and most bytes of their lines: 4 MiB
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
 _MOST_ORIGINS = 1 << 12
 _STEP_WORD = b"completed "
 
 
 class LineFilter:
-    """Finds the lines of a block that may hold one of some words, case ignored.
+    """Finds the lines of a block that may contain one of some words, ignoring case.
 
-    The shape of a line is its letters f to z and _ in lower case. Counters, times and hexadecimal
-    addresses vanish (but for an f in them), and one `bytes.translate` makes the shapes of a whole
-    block. A shape that does not contain the letters of any word is dull. The filter remembers dull
-    shapes, so that it judges each shape once. It may let other lines through, but it drops no line
-    with a word.
+    The shape of a line consists of its letters f to z and _ in lower case. So counters, times and
+    hexadecimal addresses vanish (except for an f), and one `bytes.translate` makes the shapes of a
+    whole block. A shape that lacks the letters of every word is dull. Dull shapes are remembered,
+    so that each is judged once. The filter may keep other lines too, but it drops no line with a
+    word.
 
-    A line with a new shape is also kept if its logger calls it fatal. The F in front of such a line
-    is a letter of its shape, so a line of another severity never has the same shape.
+    A line with a new shape is also kept if its logger calls it fatal. The F before such a line is
+    part of its shape, so a line of another severity never has the same shape.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -58,7 +57,7 @@ class LineFilter:
         self._dull: set[bytes] = set()
 
     def may_hold(self, line: bytes) -> bool:
-        """Whether a line may hold one of the words; never false when it does."""
+        """Return whether a line may contain one of the words; never False if it does."""
         return bool(self._live({line.translate(_LOWER, _DELETED)})) or _is_fatal(line)
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
@@ -87,18 +86,18 @@ class LineFilter:
         return len(shapes) - 1, live_lines
 
     def _live(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that hold a word."""
+        """Return the shapes that contain a word."""
         return {shape for shape in shapes if self._words.search(shape)}
 
 
 def _is_fatal(text: bytes) -> bool:
-    """Whether a text may hold a line that its logger calls fatal."""
+    """Return whether a text may contain a line that its logger calls fatal."""
     return _OLD_LAST_WORD in text or _LAST_WORD.search(text) is not None
 
 
 @functools.lru_cache(maxsize=16)
 def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
-    """Return a pattern that finds one of the words in a shape; many logs share the words."""
+    """Return a pattern that finds one of the words in a shape; it is cached for other logs."""
     return re.compile(_any_of({word.encode().translate(_LOWER, _DELETED) for word in words}))
 
 
@@ -147,7 +146,7 @@ class StepShapes:
             yield None, block[yielded_to:]
 
     def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
-        """Return where the parts of a step line stand; None if the line has to be read in full."""
+        """Return the positions of a step line's parts; None if the line must be read in full."""
         if len(shape) > _MOST_LAYOUT:
             return None
         if shape not in self._layouts:
@@ -159,9 +158,9 @@ class StepShapes:
 
 
 def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
-    """Return where the repeats of `part` that begin at `at` end.
+    """Return the end of the repetitions of `part` that begin at `at`.
 
-    Doubling and halving the number of repeats is faster than one comparison for each.
+    Doubling and halving the number of repetitions is faster than comparing each.
     """
     count = 1
     while text.startswith(part * count, at):
@@ -231,7 +230,7 @@ class StepRun:
         ]
 
     def _numbers(self, *places: slice) -> list[list[float]]:
-        """Return for each place the numbers that stand there in all lines.
+        """Return for each position the numbers there in all lines.
 
         A JSON decoder is three times as fast as `float`, but it refuses `007`.
         """
@@ -243,7 +242,7 @@ class StepRun:
         return [numbers[at :: len(places)] for at in range(len(places))]
 
     def _texts(self, *places: slice) -> Iterator[bytes]:
-        """Yield line by line the texts at some places; the places come in the order of the line."""
+        """Yield line by line the texts at some positions, which are given in order."""
         cut, at = "", 0
         for place in places:
             cut += f"{place.start - at}x{place.stop - place.start}s"
@@ -254,5 +253,5 @@ class StepRun:
 
 @functools.lru_cache(maxsize=_MOST_ORIGINS)
 def _origin(rank: bytes, actor: bytes) -> Origin:
-    """Return the origin that these texts of a line name; "" names none."""
+    """Return the origin for the texts of a line; "" means that the line lacks it."""
     return Origin(str(int(rank)) if rank else "", actor.decode())

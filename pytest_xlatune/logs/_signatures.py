@@ -1,8 +1,8 @@
-"""One line of a log -> the failure that it shows, by the table of signatures.
+"""Find the failure that one line of a log shows, by the table of signatures.
 
-The table is data: `signatures.toml`, which says what its fields mean. This module checks it and
-asks it; it must not know a particular failure. A pattern is compiled when the first line holds one
-of its words.
+The table `signatures.toml` is data, and explains its fields. This module checks and applies it; it
+must not know a particular failure. A pattern is compiled when a line first contains one of its
+words.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from pytest_xlatune.model.text import begun
 
 EVIDENCE_CHARS = 500
 _CODE = re.compile(r"E\d{4}")
-_LEAST_TAKEN = 60  # characters; of `signatures.toml`
-_BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters
-# W0112 07:08:09.000001 77 lhs.cc:1]      2026-01-12 07:08:09.123456: F external/xla/flags.cc:225]
-# torch writes no zero in front of a month:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
+_LEAST_TAKEN = 60  # characters; see `signatures.toml`
+_BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters around a word that a pattern sees
+# severities:  W0112 07:08:09.000001 77 lhs.cc:1]   2026-01-12 07:08:09.123456: F
+# external/xla/a.cc:1]
+# torch writes months without a leading zero:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
 _SEVERITY = re.compile(r"\b([IWEF])\d{3,4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
-# a line of source that a traceback quotes is no evidence: it has `{k}` in the place of the key
+# source lines in a traceback are no evidence, because they have `{k}` in place of the key:
 #      raise ValueError(f"Key {k} was passed at the command line but
 _SOURCE = re.compile(r"\s{2,}(?:raise\b|f?['\"])")
-# jax.errors.JaxRuntimeError: INTERNAL: ...      jaxlib.xla_extension.XlaRuntimeError: INTERNAL: ...
+# errors of JAX:  jax.errors.JaxRuntimeError: INTERNAL: ...    jaxlib.xla_extension.XlaRuntimeError:
 _RAISED = re.compile(r"(?:jax|jaxlib)\.[\w.]*(?:Jax|Xla)RuntimeError: ")
 
 
 class Tier(StrEnum):
-    """How near a class is to the root of a cascade such as OOM -> NCCL timeout -> heartbeat.
+    """How close a class is to the root of a cascade such as OOM -> NCCL timeout -> heartbeat.
 
-    The alphabet has the words in the order of their rank, by which they are compared.
+    The values are compared as texts, and their alphabetical order is that of the tiers.
     """
 
     CAUSE = "cause"
-    CONSEQUENCE = "consequence"  # what the other ranks print when one died
-    GENERIC = "generic"  # says that something failed, not what
-    SYMPTOM = "symptom"  # the fact of an end, without any reason
+    CONSEQUENCE = "consequence"  # what other ranks print when one has died
+    GENERIC = "generic"  # says that something failed, but not what
+    SYMPTOM = "symptom"  # the fact of an end without a reason
 
 
 class Signature(
@@ -52,7 +53,7 @@ class Signature(
     forbid_unknown_fields=True,
     rename={"cls": "class", "is_fatal": "fatal"},
 ):
-    """One way in which a failure shows in a line; the fields are those of `signatures.toml`."""
+    """One way in which a failure appears in a line; `signatures.toml` explains the fields."""
 
     cls: FailureClass
     action: Action
@@ -72,15 +73,15 @@ class Signature(
         return re.compile("|".join(self.regex), re.IGNORECASE if self.ignore_case else 0)
 
     def code_of(self, match: re.Match[str]) -> str:
-        """Return the code of XLA's published list that a match has; "" without one."""
+        """Return the code from XLA's published list in a match; "" without one."""
         codes = (name for name, text in match.groupdict().items() if text and _CODE.fullmatch(name))
         return next(codes, self.code)
 
     def detail_of(self, match: re.Match[str]) -> str:
-        """Return the figure or name that a match holds, "" where it holds none."""
+        """Return the figure or name in a match; "" if it has none."""
         groups = {name: text and text.strip() for name, text in match.groupdict().items()}
         for name, text in groups.items():
-            # a pattern that takes so many characters, `.{0,160}`, may end within a word
+            # a pattern that matches so many characters, `.{0,160}`, may end inside a word
             if text and len(text) >= _LEAST_TAKEN and match.end(name) == match.end():
                 groups[name] = begun(match.string[match.start(name) :].lstrip(), len(text))
         if not self.detail:
@@ -89,18 +90,18 @@ class Signature(
 
 
 class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The whole of `signatures.toml`."""
+    """The content of `signatures.toml`."""
 
-    signatures: tuple[Signature, ...]  # in order; the first one that matches a line names it
-    # sample line -> the pattern that finds it: lines that appear in good runs
+    signatures: tuple[Signature, ...]  # in order; the first one that matches a line counts
+    # sample line -> the pattern that finds it: lines that occur in good runs
     harmless: dict[str, str]
-    combined: dict[FailureClass, Tier]  # the classes that log and outcome tell together
-    # code of XLA's published list -> what its page advises
+    combined: dict[FailureClass, Tier]  # classes that follow only from log and outcome together
+    # code in XLA's published list -> the advice on its page
     published: dict[str, str]
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word of every signature: a line without any of them shows no failure."""
+        """All words of all signatures; a line without any of them shows no failure."""
         return frozenset(word for word, _ in self.places)
 
     @functools.cached_property
@@ -112,7 +113,7 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def tiers(self) -> Mapping[str, Tier]:
-        """Class -> its tier; where its signatures differ, that of the most telling one."""
+        """Class -> its tier; if its signatures differ, that of the most informative one."""
         ranked = sorted(self.signatures, key=lambda signature: signature.tier, reverse=True)
         return {str(cls): tier for cls, tier in self.combined.items()} | {
             signature.cls: signature.tier for signature in ranked
@@ -120,12 +121,12 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def good(self) -> re.Pattern[str]:
-        """What finds a harmless line."""
+        """The pattern that finds a harmless line."""
         return re.compile("|".join(self.harmless.values()))
 
 
 def read_table(content: Mapping[str, Any]) -> SignatureTable:
-    """Read a table of signatures, as `signatures.toml` has it.
+    """Return the table of signatures from the content of `signatures.toml`.
 
     Raises:
         msgspec.ValidationError: a class, action, tier or field is unknown.
@@ -144,28 +145,28 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
 
 @functools.cache
 def table() -> SignatureTable:
-    """Return the table of `signatures.toml`, read once."""
+    """Return the table of `signatures.toml`, which is read once."""
     return read_table(signatures())
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a line is known to appear in good runs."""
+    """Return whether a line is known to occur in good runs."""
     return table().good.search(text[: _BEFORE_WORD + _AFTER_WORD]) is not None
 
 
 class Sighting(NamedTuple):
-    """What one line shows: its finding, and whether the program that printed it cannot go on."""
+    """What one line shows: its finding, and whether its program cannot go on."""
 
     finding: Finding
     is_fatal: bool
 
 
 def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
-    """Return what a line of this number shows, None for a harmless one.
+    """Return what the line with this number shows; None if it is harmless.
 
-    `text` is it without its prefix; `evidence` with it, which holds the severity.
+    `text` is the line without its prefix, `evidence` with it, because that contains the severity.
     """
-    # MSCCL++ and the LL cutoffs print lines with NCCL WARN in good runs
+    # MSCCL++ and the LL cutoffs print NCCL WARN in good runs
     if is_harmless(text) or _SOURCE.match(text):
         return None
     low, signatures = text.lower(), table().signatures
@@ -173,7 +174,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
     shown = begun(evidence.strip(), EVIDENCE_CHARS)
     for at in sorted(places):
         signature = signatures[at]
-        # the time of a pattern can grow faster than the line, so it sees the words' surroundings
+        # patterns may take more than linear time, so they only see the surroundings of the words
         begin = max(0, places[at] - _BEFORE_WORD)
         match = signature.pattern.search(text, begin, places[at] + _AFTER_WORD)
         if match is not None:
@@ -188,7 +189,7 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
             return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
     if _severity(evidence) != "F":
         return None
-    # a fatal line that no row of the table describes is a finding, too: its program ends there
+    # an unknown fatal line is a finding too, because its program ends there
     detail = begun(text.strip(), EVIDENCE_CHARS)
     cls = FailureClass.FATAL_LINE
     action = cls.action or Action.RETRY
@@ -197,17 +198,17 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
 
 
 def _severity(evidence: str) -> str:
-    """Return the severity that the logger itself gives a line: I, W, E or F; "" without one."""
+    """Return the severity that the logger gives a line: I, W, E or F; "" without one."""
     match = _SEVERITY.search(evidence)
     return (match[1] or match[2]) if match else ""
 
 
 def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
-    """Whether a line of this signature says that its program cannot go on.
+    """Return whether a line with this signature says that its program cannot go on.
 
-    The logger's own severity counts before the signature's: a program survives what it logs as a
-    warning, and ends at what it logs as fatal. An error that JAX raised, at the beginning of a
-    line, is the end of a traceback.
+    The logger's severity takes precedence over the signature's: a program survives what it logs as
+    a warning, and ends at what it logs as fatal. An error raised by JAX at the beginning of a line
+    is the end of a traceback.
     """
     if signature.action is Action.NONE:
         return False

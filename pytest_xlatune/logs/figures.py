@@ -1,6 +1,6 @@
-"""Figures that a protocol scores and no step record holds: a user's own field, bus bandwidth.
+"""Figures that a protocol scores but step records lack: a user's own field, bus bandwidth.
 
-Pure: lines in, figures out. A log is read for one of them when its attempt is over.
+Pure: lines in, figures out. A log is read for them when its attempt is over.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import BUSBW, Logged, Metric
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
-# # Avg bus bandwidth    : 360.97
+# the line of nccl-tests:  # Avg bus bandwidth    : 360.97
 _AVERAGE = re.compile(rf"# Avg bus bandwidth\s*:\s*({_NUMBER})")
-# # Out of bounds values : 12 FAILED
+# its line about errors:  # Out of bounds values : 12 FAILED
 _FAILED = re.compile(r"# Out of bounds values\s*:\s*([\d,]{1,18})\s+(?i:FAILED)")
-# size, count and type, then reduction and root where the collective has them; for each of out of
-# place and in place time, algbw, busbw and #wrong, or the greatest error before nccl-tests 2.13:
+# A row of its table: size, count and type, then reduction and root if the collective has them;
+# then, out of place and in place, time, algbw, busbw and #wrong, or the largest error before
+# nccl-tests 2.13:
 #   8589934592  2147483648  float  sum  -1  44651  192.38  360.72  0  44590  192.64  361.21  0
 #   8589934592  2147483648  float  sum      44651  192.38  360.72  2e-07  44590  192.64  361.21  nan
 _SIZE = re.compile(
@@ -26,17 +27,17 @@ _SIZE = re.compile(
     r"(?P<places>(?:(?:\s+(?:[\d.e+]+|inf)){3}\s+"
     r"(?:\d{1,18}|N/A|\d+e[-+]\d{1,4}\*?|-?(?:nan|inf)\*?)){2})\s*$"
 )
-_OF_A_PLACE = 4  # columns, #wrong or the error the last
-# the greatest error that the old table allows, by type (DeltaMaxValue of nccl-tests); whole numbers
-# allow none. A comparison with nan is false, so the old summary calls nan "0 OK".
+_OF_A_PLACE = 4  # columns, of which #wrong or the error is the last
+# Largest error that the old table allows, by type (DeltaMaxValue of nccl-tests); integers allow
+# none. Comparing with nan is false, so the old summary calls nan "0 OK".
 _ALLOWED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-_RANKS_APART = 2  # steps by which a slower rank may print later
+_RANKS_APART = 2  # steps by which a slower rank may be behind
 
 
 def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
-    """Return the figures of a metric in a log; none where the steps themselves tell it.
+    """Return the figures of a metric in a log; none if the step records have them.
 
-    Of a log with several starts the last counts; a last line without its end does not.
+    Of several starts, the last counts; a last line without its end is ignored.
     """
     complete_lines = (line for line in lines if line.endswith(b"\n"))
     if metric is BUSBW:
@@ -45,7 +46,7 @@ def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
 
 
 def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
-    """Read the table of nccl-tests or rccl-tests: the average of one size, if nothing was wrong."""
+    """Read the table of nccl-tests or rccl-tests: the average for one size, without errors."""
     logged, sizes, wrong, failed = Logged(), set[str](), 0, 0
     for line in lines:
         for segment in plain_segments(line):
@@ -62,7 +63,7 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
                 figure = ((None, float(average[1])),)
                 logged = Logged(values=figure, problem=_problem(sizes, wrong or failed))
                 sizes, wrong, failed = set(), 0, 0
-    if wrong or failed:  # of a test that was cut, or of a summary in another order
+    if wrong or failed:  # the test was cut, or its summary is in another order
         return Logged(values=logged.values, problem=_problem(sizes, wrong or failed))
     if sizes and not logged.values:
         return Logged(
@@ -76,9 +77,9 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
 
 
 def _wrong(printed: str, type_: str) -> int:
-    """Return how many wrong values the last column of a place tells: `17`, `N/A`, `2e-07`, `nan`.
+    """Return the number of wrong values in the last column: `17`, `N/A`, `2e-07`, `nan`.
 
-    An error beyond what its type allows, or one with rccl-tests' asterisk, counts as one.
+    An error beyond what its type allows, or with rccl-tests' asterisk, counts as one.
     """
     if printed == "N/A":
         return 0
@@ -106,8 +107,8 @@ def _problem(sizes: set[str], wrong: int) -> Message | None:
 
 
 def _field(lines: Iterable[bytes], name: str) -> Logged:
-    """Read `NAME: 12.3` or `NAME=12.3` wherever it stands, of rank 0 or the rank nearest to it."""
-    # 'perf/my_rate': 12.3        my_rate = 12.3 GB/s
+    """Read `NAME: 12.3` or `NAME=12.3` anywhere in lines of rank 0, or of the lowest rank."""
+    # such fields:  'perf/my_rate': 12.3        my_rate = 12.3 GB/s
     pattern = re.compile(rf"(?<![\w/.-]){re.escape(name)}['\"]?\s*[:=]\s*({_NUMBER})(?![\d.])")
     figures: dict[tuple[int, int], list[tuple[int | None, float]]] = {}
     last: dict[tuple[int, int], int] = {}

@@ -1,9 +1,9 @@
-"""Formats of logs that other distributions bring: an entry point of `pytest_xlatune.log_formats`.
+"""Log formats of other distributions: an entry point of `pytest_xlatune.log_formats`.
 
-It names a subclass of `LogFormat`. Every log is read by all of them, beside what this package
-reads: lines of steps that another trainer prints, and blocks of lines that tell of a failure, which
-a reader of theirs reads whole. A log without a word of theirs costs the search for those words.
-Pure: what they read is handed to them.
+It names a subclass of `LogFormat`. Every log is read by all of them in addition to our own reading:
+step lines of other trainers, and blocks of lines about a failure, which a reader of the format
+reads completely. A log without a format's words only costs the search for them. Pure: the caller
+passes the bytes.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.text import begun
 
-LEAST_LETTERS = 3  # of a word, by which the lines worth reading are found
+LEAST_LETTERS = 3  # least letters of a word, because lines are first searched by words
 _LETTERS = re.compile("[f-z_]")
 _MOST_PLACES = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFinding:
-    """What a block tells."""
+    """The finding of a block."""
 
     cls: FailureClass
-    line: int  # the number of its first line, which the finding shows
-    detail: str = ""  # the figure or name that it holds
+    line: int  # a figure or name in it; "" if none
+    detail: str = ""  # None takes the action of its class, or a retry
     action: Action | None = None  # None is what its class asks for, or to be tried again
 
 
 class BlockReader:
-    """Reads the blocks of one log that may hold a part of what its format knows."""
+    """Reads the blocks of one log that may contain something that its format knows."""
 
     def feed(self, block: bytes, before: int) -> None:
-        """Read whole lines; so many lines of the log stand before them.
+        """Read complete lines; `before` is the number of lines before them.
 
-        It is given all lines from the block on that has the first line with one of `words`.
+        The first block is the one that contains the first line with one of `words`.
         """
 
     def close(self) -> None:
         """End an open block. Idempotent."""
 
     def told(self) -> Sequence[BlockFinding]:
-        """Return what all blocks tell so far."""
+        """Return the findings of all blocks so far."""
         return ()
 
 
 class LogFormat:
-    """A format; a subclass is made without arguments, once, and keeps nothing of a log.
+    """A log format. A subclass is instantiated once without arguments, and stores nothing of a log.
 
-    A method that a subclass leaves out reads nothing.
+    Methods that a subclass does not define read nothing.
 
     Attributes:
-        words: in lower case, each with three letters of f to z or _; a line without any of them is
-            not looked at.
-        openings: those of `words` that stand in the first line of a block.
-        heads: with them a line begins that says that the program hangs.
+        words: words in lower case, each with three letters of f to z or _; lines without any of
+            them are not examined.
+        openings: those of `words` that occur in the first line of a block.
+        heads: beginnings of lines that say that the program hangs.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
@@ -70,18 +70,18 @@ class LogFormat:
     heads: ClassVar[tuple[str, ...]] = ()
 
     def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
-        """Return the steps of a line with one of `words`, as the process `rank` printed them."""
+        """Return the steps in a line with one of `words`, printed by the process `rank`."""
         del text, rank
         return ()
 
     def reader(self) -> BlockReader:
-        """Return a reader for the blocks of one log; asked for once a line had one of `words`."""
+        """Return a reader for the blocks of one log; called once a line has one of `words`."""
         return BlockReader()
 
 
 @dataclass(frozen=True, slots=True)
 class LinePlace:
-    """Where a line stands: the start of the program, its steps so far, and the line itself."""
+    """The place of a line: the start of the program, its steps so far, and the line."""
 
     start: int
     steps: int
@@ -90,21 +90,21 @@ class LinePlace:
 
 @dataclass(slots=True)
 class Blocks:
-    """What one format tells of one log."""
+    """The findings of one format in one log."""
 
     format: LogFormat
     _reader: BlockReader | None = None
     _places: dict[int, LinePlace] = field(default_factory=dict)
 
     def note(self, number: int, place: LinePlace) -> None:
-        """Remember a line with one of its words, before its block is handed over."""
+        """Note a line with one of its words, before its block is passed on."""
         self._reader, low = self._reader or self.format.reader(), place.text.lower()
         if len(self._places) < _MOST_PLACES and any(word in low for word in self.format.openings):
             kept = LinePlace(place.start, place.steps, begun(place.text, EVIDENCE_CHARS))
             self._places.setdefault(number, kept)
 
     def feed(self, block: bytes, before: int) -> None:
-        """Read a block of the log, behind as many lines, once one may hold a part of something."""
+        """Read a block of the log after `before` lines, from the first one that may matter."""
         if self._reader is not None:
             self._reader.feed(block, before)
 
@@ -114,7 +114,7 @@ class Blocks:
             self._reader.close()
 
     def findings(self) -> Iterator[tuple[LinePlace, Finding]]:
-        """Yield the findings so far, each with where it begins."""
+        """Yield the findings so far, each with the place where it begins."""
         for finding in self._reader.told() if self._reader is not None else ():
             place = self._places.get(finding.line)
             if place is not None:

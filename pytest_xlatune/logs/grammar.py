@@ -1,6 +1,6 @@
-"""What MaxText prints: a line of its log -> rank, step, setting; its metrics file -> steps.
+"""What MaxText prints: log line -> rank, step, setting; metrics file -> steps.
 
-Every form of the step line since 2023 and every prefix that launchers put in front of it. Pure
+It covers every form of the step line since 2023, and all prefixes that launchers add. Pure
 functions of text; this module knows nothing of the order of lines, of files or of failures.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_xlatune.model.metric import StepRecord
 from pytest_xlatune.model.record import Json, read_json
 
-# \x1b[36m(Actor pid=9)\x1b[0m
+# a terminal's colours:  \x1b[36m(Actor pid=9)\x1b[0m
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 # MaxText printed to stdout without a prefix until 2025-12, and since then by absl to stderr.
@@ -51,7 +51,7 @@ _PREFIXES = tuple(
         # docker compose:  trainer-1  |
         r"[A-Za-z][\w.-]* +\| ",
         # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:     Jan 12 07:08:09 gpu017 kernel:
-        # `Jan 12 07:08:09 completed step: 7` is none, but a step behind a time
+        # but `Jan 12 07:08:09 completed step: 7` is a step after a time
         (
             r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [^\s:]+ (?:[^\s:\[\]]+\[\d+\]|kernel|systemd"
             r"|slurm\w+|dockerd|containerd|kubelet|python[\d.]*|\S+\.(?:sh|py)): "
@@ -60,8 +60,8 @@ _PREFIXES = tuple(
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
         r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
-        # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     in front of a
-        # launcher's words alone: of a program's own lines such a text is learnt
+        # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before a
+        # launcher's words; before a program's own lines such a text is learnt
         (
             r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
             r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
@@ -70,7 +70,7 @@ _PREFIXES = tuple(
         r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
     )
 )
-# letters: a logger's level, the name of a service or a month
+# prefixes may begin with letters: a logger's level, a service's name or a month
 _PREFIX_BEGINS = frozenset(" 0123456789[(" + string.ascii_letters)
 _MOST_PREFIXES = 8
 _MOST_SETTINGS = 4096
@@ -78,35 +78,35 @@ _NOWHERE = slice(0, 0)
 
 
 class Origin(NamedTuple):
-    """Who printed a line: the rank of its label, the Ray actor of its prefix; "" where unsaid."""
+    """Who printed a line: the rank in its label, the Ray actor in its prefix; "" if unknown."""
 
     rank: str = ""
     actor: str = ""
 
     @property
     def label(self) -> str:
-        """How a step record names it."""
+        """The label of the origin in a step record."""
         return " ".join(part for part in (self.rank, self.actor) if part)
 
     @property
     def preference(self) -> tuple[int, int]:
-        """Lower is preferred: rank 0, no rank, the lowest rank; on one rank the head's own actor.
+        """Sort key, lower is better: rank 0, no rank, the lowest rank; then the head's own actor.
 
-        Ray leaves `ip=` out for actors on the node that prints.
+        Ray omits `ip=` for actors on the node that prints.
         """
-        # one rank alone counts: two once printed 1,193 and 181 tokens a second for one step
+        # only one rank counts: two once printed 1,193 and 181 tokens a second for one step
         rank = -1 if self.rank == "" else int(self.rank)
         return (-2 if rank == 0 else rank), int("ip=" in self.actor)
 
 
 @dataclass(slots=True)
 class Settings:
-    """Names and values; where several origins print one, the preferred origin's last word."""
+    """Names and values; if several origins print one, the last value of the preferred counts."""
 
     values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
 
     def put(self, name: str, value: str, origin: Origin) -> None:
-        """Take a setting that an origin prints."""
+        """Add a setting that an origin prints."""
         known = self.values.get(name)
         if known is None and len(self.values) >= _MOST_SETTINGS:
             return
@@ -114,18 +114,18 @@ class Settings:
             self.values[name] = (origin.preference, value)
 
     def plain(self) -> dict[str, str]:
-        """Return each name's value."""
+        """Return name -> value."""
         return {name: value for name, (_, value) in self.values.items()}
 
 
-# an editor or PowerShell's Tee-Object puts it before the first line, for UTF-8 or for UTF-16
+# an editor or PowerShell's Tee-Object writes it before the first line, for UTF-8 or UTF-16
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 
 
 def plain_segments(line: bytes) -> list[str]:
-    r"""Return the texts of a line without colours and NUL bytes, one per carriage return.
+    r"""Return the texts of a line without colours and NUL bytes, split at carriage returns.
 
-    UTF-16 of ASCII is ASCII with NUL bytes between. A byte order mark is left out.
+    ASCII in UTF-16 has NUL bytes in between. A byte order mark is removed.
     """
     if (mark := _BYTE_ORDER_MARK.match(line)) is not None:
         line = line[mark.end() :]
@@ -135,18 +135,18 @@ def plain_segments(line: bytes) -> list[str]:
     return [part for part in text.split("\r") if part.strip()]
 
 
-# docker's json-file, Cloud Logging and structured loggers put a printed line into a member of JSON.
-# Read without unwrapping, a step line lost its last field, and a run whose loss is NaN looked well.
+# docker's json-file, Cloud Logging and structured loggers put a line into a JSON object. Without
+# unwrapping, step lines lost their last field, and a run with a NaN loss looked good.
 _ENVELOPE = ("log", "textPayload", "message", "msg", "jsonPayload", "text", "line")
-#     "textPayload": "completed step: 7",
+# a member on its own line:  "textPayload": "completed step: 7",
 _MEMBER = re.compile(rf'"(?:{"|".join(_ENVELOPE)})": *"')
 
 
 def unwrap(text: str) -> str | None:
-    """Return the line that a JSON envelope holds; None where it is none.
+    """Return the line inside a JSON envelope; None if there is none.
 
-    It may be an element of an array, or one member on a line of its own, as `gcloud logging read
-    --format=json` writes them.
+    It may be an element of an array, or a member on its own line, as `gcloud logging read
+    --format=json` writes it.
 
     >>> unwrap('{"textPayload": "completed step: 7", "severity": "INFO"}')
     'completed step: 7'
@@ -159,27 +159,27 @@ def unwrap(text: str) -> str | None:
     if not (body.startswith("{") and body.endswith("}")):
         return None
     values: Json = _object(body)
-    for _ in range(2):  # a payload may be an envelope itself
+    for _ in range(2):  # a payload may itself be an envelope
         values = next((values[key] for key in _ENVELOPE if key in values), None)
         if not isinstance(values, dict):
             break
     return values.rstrip("\r\n") if isinstance(values, str) else None
 
 
-# CRI cuts a line of 16 KiB and more; P says that the next one goes on:
+# CRI splits a line of 16 KiB or more; P says that the next one continues:
 #   2026-01-12T07:08:09.123456789Z stdout P completed st
 PART = re.compile(rb"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) P ")
 
 
 def split_origin(text: str) -> tuple[Origin, str]:
-    """Take every known prefix off a line; the innermost rank wins."""
+    """Remove every known prefix from a line; the innermost rank counts."""
     at, rank, actor = _prefixes(text)
     number = str(int(text[rank])) if text[rank] else ""
     return Origin(number, text[actor]), text[at:]
 
 
 def _prefixes(text: str) -> tuple[int, slice, slice]:
-    """Return where the known prefixes of a line end, and where its rank and its actor stand."""
+    """Return the end of the known prefixes of a line, and the positions of rank and actor."""
     rank = actor = _NOWHERE
     at, matched, count = 0, True, 0
     while matched and count < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
@@ -194,7 +194,7 @@ def _prefixes(text: str) -> tuple[int, slice, slice]:
     return at, rank, actor
 
 
-# the digits are bounded, because a step of 5,000 digits in one log ended each run of its sweep
+# numbers of digits are limited, because a step of 5,000 digits ended each run of its sweep
 # completed step: 14, seconds: 0.187, ...
 # completed profiler activation/deactivation step: 5, total_weights: 1024, loss: 7.401
 # completed 7, per-step scalar metrics {'learning/loss': 9.25, ...}
@@ -204,16 +204,16 @@ _STEP = re.compile(
     r"|(?P<oldest>\d{1,15})(?=, per-step scalar metrics ))"
     r",(?P<rest>.*?)(?=completed (?:step|profiler|\d)|$)"
 )
-# nan and inf count, too: else the steps of a NaN run vanish, and its last finite loss stays
+# nan and inf count too, otherwise the steps of a NaN run vanish and its last finite loss stays
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
 # , Tokens/s/device: 5312.77, total_weights: 1024, loss: 7.328, moe_lb_loss: 0.011
-# a field is found by its full name: `.*loss:` would find moe_lb_loss, 0.011 for a loss of 7.328
-# what may follow a number, the end of an envelope too:  loss: nan",    loss: 7.328\n'
+# fields are found by full name, because `.*loss:` would take moe_lb_loss for the loss
+# what may follow a number, including the end of an envelope:  loss: nan",    loss: 7.328\n'
 _NUMBER_END = r"(?=[,%\s\"'\\\])}]|$)"
 _FIELD = re.compile(
     rf", ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER}){_NUMBER_END}"
 )
-# 'perf/step_time_seconds': Array(0.52, dtype=float32)
+# a figure in scalar metrics:  'perf/step_time_seconds': Array(0.52, dtype=float32)
 _SCALAR = re.compile(
     r"'(learning/loss|perf/step_time_seconds|perf/per_device_tflops(?:_per_sec)?"
     rf"|perf/per_device_tokens_per_sec)': (?:\w+\()?({_NUMBER})(?=[,)}}\s]|$)"
@@ -229,15 +229,15 @@ _ATTRIBUTE = {
     "perf/per_device_tokens_per_sec": "tgs",
 }
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{0,15})?")
-_MOST_STEP = 10**15  # more digits than this are no step's
-# a number that `%.3f` printed to its end:  loss: 7.328
+_MOST_STEP = 10**15  # no step has more digits
+# a number that `%.3f` has printed completely:  loss: 7.328
 _PRINTED_IN_FULL = re.compile(r": (?:-?\d+\.\d{3}|nan|-?inf)$")
 
 
 def parse_steps(text: str, label: str) -> list[StepRecord]:
-    """Return the steps that a line reports: one, or several where writers glued lines together.
+    """Return the steps in a line: one, or several if writers glued lines together.
 
-    `Completed eval step` is none. The loss is the field named `loss`, never `lm_loss` or another.
+    `Completed eval step` is no step. The loss is the field `loss`, not e.g. `lm_loss`.
     """
     text = text.rstrip()
     return [
@@ -254,7 +254,7 @@ def parse_steps(text: str, label: str) -> list[StepRecord]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepLayout:
-    """Where the parts of one step line stand; `fields` by the attribute of the step's record."""
+    """The positions of the parts of a step line; `fields` by attribute of the step's record."""
 
     rank: slice
     actor: slice
@@ -264,9 +264,9 @@ class StepLayout:
 
 
 def step_layout(line: bytes) -> StepLayout | None:
-    """Return the layout of a line that is one step with finite figures and nothing else.
+    """Return the layout of a line that consists of one step with finite figures, else None.
 
-    It holds for each line that differs in digits alone. None: the line has to be read in full.
+    It is valid for all lines that differ only in digits.
     """
     text = line.decode("ascii", "ignore").removesuffix("\r")
     if len(text) + line.endswith(b"\r") != len(line) or not text.isprintable():
@@ -280,7 +280,7 @@ def step_layout(line: bytes) -> StepLayout | None:
         return None
     (match,) = matches
     fields = _fields(match, rest)
-    # digits make a finite number of these, whichever they are; a line without one may be no step
+    # any digits make these finite numbers; a line without a figure may be no step
     if not fields or not all(_PLAIN_NUMBER.fullmatch(rest[place]) for place in fields.values()):
         return None
     step = slice(*match.span("oldest" if match["step"] is None else "step"))
@@ -298,7 +298,7 @@ def _moved(place: slice, by: int) -> slice:
 
 
 def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
-    """Return where the figures of a step stand in its line, by the attribute of its record."""
+    """Return the positions of the figures in a step line, by attribute of its record."""
     rest = match["rest"]
     is_glued = match.end() < len(text)
     end = match.start("rest") + len(without_torn_field(rest) if is_glued else rest)
@@ -309,7 +309,7 @@ def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
     return places
 
 
-# where the line of another program begins behind one that has no end yet, as a bar has none:
+# where another program's line begins after one without an end, such as a progress bar:
 #   ... loss: 7.3slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT     srun: error: n1: task 0: Killed
 #   F0112 07:08:09.000001 77 a.cc:1] Check failed      *** SIGABRT received by PID 7
 _OTHER_LINE = re.compile(
@@ -321,9 +321,9 @@ _OTHER_LINE = re.compile(
 
 
 def unglued(text: str) -> tuple[str, str]:
-    """Return the line of a step without that of another program, and that one; "" without one.
+    """Return a step line without another program's line, and that line; "" if there is none.
 
-    Two programs that write to one file end up on one line, most often where a bar is drawn.
+    Two programs that write to one file may share a line, most often with a progress bar.
     """
     other = _OTHER_LINE.search(text)
     if other is None:
@@ -336,14 +336,14 @@ def unglued(text: str) -> tuple[str, str]:
 
 
 def without_torn_field(text: str) -> str:
-    """Cut a step line that lost its end back to its last complete field."""
+    """Return a step line that lost its end, cut back to its last complete field."""
     if _PRINTED_IN_FULL.search(text):
         return text
     return text[: text.rfind(",") + 1]
 
 
 def figures_in(record: StepRecord) -> int:
-    """Return how many figures a step's line told."""
+    """Return how many figures a step's line had."""
     figures = (record.step_s, record.tgs, record.tflops, record.mfu, record.loss)
     return sum(figure is not None for figure in figures)
 
@@ -354,7 +354,7 @@ def _kind(match: re.Match[str], text: str) -> str:
     return "rampup" if "[Rampup Batch Size Phase]" in text[: match.start()] else "step"
 
 
-# NCCL_IB_HCA=mlx5_0,mlx5_1        declare -x XLA_FLAGS="--xla_gpu_autotune_level=0"
+# lines of `printenv`:  NCCL_IB_HCA=mlx5_0,mlx5_1        declare -x XLA_FLAGS="--xla_a=0"
 _ENVIRONMENT = re.compile(
     r"(?P<shell>export |declare -x )?"
     r"(?P<name>(?:NCCL|RCCL|XLA|JAX|HSA|HIP|UCX|NVTE|LIBTPU)_\w+)=(?P<value>.*)"
@@ -362,7 +362,7 @@ _ENVIRONMENT = re.compile(
 
 
 def parse_environment(text: str) -> tuple[str, str] | None:
-    """Return name and value where a line without its prefix is one line of `printenv`."""
+    """Return name and value if a line without its prefix is a line of `printenv`; else None."""
     match = _ENVIRONMENT.match(text)
     if match is None:
         return None
@@ -373,12 +373,12 @@ def parse_environment(text: str) -> tuple[str, str] | None:
 
 
 def hides_setting(text: str) -> bool:
-    """Whether a line of `printenv` stands behind another text."""
+    """Return whether a line of `printenv` follows another text."""
     match = _ENVIRONMENT.search(text) if "=" in text else None
     return match is not None and match.start() > 0
 
 
-# what MaxText prints at the beginning of a line:  Config param steps: 15     completed step: 7,
+# MaxText's lines begin with:  Config param steps: 15     completed step: 7,
 _HEAD = re.compile(
     r"(?<![A-Za-z])(?:Config param \w+: |completed step: \d{1,15},|Memstats: After params )"
 )
@@ -386,13 +386,13 @@ _MOST_FRONT = 240
 
 
 def front_of(text: str) -> str:
-    """Return the unknown text in front of a line of MaxText; "" where none is.
+    """Return the unknown text before a line of MaxText; "" if there is none.
 
-    Known prefixes may stand behind it:  job7> I0112 07:08:09.123456 1401 a.py:1] completed step: 7,
+    Known prefixes may follow it:  job7> I0112 07:08:09.123456 1401 a.py:1] completed step: 7,
     """
     match = _HEAD.search(text, 0, _MOST_FRONT)
     front = text[: match.start()] if match is not None else ""
-    # an envelope, and MaxText's own word, are no unknown text
+    # an envelope, and MaxText's own words, are no unknown text
     if not front.strip() or "{" in front or '": "' in front or "[Rampup" in front:
         return ""
     return next(
@@ -406,12 +406,12 @@ def front_of(text: str) -> str:
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:
-    """Return the unrounded steps of the last start in the text of a metrics file, in order.
+    """Return the exact steps of the last start in the text of a metrics file, in order.
 
-    One JSON object per step and line; NaN and Infinity are literals there. Every version since
-    2023-03 writes it when `metrics_file=` is set. A line that is no JSON object with a step (torn
-    by a kill) is passed over. A step id that does not go up begins a new start: a resumed job
-    appends to the same file.
+    Each line is the JSON object of a step; NaN and Infinity are literals. Every version since
+    2023-03 writes the file if `metrics_file=` is set. A line that is no JSON object with a step
+    (torn by a kill) is skipped. A step id that does not increase begins a new start, since a
+    resumed job appends to the same file.
     """
     steps: list[StepRecord] = []
     start = 0

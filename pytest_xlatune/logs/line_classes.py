@@ -1,9 +1,8 @@
-"""The classes of lines: what a line tells, and which lines are looked at for it.
+"""The classes of lines: what a line shows, and which lines are examined for it.
 
-A line goes through the classes in their order until one has taken it for itself. Each is asked only
-for lines that have one of its words. Another trainer's steps come in as a row of `patterns`, or as
-a `LogFormat` of another distribution. What no class takes is searched for failures, by the table of
-signatures.
+A line passes through the classes in order until one claims it. A class only gets lines with one of
+its words. Another trainer's steps are a row of `patterns`, or a `LogFormat` of another
+distribution. Lines that no class claims are searched for failures by the table of signatures.
 """
 
 from __future__ import annotations
@@ -36,30 +35,30 @@ _SIGTERM_EXIT = 143
 class LogLine:
     """A line of a log."""
 
-    text: str  # without what stands in front of it
+    text: str  # without its prefixes
     low: str  # the same in lower case
     origin: Origin  # who printed it
-    number: int  # its 1-based number in the log
-    segment: str  # as it was printed, which is the evidence of a finding
-    is_torn: bool  # it lost its end
+    number: int  # its number in the log, from 1
+    segment: str  # as it was printed; the evidence of a finding
+    is_torn: bool  # whether it lost its end
 
 
 class LineClass(NamedTuple):
     """A class of lines: those with one of its words, in lower case.
 
-    `read` takes what a line tells; it returns whether no other class reads the line.
+    `read` processes a line and returns whether no other class reads it.
     """
 
     words: tuple[str, ...]
     read: Callable[[LogLine, Course], bool]
 
     def holds(self, low: str) -> bool:
-        """Whether a line in lower case may be one of these."""
+        """Return whether a line in lower case may belong to the class."""
         return any(word in low for word in self.words)
 
 
 def steps_of_format(form: LogFormat) -> LineClass:
-    """Return the class of the lines of steps that a format of another distribution reads."""
+    """Return the class of step lines in a format of another distribution."""
 
     def read(line: LogLine, course: Course) -> bool:
         is_whole = not line.is_torn or line.text.endswith("]")  # a bar that is drawn to its end
@@ -69,9 +68,9 @@ def steps_of_format(form: LogFormat) -> LineClass:
 
 
 def steps_of_pattern(pattern: StepPattern) -> LineClass:
-    """Return the class of the lines of steps that the user's pattern reads.
+    """Return the class of step lines that the user's pattern reads.
 
-    Of two formats in one log it is the one that was asked for.
+    If a log has two formats, the user's is the one that counts.
     """
 
     def read(line: LogLine, course: Course) -> bool:
@@ -88,7 +87,7 @@ def steps_of_pattern(pattern: StepPattern) -> LineClass:
 
 
 def _maxtext(line: LogLine, course: Course) -> bool:
-    """A step of MaxText, where the user's pattern reads none."""
+    """A step of MaxText, unless the user's pattern has matched."""
     if course.has_own:
         return False
     text, label = line.text, line.origin.label
@@ -105,7 +104,7 @@ STEPS_OF_MAXTEXT = LineClass((STEP_WORD,), _maxtext)
 
 
 def blocks_of(blocks: Blocks) -> LineClass:
-    """Return the class of the lines that a format of another distribution reads as blocks."""
+    """Return the class of lines that belong to blocks of another distribution's format."""
 
     def read(line: LogLine, course: Course) -> bool:
         start = course.start
@@ -117,7 +116,7 @@ def blocks_of(blocks: Blocks) -> LineClass:
 
 
 def _take(steps: Sequence[StepRecord], line: LogLine, course: Course) -> bool:
-    """Take the steps of a line; false where it has none. A loss that is no number is a finding."""
+    """Add the steps of a line; return False if it has none. A loss that is NaN is a finding."""
     for record in steps:
         if record.loss is not None and not math.isfinite(record.loss):
             finding = Finding(
@@ -132,7 +131,7 @@ def _take(steps: Sequence[StepRecord], line: LogLine, course: Course) -> bool:
     return bool(steps)
 
 
-# a word of the line, its pattern, and the exit code that it tells; None is in the line itself
+# a word of the line, its pattern, and the exit code; None if the code is in the line
 _ENDS: tuple[tuple[str, str, int | None], ...] = (
     # maxtext-slurm's summary:   Status:  FAILED (exit 143) - stage failed     SUCCESS (exit 0)
     ("success (exit", r"^\s*Status: *SUCCESS \(exit (\d{1,3})\)", None),
@@ -174,16 +173,16 @@ def _end(line: LogLine, course: Course) -> bool:
     return False
 
 
-# gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL version 2.18.1+cuda12.1
-# node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567             RCCL version : 2.22.3-HEAD:7d8d
-# ROCm version : 7.2.0.0-43-fc0010cf6a
+# versions of libraries: gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8       NCCL
+# version 2.18.1+cuda12.1 node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567             ROCm
+# version : 7.2.0.0-43-fc0010cf6a
 _LIBRARY = re.compile(
     r"(?:^|\bNCCL INFO )(?P<name>NCCL|RCCL|ROCm) version *:? *(?P<version>\d+\.\d[\w.+:/-]*)"
 )
 
 
 def _library(line: LogLine, course: Course) -> bool:
-    """NCCL, RCCL or ROCm and the version that a library tells as it is loaded.
+    """NCCL, RCCL or ROCm with the version that a library prints when it is loaded.
 
     NVIDIA/nccl, src/init.cc (`showVersion`); ROCm/rccl prints a block of such lines.
     """
@@ -210,8 +209,8 @@ _DEVICE_LISTS = tuple(f"{kind}device(id=" for kind in ("cpu", "cuda", "rocm", "g
 def _device(line: LogLine, course: Course) -> bool:
     """JAX's devices: the beginning of the line that names them, and the platform of the first.
 
-    As Python prints a list of them (jax/_src/xla_bridge.py, `devices`), and as MaxText tells its
-    backend (max_utils.py, `print_system_information`).
+    Either a list as Python prints it (jax/_src/xla_bridge.py, `devices`), or the backend in
+    MaxText's lines (max_utils.py, `print_system_information`).
     """
     text = line.text[:_MOST_DEVICE_CHARS]
     match = _BACKEND.search(text) or _DEVICES.match(text)
@@ -221,13 +220,13 @@ def _device(line: LogLine, course: Course) -> bool:
     front = re.sub(r"\d+", "0", match["front"]).strip(" :=") or "a list of devices"
     devices = course.start.devices
     if front in devices or len(devices) < _MOST_DEVICES:
-        # a line that names now this and now that one tells nothing
+        # a line whose platform changes shows nothing
         devices[front] = platform if devices.get(front, platform) == platform else ""
     return False
 
 
-# what XLA says of a profile for its scheduler (profile_guided_latency_estimator.cc and
-# gpu_hlo_schedule.cc of 0.10.2), once a program that lacks an operation, or for want of the file:
+# Messages of XLA about a profile for its scheduler (profile_guided_latency_estimator.cc and
+# gpu_hlo_schedule.cc of 0.10.2), for programs that lack operations, or if the file is missing:
 #   Found 100 instructions from the profile.
 #   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
 #   PGLE profile file does not exist: /shared/step.pbtxt
@@ -239,7 +238,7 @@ _PGLE = re.compile(
 
 
 def _pgle(line: LogLine, course: Course) -> bool:
-    """How many operations XLA found of a profile for its scheduler, or a file it could not read."""
+    """How many operations of a scheduler's profile XLA found, or a file that it could not read."""
     match, start = _PGLE.search(line.text), course.start
     if match is not None and match["found"]:
         start.pgle_found = max(int(match["found"]), start.pgle_found or 0)
@@ -249,7 +248,7 @@ def _pgle(line: LogLine, course: Course) -> bool:
 
 
 # PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
-# as a shell that traces its commands says it:  + python3 -m MaxText.train base.yml steps=15
+# a shell that traces its commands prints:  + python3 -m MaxText.train base.yml steps=15
 _ASKED = re.compile(
     r"\bPASSTHROUGH_ARGS=(?P<passed>.*)"
     r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
@@ -260,7 +259,7 @@ _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 
 
 def _asked(line: LogLine, course: Course) -> bool:
-    """The arguments of MaxText that the head of maxtext-slurm's log says it hands on."""
+    """The arguments for MaxText in the head of a maxtext-slurm log."""
     match = None if line.is_torn else _ASKED.search(line.text)
     words = (match["passed"] or match["traced"] or "") if match is not None else ""
     for word in words.strip().strip("\"'").split():
@@ -297,10 +296,10 @@ _NCCL_DEFAULT = re.compile(
 
 
 def _read(line: LogLine, course: Course) -> bool:
-    """A setting and its value where the library that reads it says so.
+    """A setting with its value, printed by the library that reads it.
 
-    NCCL or RCCL does with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc); a number ends with a
-    full stop. Of the flags of other libraries see `channels`.
+    NCCL and RCCL print it with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc), with a full stop
+    after a number. `channels` describes the flags of other libraries.
     """
     setting = next(channels.says(line.text), None)
     if setting is None:
@@ -309,7 +308,7 @@ def _read(line: LogLine, course: Course) -> bool:
             return False
         value = match["value"].strip()
         setting = match["name"], value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
-    if not line.is_torn:  # a value that is cut is another one
+    if not line.is_torn:  # a value that is cut is another value
         course.start.nccl.put(*setting, line.origin)
     return True
 
@@ -332,7 +331,7 @@ _COMPILED = re.compile(r"total memory size: (\d{1,9}(?:\.\d{1,9})?) gb", re.IGNO
 
 
 def _compiled(line: LogLine, course: Course) -> bool:
-    """The memory of a device as the compiled step takes it."""
+    """The memory of the compiled step on a device."""
     match = _COMPILED.search(line.text)
     if match is not None:
         course.start.memory_gb = float(match[1])
@@ -340,7 +339,7 @@ def _compiled(line: LogLine, course: Course) -> bool:
 
 
 def _memstats(line: LogLine, course: Course) -> bool:
-    """`Memstats: After params initialized`: what follows is the compilation."""
+    """`Memstats: After params initialized`: compilation follows."""
     course.begin_if_trained(line.origin)
     course.compiles()
     return True
@@ -369,7 +368,7 @@ def _ignored(line: LogLine, course: Course) -> bool:
     return is_last or line.text.startswith(_TRACEBACK)
 
 
-# in their order, behind those that read steps
+# in this order, after the classes that read steps
 FACTS: tuple[LineClass, ...] = (
     LineClass(("exception", "error", "interrupt", "traceback"), _ignored),
     LineClass(tuple(word for word, _, _ in _ENDS), _end),
@@ -396,7 +395,7 @@ _TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
 
 
 def _unheard(line: LogLine, course: Course) -> bool:
-    """Ranks that a coordination service did not hear of; a list may go on in further lines."""
+    """Ranks from which a coordination service did not hear; a list may span several lines."""
     match, logs = _UNHEARD.search(line.text), course.ranks
     if logs is None or (match is None and line.number != course.tasks_at):
         return False
@@ -408,13 +407,13 @@ def _unheard(line: LogLine, course: Course) -> bool:
 
 
 def _watchdog(line: LogLine, course: Course) -> bool:
-    """What torch's watchdog counts."""
+    """The counts of torch's watchdog."""
     if course.ranks is not None:
         course.ranks.count_work(line.text, course.rank_of(line.origin))
     return False
 
 
-# of a reader that is to tell which rank is behind
+# for a reader that finds the rank that is behind
 FACTS_OF_RANKS: tuple[LineClass, ...] = (
     LineClass(("/replica:", "task names:", "sending heartbeats):"), _unheard),
     LineClass(WATCHDOG_MARKS, _watchdog),

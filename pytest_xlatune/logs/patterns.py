@@ -1,23 +1,23 @@
-"""Step lines of other trainers: a pattern with named groups, a user's own or one by name.
+"""Step lines of other trainers: a pattern with named groups, a user's own or a preset.
 
-    step      the step's id; the only group that a pattern must have
-    seconds   of the step; or `ms`, milliseconds; or `rate`, steps a second
+    step      the step's id; the only required group
+    seconds   seconds of the step; or `ms` for milliseconds, or `rate` for steps a second
     tgs       Tokens/s/device        tflops   TFLOP/s/device        mfu   percent        loss
-    total     the id of the last step that the program is to take
+    total     the id of the last step of the program
 
-Pure. MaxText's own forms are the grammar's and need no pattern. Where the presets' forms are from:
+Pure. MaxText's own lines need no pattern; `grammar` reads them. Sources of the presets:
 
     torchtitan    pytorch/torchtitan, torchtitan/components/metrics.py, MetricsProcessor.log
     megatron-lm   NVIDIA/Megatron-LM, megatron/training/training.py, training_log; Primus too
-    nemo          NVIDIA/NeMo, nemo/lightning/pytorch/callbacks/progress_printer.py; NeMo 1.x
-                  prints a progress bar of the same names
-    axlearn       apple/axlearn, axlearn/common/trainer.py, run and _step_log: each hundredth
-                  step, the mean of the hundred up to it
-    levanter      tqdm_loggable, as marin's jobs print it
-    lightning     Lightning's progress bars, tqdm's and rich's; its steps count through the epochs
-    hf-trainer    the bar of HF's Trainer, which tqdm draws
-    tqdm          any other bar of it
-    json          one JSON object a line, of the names that `_JSON_NAMES` has
+    nemo          NVIDIA/NeMo, nemo/lightning/pytorch/callbacks/progress_printer.py; NeMo 1.x prints
+    a progress bar with the same names
+    axlearn       apple/axlearn, axlearn/common/trainer.py, run and _step_log: every hundredth step,
+    with the mean over the last hundred
+    levanter      tqdm_loggable, as in logs of marin's jobs
+    lightning     Lightning's progress bars, by tqdm or rich; steps are counted through the epochs
+    hf-trainer    the tqdm bar of HF's Trainer
+    tqdm          any other tqdm bar
+    json          one JSON object in each line, with the names in `_JSON_NAMES`
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_xlatune.model.record import Json, read_json
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")
-# of a bar: what `12/100 ` is followed by, its times and its rate
+# times and rate after `12/100 ` in a bar
 #   12/100 [00:24<02:58,  2.01s/it       12/100 [00:24<02:58, 1.5it/s
 #   12/100 0:00:24 • 0:02:58 1.5it/s     12it [00:24,  2.01s/it
 _BAR = (
@@ -52,17 +52,17 @@ _BAR_TERMS = (
     *("s/ batch", "iter/s", "iters/s", "iteration/s", "iterations/s", "update/s", "updates/s"),
     *("s/update", "s/iter", "s/ it"),
 )
-# , loss=2.31      train_loss=2.3      train_loss: 2.3
+# losses in a bar:  , loss=2.31      train_loss=2.3      train_loss: 2.3
 _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
 
 class _Preset(NamedTuple):
-    """What a trainer prints, as its own logs show it."""
+    """The lines of a trainer, as its own logs show them."""
 
-    words: tuple[str, ...]  # in lower case, one of them in each line
-    pattern: str  # of a step's line
-    fields: tuple[str, ...] = ()  # which stand anywhere in it
-    total: str = ""  # of a line of no step that tells the last one's id
+    words: tuple[str, ...]  # in lower case; each line has one of them
+    pattern: str  # pattern of a step line
+    fields: tuple[str, ...] = ()  # patterns of figures anywhere in it
+    total: str = ""  # pattern of another line with the id of the last step; "" if none
 
 
 PRESETS = {
@@ -147,7 +147,7 @@ PRESETS = {
         r"^\W*\{(?P<step>.*)\}\W*$",
     ),
 }
-# the last part of a name, behind `train/` or `perf/`, in lower case
+# group -> names after `train/` or `perf/`, in lower case
 _JSON_GROUPS: Mapping[str, str] = {
     "step": "step global_step _step iteration iter train_step",
     "seconds": "seconds step_time step_time_s step_time_seconds step_seconds step_s "
@@ -177,22 +177,23 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPattern:
-    """How another trainer prints a step."""
+    """The step lines of a trainer other than MaxText."""
 
-    name: str  # of a preset, or "own"
-    pattern: re.Pattern[str]  # of the line
-    words: tuple[str, ...]  # in lower case; each such line holds one
-    # of figures that stand anywhere in a line that `pattern` finds
+    name: str  # name of a preset, or "own"
+    pattern: re.Pattern[str]  # pattern of a step line
+    words: tuple[str, ...]  # in lower case; each step line contains one
+    # patterns of figures anywhere in a line that `pattern` matches
     fields: tuple[re.Pattern[str], ...] = ()
-    total: re.Pattern[str] | None = None  # of a line of no step that tells the last one
+    # pattern of another line with the id of the last step; None if there is none
+    total: re.Pattern[str] | None = None
 
     @property
     def is_json(self) -> bool:
-        """Whether a line is a JSON object, whatever it holds."""
+        """Whether a line is a JSON object."""
         return self.name == "json"
 
     def steps(self, text: str, label: str) -> list[StepRecord]:
-        """Return the step that a line reports; [] where it reports none."""
+        """Return the step in a line; [] if it has none."""
         groups = self._groups(text)
         if (step := _step_of(groups)) is None:
             return []
@@ -204,17 +205,17 @@ class StepPattern:
         rate = _number(groups.get("rate", ""))
         if rate and "step_s" not in values:
             values["step_s"] = 1 / rate
-        if _number(groups.get("nans", "")):  # Megatron leaves the loss of such iterations out
+        if _number(groups.get("nans", "")):  # Megatron omits the loss of such iterations
             values["loss"] = math.nan
         return [StepRecord(step=step, label=label, **values)]
 
     def last_step(self, text: str) -> int | None:
-        """Return the id of the last step that the program is to take, where a line tells it."""
+        """Return the id of the program's last step if a line shows it; else None."""
         if self.total is not None and (match := self.total.search(text[:_MOST_CHARS])) is not None:
             return _whole_number(match["total"])
         groups = self._groups(text)
         last = _whole_number(groups.get("total", ""), groups.get("kilos", ""))
-        # a bar that counts them through, from 0 or from 1
+        # a bar that counts all steps, from 0 or from 1
         count, bar_length, step = (
             _whole_number(groups.get("count", "")),
             _whole_number(groups.get("of", "")),
@@ -230,7 +231,7 @@ class StepPattern:
         return _through(groups.get("epoch"), last, last)
 
     def _groups(self, text: str) -> dict[str, str]:
-        """Return what a line says, by group; {} where it is no step's."""
+        """Return group -> text of a line; {} if it is no step line."""
         text = text[:_MOST_CHARS]
         if self.is_json:
             return _of_json(text)
@@ -252,7 +253,7 @@ _FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
 
 
 def _step_of(groups: Mapping[str, str]) -> int | None:
-    """Return the id of a step; through the epochs, where a line tells them."""
+    """Return the id of a step, counted through the epochs if a line names them."""
     step = _whole_number(groups.get("step", ""), groups.get("kilo", ""))
     return _through(groups.get("epoch"), _whole_number(groups.get("total", "")), step)
 
@@ -271,7 +272,7 @@ def _whole_number(text: str, kilo: str = "") -> int | None:
 
 
 def _of_json(text: str) -> dict[str, str]:
-    """Return the figures of a JSON object, and of the objects in it, by the names of groups."""
+    """Return the figures in a JSON object and its nested objects, by names of groups."""
     body = text.strip(" \t\r,[]")
     try:
         value: Json = ast.literal_eval(body) if body.startswith("{'") else read_json(body)
@@ -297,8 +298,9 @@ def _members(value: Json) -> list[tuple[str, Json]]:
 
 
 def fitting(texts: Iterable[bytes]) -> str:
-    """Return the preset that reads most figures of steps in some lines; "" where none does."""
-    step_figures: dict[str, dict[int, int]] = {name: {} for name in PRESETS}  # figures of each step
+    """Return the preset that finds most figures of steps in some lines; "" if none does."""
+    # preset -> step -> number of figures
+    step_figures: dict[str, dict[int, int]] = {name: {} for name in PRESETS}
     patterns = [step_pattern(name) for name in PRESETS]
     line_filter = LineFilter(word for pattern in patterns for word in pattern.words)
     _, lines = line_filter.lines(b"\n".join((*texts, b"")))
@@ -311,17 +313,18 @@ def fitting(texts: Iterable[bytes]) -> str:
                     step.step: grammar.figures_in(step) for step in steps
                 }
     figures = {name: sum(steps.values()) for name, steps in step_figures.items()}
-    best = max(figures, key=lambda name: figures[name])  # of equal ones the first, which says more
+    # the first of equal ones, which is more specific
+    best = max(figures, key=lambda name: figures[name])
     return best if figures[best] else ""
 
 
 @functools.lru_cache(maxsize=16)
 def step_pattern(text: str) -> StepPattern:
-    """Return the pattern of a name, or the one that is written out.
+    """Return the preset of a name, or the user's own pattern.
 
     Raises:
-        ConfigError: neither a name nor a pattern with a group `step`, another group, or no word by
-            which its lines can be found.
+        ConfigError: it is neither a name nor a pattern with a group `step`, has an unknown group,
+            or no word by which its lines can be found.
     """
     if text.lower() in PRESETS:
         return _preset(text.lower())
@@ -369,7 +372,7 @@ def _number(text: str) -> float | None:
 
 
 def _word_of(pattern: str) -> str:
-    """Return the longest text that stands outside all groups, sets and repeats; "" if too short."""
+    """Return the longest literal text outside groups, sets and repeats; "" if it is too short."""
     depth, plain = 0, []
     bare = re.sub(r"\(\?(?:P<\w+>|<?[:=!])", "(", pattern)
     for char in re.sub(r"\\.|\[[^\]]*\]|[^()][?*{]", "\0", bare):

@@ -1,4 +1,4 @@
-"""Read the logs of all ranks of a job: how far each came, and which rank is behind or slower.
+"""Read the logs of all ranks of a job: how far each got, and which rank is behind or slower.
 
 The caller reads the files and passes their bytes.
 """
@@ -22,8 +22,8 @@ _CHARS = 200  # so much of a last line is shown
 class RankReader:
     """Reads the logs of one job, one after the other or while they grow.
 
-    `pattern` says how a trainer other than MaxText prints its steps; None is MaxText. Where a
-    method takes a rank, None stands for a log of several ranks, whose lines name their rank.
+    `pattern` describes the step lines of a trainer other than MaxText. Where a method takes a rank,
+    None stands for a log of several ranks, whose lines name their rank.
     """
 
     def __init__(self, pattern: StepPattern | None = None) -> None:

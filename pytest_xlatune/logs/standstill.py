@@ -1,10 +1,10 @@
-"""What the ranks of a job do that stands still -> which of them is behind, and in what. Pure.
+"""Find which ranks of a hanging job are behind, and what they do. Pure.
 
-The node's side, `executors.look_at_hang`, writes one `HangLook` a rank. In a job of collectives the
-ranks that wait are the innocent ones: all of them wait at one place, for a rank that is not there.
-So three rules name a rank: it is gone (it has ended, is stopped or was not heard of), it is behind
-(it launched fewer collectives, or came to an earlier step by two or more), or it stands elsewhere
-than the others. Where all stand alike no rank is named.
+`executors.look_at_hang` writes one `HangLook` for each rank on its node. In a job of collectives,
+the waiting ranks are innocent: all wait in one place for a rank that is elsewhere. So three rules
+name a rank: it is gone (it has ended, is stopped or was not heard of), it is behind (it launched
+fewer collectives, or its last step is two or more lower), or it is in another place than the
+others. If all are alike, no rank is named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
 
-# what torch's watchdogs count
+# the counts of torch's watchdogs
 _COUNTED = {
     "enqueued": "it had enqueued {few} collectives, and others {many}",
     "completed": "it had completed {few} collectives, and others {many}",
@@ -28,69 +28,70 @@ _COUNTED = {
 }
 
 _MOST_RANKS = 1 << 16
-_STEPS_APART = 2  # a line of the last step may not have been printed yet
-_APART = 16  # collectives of one group, by which ranks can be apart
-_BUSY, _IDLE = 0.5, 0.1  # of a core
+_STEPS_APART = 2  # the line of the last step may not have been printed yet
+_APART = 16  # by so many collectives of a group, ranks can differ
+_BUSY, _IDLE = 0.5, 0.1  # in cores
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
-# a wait for another thread or process, or for one of many descriptors
+# waiting for another thread or process, or for one of many descriptors
 _WAITING = frozenset(
     {"futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"}
     | {"wait4", "waitid", "sched_yield"}
 )
 _DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/accel", "/dev/vfio")
-# 10.0.0.7:443    [fe80::1]:443
+# addresses:  10.0.0.7:443    [fe80::1]:443
 _ADDRESS = re.compile(r"(?:\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):\d+")
-# frames of these are not the user's own:  /usr/lib/python3.11/threading.py    <frozen runpy>
+# files of frames that are not the user's:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
-#   6 ranks have launched up to operation 6649
+# the counts of a group in NCCL's RAS:  6 ranks have launched up to operation 6649
 #   2 ranks have not launched any operations
 _RAS_GROUP = re.compile(r"\d+ ranks have (?:launched up to operation (?P<count>\d{1,18})|not )")
-#   Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1650386 on node node1
+# the count of a rank:  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 16 on
+# node n1
 #   Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
 _RAS_RANK = re.compile(
     r"Rank (?P<rank>\d{1,9})(?: has (?:launched up to operation (?P<count>\d{1,18})|not .*?))?"
     r" -- GPU \S+ managed by process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
 )
-# #0-0 (27a079b828ff1a75) MISMATCH
+# the heading of a communicator:  #0-0 (27a079b828ff1a75) MISMATCH
 _RAS_COMM = re.compile(r"^ *#\d+-\d+ \([0-9a-f]+\) ", re.MULTILINE)
 
 
 class SeenProcess(Record, frozen=True, kw_only=True):
-    """One process of a trainer, as `/proc` and its interpreter show it."""
+    """A process of a trainer, from `/proc` and its interpreter."""
 
     pid: int
     parent: int
     name: str
     rank: int
-    ranks: int | None = None  # how many, where its launcher tells it
+    ranks: int | None = None  # number of ranks; None if its launcher does not say
     state: str  # the kernel's letter: R, S, D, T, t, Z
     threads: int
-    call: str  # the main thread's system call; "running" is in none
-    channel: str  # where in the kernel it waits
-    on: str  # the file, pipe or address that the call is about
-    main_cores: float  # CPU of the main thread, in cores
-    other_cores: float  # of the busiest other thread
-    # Python's, by thread, the main one first, innermost frame first: `FILE:LINE NAME`
+    call: str  # system call of the main thread; "running" if it is in none
+    channel: str  # where it waits in the kernel
+    on: str  # file, pipe or address of the call
+    main_cores: float  # CPU use of the main thread, in cores
+    other_cores: float  # CPU use of the busiest other thread, in cores
+    # Python's stacks, the main thread's first, the innermost frame first: `FILE:LINE NAME`
     stacks: tuple[tuple[str, ...], ...] = ()
 
 
 class HangLook(Record, frozen=True, kw_only=True):
-    """What one payload saw of its trainer: `hang.json`, `hang.<rank>.json`."""
+    """What one payload found about its trainer: `hang.json`, `hang.<rank>.json`."""
 
     node: str
-    rank: int  # the payload's
-    at_s: float  # seconds since the epoch by the node's clock
-    quiet_s: float  # for how long its log had not grown
-    last_lines: tuple[str, ...] = ()  # of its log
-    processes: tuple[SeenProcess, ...] = ()  # below the payload
-    nccl: str = ""  # the answer of NCCL's RAS
+    rank: int  # the rank of the payload
+    at_s: float  # seconds since 1970 by the node's clock
+    quiet_s: float  # how long its log had not grown
+    last_lines: tuple[str, ...] = ()  # last lines of its log
+    processes: tuple[SeenProcess, ...] = ()  # the processes below the payload
+    nccl: str = ""  # the answer of NCCL's RAS; "" if there is none
 
 
 class Doing(StrEnum):
     """What the main thread of a rank does."""
 
     GONE = "gone"
-    SILENT = "silent"  # nothing was told of it
+    SILENT = "silent"  # nothing is known about it
     STOPPED = "stopped"
     DISK = "disk"  # an uninterruptible wait
     READS = "reads"
@@ -113,19 +114,19 @@ _WORD: Mapping[Doing, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """Where one rank stands."""
+    """The state of one rank."""
 
     rank: int
-    node: str = ""  # "" is unknown
+    node: str = ""  # the node; "" if unknown
     doing: Doing = Doing.SILENT
-    at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`
+    at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`; "" if unknown
     other_threads: frozenset[str] = frozenset()  # the innermost own frame of each other thread
-    on: str = ""  # the file or address that it reads from, the kernel's channel, or how it ended
-    step: int | None = None  # of its last step line
-    last_line: str = ""  # of its log
-    # another thread than the main one computes; None between busy and idle
+    on: str = ""  # what it reads from, the kernel's wait channel, or how it ended
+    step: int | None = None  # step of its last step line; None if there is none
+    last_line: str = ""  # last line of its log
+    # whether another thread than the main one computes; None if that is unclear
     is_busy: bool | None = None
-    pid: int = 0  # of the process that the other fields describe; 0 if it is unknown
+    pid: int = 0  # id of the process that the other fields describe; 0 if unknown
 
     @property
     def why(self) -> Message:
@@ -137,17 +138,17 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """Which ranks of a job that stands still are behind."""
+    """Which ranks of a hanging job are behind."""
 
-    stands: tuple[RankState, ...]  # of all ranks, in order
-    behind: tuple[int, ...]  # the ranks that the others wait for; () where none stands out
+    stands: tuple[RankState, ...]  # all ranks, in order
+    behind: tuple[int, ...]  # the ranks for which the others wait; () if none stands out
     why: Message  # what they do, or that none stands out
-    # on which all of `behind` are, where ranks of other nodes are not
+    # the node of all ranks in `behind`, if no other rank is on it; else ""
     node: str = ""
 
 
 class Work(NamedTuple):
-    """What torch's watchdog of one rank counts of a group's collectives; None where it is unsaid.
+    """The counts of torch's watchdog on one rank for a group's collectives; None if unknown.
 
     `waits_for` is the number of the collective that timed out.
     """
@@ -157,7 +158,7 @@ class Work(NamedTuple):
     waits_for: int | None = None
 
 
-# the ranks that are late, and what they do
+# the ranks that are behind, and what they do; None if none is
 _Late = tuple[Sequence[RankState], Message] | None
 
 
@@ -168,13 +169,13 @@ def standstill(
     ended: Mapping[int, str] | None = None,
     ranks: Iterable[int] = (),
 ) -> Standstill | None:
-    """Say which rank is behind; None without a look.
+    """Return which rank is behind; None if no payload reported.
 
     Args:
-        looks: of each payload.
-        steps: rank -> its last step, as its lines tell.
-        ended: rank -> how it ended, e.g. `exit 3`, of those whose program is over.
-        ranks: all that were started, as far as that is known.
+        looks: the report of each payload.
+        steps: rank -> its last step in the log.
+        ended: rank -> how its program ended, e.g. `exit 3`.
+        ranks: all ranks that were started, as far as known.
     """
     seen = tuple(looks)
     if not seen:
@@ -195,13 +196,13 @@ def behind_by_logs(
     line: str,
     groups: Mapping[str, Mapping[int, Work]],
 ) -> Standstill | None:
-    """Say which rank is behind as the logs of a job tell it; None where they name none.
+    """Return which rank is behind according to the logs; None if they name none.
 
     Args:
         logs: rank -> its last step and its last line.
-        unheard: the ranks that a coordination service did not hear of.
-        line: in which it says so.
-        groups: what torch's watchdogs count, by group of ranks that share collectives and rank.
+        unheard: the ranks from which a coordination service did not hear.
+        line: the line in which it says so.
+        groups: group of ranks with common collectives -> rank -> counts of torch's watchdog.
     """
     counted = (rank for group in groups.values() for rank in group)
     states = []
@@ -216,7 +217,7 @@ def behind_by_logs(
 
 
 def _gone(states: Sequence[RankState]) -> _Late:
-    """Ranks that have ended, are stopped or were not heard of: the others cannot get on."""
+    """Return ranks that have ended, are stopped or were not heard of: the others cannot go on."""
     for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
         late = [state for state in states if state.doing is doing]
         if late and len(late) < len(states):
@@ -225,7 +226,7 @@ def _gone(states: Sequence[RankState]) -> _Late:
 
 
 def _steps_behind(states: Sequence[RankState]) -> _Late:
-    """Ranks that came to an earlier step; where the processes were seen, if all print steps."""
+    """Return ranks whose last step is lower, if all processes print steps."""
     steps = [state.step for state in states if state.step is not None]
     is_seen = any(state.doing is not Doing.SILENT for state in states)
     if not steps or max(steps) - min(steps) < _STEPS_APART:
@@ -243,11 +244,12 @@ def _steps_behind(states: Sequence[RankState]) -> _Late:
 
 
 def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Late:
-    """Ranks whose watchdogs count fewer collectives of a group.
+    """Return ranks whose watchdogs count fewer collectives of a group.
 
-    First those that enqueued fewer: their program did not get there. Then those that completed
-    fewer, or timed out in an earlier one. A collective ends on no rank before all have entered it:
-    numbers far apart, or of a rank more than half, are of groups that share no name.
+    First those that enqueued fewer, since their programs did not get there, then those that
+    completed fewer, or timed out in an earlier one. A collective ends on no rank before all have
+    entered it, so counts that differ by much, or for more than half of the ranks, belong to groups
+    that only share a name.
     """
     for at, (name, text) in enumerate(_COUNTED.items()):
         few, many, late = 0, 0, set[int]()
@@ -265,9 +267,9 @@ def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Wor
 
 
 def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
-    """Ranks that launched fewer collectives than others, as NCCL's RAS counts them.
+    """Return ranks that launched fewer collectives than others, as counted by NCCL's RAS.
 
-    Of the communicator whose ranks are farthest apart.
+    It uses the communicator whose ranks differ most.
     """
     few, many, processes = 0, 0, set[int]()
     for text in _RAS_COMM.split(nccl):
@@ -286,7 +288,7 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
             few, many, processes = low, high, counts[low]
     # a process in a container may have another id inside, so that none is found
     late = [state for state in states if state.pid and state.pid in processes]
-    # two nodes may have processes of one id
+    # processes on two nodes may have the same id
     if not late or len(late) == len(states) or len(late) > len(processes):
         return None
     return late, say(
@@ -298,8 +300,8 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
 
 
 def _elsewhere(states: Sequence[RankState]) -> _Late:
-    """Ranks that stand, in the main thread or beside it, where the others do not."""
-    # if more than half read from a socket, they wait in that way for a rank that does not
+    """Return ranks whose main or other threads are in a place where the others' are not."""
+    # if more than half read from a socket, they wait for a rank that does not
     peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
     waiting = [state for state in states if state.doing is Doing.WAITS]
     for waits in (peers if 2 * len(peers) > len(states) else [], waiting):
@@ -324,7 +326,7 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
 
 
 def _apart(states: Sequence[RankState], key: Callable[[RankState], object]) -> Sequence[RankState]:
-    """Return the ranks that are not as more than half are; () where all are, or none so many."""
+    """Return the ranks that differ from more than half; () if all agree, or no majority does."""
     ((most, count),) = Counter(map(key, states)).most_common(1)
     return [state for state in states if key(state) != most] if 2 * count > len(states) else ()
 
@@ -344,7 +346,7 @@ def _states(
             seen.setdefault(process.rank, []).append((hang_look, process))
             if process.ranks is not None and process.ranks <= _MOST_RANKS:
                 expected |= {*range(process.ranks)}
-    # below one payload a launcher may start many ranks; the steps of its log are of one of them
+    # one payload may run many ranks, and the steps in its log belong to one of them
     is_nested = any(
         process.rank != hang_look.rank for hang_look in looks for process in hang_look.processes
     )
@@ -370,7 +372,7 @@ def _states(
 
 
 def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> RankState:
-    """Return where a rank stands: of its processes the one that computes has the most threads."""
+    """Return the state of a rank; of its processes, the one that computes has most threads."""
     hang_look, main = max(
         seen, key=lambda pair: (bool(pair[1].stacks), pair[1].threads, pair[1].pid)
     )

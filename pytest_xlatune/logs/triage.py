@@ -1,6 +1,6 @@
-"""What went wrong with an attempt: report and outcome -> all findings, and the root cause of them.
+"""Diagnose an attempt: report and outcome -> all findings, and their root cause.
 
-Pure. It decides classes and what they ask for, never what happens next: that is the playbook's.
+Pure. It decides classes and their actions; the playbook decides what happens next.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pytest_xlatune.model.failure import (
     blamed_on,
 )
 
-_PAGES = "https://openxla.org/xla/errors/error_"  # and a code without its E
-# a log that has this size before step 0 runs away, by the triage table of maxtext-slurm
+_PAGES = "https://openxla.org/xla/errors/error_"  # followed by a code without its E
+# a log of this size before step 0 is out of control, by the triage table of maxtext-slurm
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
-_SHELL_BASE = 128  # a shell's exit code of a signal, less its number
+_SHELL_BASE = 128  # a shell's exit code for a signal is this plus the number
 _HANG = {
     Phase.BEFORE_MEMSTATS: FailureClass.HANG_INIT,
     Phase.COMPILING: FailureClass.HANG_SILENT_OOM,
@@ -42,7 +42,7 @@ _OF_SIGNAL = {
 }
 _ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED, State.REQUEUED, State.NODE_FAIL)
 _ENDS = frozenset({FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
-# the first that was seen names it
+# the first that is found counts
 _ENDED_BY = {
     FailureClass.PREEMPTED: "Slurm: another job took the nodes",
     FailureClass.REQUEUED: "a requeue",
@@ -63,11 +63,11 @@ _FITS = (
     "{}; its lines are those of {}: step_pattern={!r} in CellSettings, or step-pattern in "
     "xlatune.toml, reads them"
 )
-# classes that later steps do not refute: the training went wrong, or ran on another device
+# classes that later steps do not refute: training went wrong, or ran on another device
 _STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
-# what the other ranks raise when one was killed
-# ConnectionResetError: [Errno 104] Connection reset by peer      RuntimeError: collective failed
+# what other ranks raise when one was killed: ConnectionResetError: [Errno 104] Connection reset by
+# peer      RuntimeError: collective failed
 _OF_OTHERS = re.compile(
     r"[\w.]*\b(?:\w*RuntimeError|Connection\w*|BrokenPipeError|TimeoutError|OSError|\w*Interrupt)\b"
 )
@@ -81,28 +81,28 @@ def diagnose(
     stalled_s: float | None = None,
     is_ended_by_us: bool = False,
 ) -> tuple[Finding, ...]:
-    """Return what the log says and what only its combination with the outcome tells.
+    """Return the findings of the log, and those that follow from log and outcome together.
 
     Args:
-        report: of the attempt's log.
-        outcome: how the attempt ended, or that it runs.
-        protocol: the trial's.
-        stalled_s: seconds without progress, where the campaign calls that a hang; else None.
+        report: the report on the attempt's log.
+        outcome: how the attempt ended, or that it is running.
+        protocol: the trial's protocol.
+        stalled_s: seconds without progress if the campaign calls that a hang; else None.
         is_ended_by_us: whether the campaign ended it, for whatever reason.
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
     findings = _without_wanted(report)
     is_ours = is_ended_by_us or stalled_s is not None
-    # JAX's preemption notifier swallows SIGTERM: 161 more steps were printed after a scancel. Slurm
+    # JAX's preemption notifier ignores SIGTERM: 161 more steps were printed after a scancel. Slurm
     # also calls a preempted job cancelled.
     is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in findings)
     is_others = outcome.state in _ENDED_BY_OTHERS and not is_preempted
     if is_others and not measured and not is_ours:
         findings = _still_asking(findings, outcome.state)
     if measured:
-        # what the log complains of did not keep the job from its steps, and the teardown of a
-        # complete run often ends with exit 143
+        # Trouble in the log did not prevent the steps, and the teardown of a complete run often
+        # ends with exit 143.
         findings = tuple(
             finding if finding.cls in _STAND else replace(finding, action=Action.NONE)
             for finding in findings
@@ -118,7 +118,7 @@ def diagnose(
 
 
 def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
-    """Return the findings; those of a missing GPU ask for nothing where a CPU was asked for."""
+    """Return the findings; a missing GPU calls for no action if a CPU was asked for."""
     asked = (report.config.get("hardware"), report.asked.get("hardware"))
     named = (report.env.get(key, "") for key in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if "cpu" not in (*asked, *named):
@@ -132,9 +132,9 @@ def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
 def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
     """Return the findings of a job that was ended from outside: a limit, a person, a dead node.
 
-    What it printed from then on is of the end, and what follows from other trouble explains
-    nothing: a time limit and a person's word stand. Only a cause that was there before still asks
-    for something; of a cancelled job only one that bars the profile or the sweep.
+    What it printed from then on belongs to the end, and consequences of other trouble explain
+    nothing. Only a cause from before still calls for an action; for a cancelled job, only one that
+    excludes the profile or stops the sweep.
     """
     ends = [
         finding.line
@@ -156,10 +156,10 @@ def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding,
 
 
 def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
-    """Return how an attempt ended; as cancelled where its hang digest says that a person ended it.
+    """Return the outcome; it is `cancelled` if the hang digest says that a person ended the job.
 
-    So it is only where we did not end it, and nothing in the log asks for something: a program that
-    fails ends its others on purpose, too.
+    That only holds if we did not end it and no finding calls for an action, because a failing
+    program also ends its other processes on purpose.
     """
     is_alone = all(finding.action is Action.NONE for finding in report.findings)
     is_term = outcome.signal in (None, _SIGTERM, _SIGINT)
@@ -169,8 +169,8 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
 
 
 def end_of(report: LogReport) -> Outcome:
-    """Return how a job ended as its log alone tells; still running where it does not."""
-    # findings of an earlier start ask for nothing any more, and findings of an end never do
+    """Return the outcome of a job from its log alone; still running if the log lacks an end."""
+    # findings of an earlier start, and findings about an end, call for no action
     still = (
         finding
         for finding in report.findings
@@ -191,7 +191,7 @@ def end_of(report: LogReport) -> Outcome:
 
 
 def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
-    """Return in words what ended a job; "" where neither log nor outcome tells."""
+    """Return a text on what ended a job; "" if neither log nor outcome shows it."""
     classes = {finding.cls for finding in findings}
     known = next((words for cls, words in _ENDED_BY.items() if cls in classes), "")
     if known or not outcome.state.is_final:
@@ -206,7 +206,7 @@ def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
 
 
 def advice(finding: Finding) -> str:
-    """Return what a person can do about a finding, as its class or XLA's own page says."""
+    """Return what a person can do about a finding, from its class or XLA's page."""
     page = table().published.get(finding.code)
     if page is not None:
         return f"{page} ({_PAGES}{finding.code[1:]})"
@@ -214,12 +214,12 @@ def advice(finding: Finding) -> str:
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:
-    """Choose the root cause.
+    """Return the root cause.
 
-    Findings that ask for something come before those that ask for nothing, of which a time limit or
-    a cancel comes first; a cause comes before what follows from it, before generic words; then the
-    earliest line counts. Of several logs, one with an exception of its own comes before those whose
-    programs only lost it.
+    Findings with an action come before those without, among which a time limit or a cancel comes
+    first. A cause comes before its consequences and before generic messages; then the earliest line
+    counts. Among several logs, one with an exception of its own comes before those whose programs
+    only lost the other.
     """
     candidates = tuple(findings)
     bereft = {finding.source for finding in candidates if _tier(finding) is Tier.CONSEQUENCE}
@@ -239,7 +239,7 @@ def _tier(finding: Finding) -> Tier:
 
 
 def _is_own(finding: Finding) -> bool:
-    """Whether an exception is none that the loss of another program raises."""
+    """Return whether an exception is not just the loss of another program."""
     return finding.cls == FailureClass.PYTHON_EXCEPTION and not _OF_OTHERS.match(finding.detail)
 
 
@@ -251,10 +251,10 @@ def _combined(
     findings: tuple[Finding, ...],
     stalled_s: float | None,
 ) -> Iterator[Finding]:
-    """Yield what follows from log and outcome together; each class once."""
+    """Yield the findings that follow from log and outcome together, each class once."""
     known = {finding.cls for finding in findings}
     state = outcome.state
-    # only where it ended well: when a rank is killed, srun cancels the others
+    # only after a good end, because srun cancels the other ranks when one is killed
     if report.steps_after_cancel and state is State.COMPLETED and not known & _ENDS:
         yield _diagnosed(FailureClass.STEPS_AFTER_CANCEL, f"{report.steps_after_cancel} steps")
     if not report.steps and report.size_bytes > _RUNAWAY_BYTES:
@@ -286,7 +286,7 @@ def _combined(
 
 
 def _class_of_end(outcome: Outcome) -> FailureClass:
-    """Name how an attempt ended when its log explains nothing."""
+    """Return the class of an attempt's end if its log explains nothing."""
     if outcome.state in CLASS_OF_STATE:
         return CLASS_OF_STATE[outcome.state]
     if signal := outcome.signal or max((outcome.exit_code or 0) - _SHELL_BASE, 0):
@@ -308,7 +308,8 @@ def _how(outcome: Outcome) -> str:
 
 def _diagnosed(cls: FailureClass, detail: str, report: LogReport | None = None) -> Finding:
     evidence = "\n".join(report.tail) if report else ""
-    if len(evidence) > EVIDENCE_CHARS:  # whole lines: half of a secret is not known as one
+    # complete lines, because part of a secret would not be recognised
+    if len(evidence) > EVIDENCE_CHARS:
         evidence = evidence[-EVIDENCE_CHARS - 1 :].partition("\n")[2]
     return Finding(
         cls=cls,

@@ -1,10 +1,9 @@
-"""HLO text to a `Program`, the facts that flags change: jaxlib 0.6 to 0.12, or `as_text()`.
+"""Turn HLO text into a `Program`, the facts that flags change: jaxlib 0.6 to 0.12, `as_text()`.
 
-A collective counts by the operation that it really is: an `async-start` is the all-gather that its
-computation holds. Executions are per step: the product of the trip counts of the loops around it.
-
-One pass over the lines, of which all but collectives, calls and loops are only hashed: a dump of
-300 MB is a matter of seconds. The dialects differ in how they write an asynchronous collective:
+A collective counts as the operation that it really is: an `async-start` counts as the all-gather in
+its computation. Executions are per step: the product of the trip counts of the surrounding loops.
+The lines are read once, and all but collectives, calls and loops are only hashed, so that a dump of
+300 MB takes seconds. The dialects differ in how they write an asynchronous collective:
 
     %all-gather-start = (in, out) all-gather-start(%x) ...            up to 0.10, and as_text()
     %all-gather-start = ((in), out) async-start(%x), calls=%comp      0.12, in the dump
@@ -23,7 +22,7 @@ from hashlib import blake2b
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
 
-# in the order of reports
+# the kinds of collectives, in the order of reports
 KINDS = (
     "all-gather",
     "reduce-scatter",
@@ -43,34 +42,34 @@ class Collective(Record, frozen=True, kw_only=True):
     name: str
     kind: str  # all-gather, reduce-scatter, collective-permute, send ...
     computation: str
-    size_bytes: int  # of its result: what the done, or the plain operation, yields
+    size_bytes: int  # bytes of the result, which the done, or the plain operation, returns
     is_async: bool
     is_pipelined: bool
-    groups: str  # replica groups, or source-target pairs, as written
+    groups: str  # replica groups or source-target pairs, as written
     stream: str | None
-    executions: int  # in a branch of a conditional: at most so many
+    executions: int  # number of executions in a step; the largest possible one in a conditional
     in_loop: bool
-    in_branch: bool = False  # of a conditional: it may run in no step at all
-    inner: str = ""  # the operation that an async-start wraps
+    in_branch: bool = False  # whether it is in a conditional, so that it may never run
+    inner: str = ""  # the operation inside an async-start; "" without one
 
 
 class Loop(Record, frozen=True, kw_only=True):
-    """A while loop. `unrolled` is the step of its counter: 2 after double buffering."""
+    """A while loop. `unrolled` is the increment of its counter: 2 after double buffering."""
 
     name: str
     body: str
-    trips: int | None  # None: the compiler does not know
+    trips: int | None  # trip count; None if the compiler does not know it
     unrolled: int
     executions: int
 
     @property
     def is_unrolled(self) -> bool:
-        """Two rounds of the program in one of the loop: double buffering."""
+        """Whether one iteration does two of the program's: double buffering."""
         return self.unrolled > 1
 
     @property
     def is_windowed_einsum(self) -> bool:
-        """A matrix multiplication that exchanges its operand piece by piece."""
+        """Whether it is a matrix multiplication that exchanges its operand piece by piece."""
         return self.body.startswith("windowed_dot_general_body")
 
 
@@ -79,37 +78,41 @@ class Program(Record, frozen=True, kw_only=True):
 
     source: str
     module: str
-    target: str  # cpu, or the GPU architecture as the file's name says: sm_9.0a, gfx942
-    fingerprint: str | None  # of the program before it was scheduled
-    digest: str  # of the scheduled program: its operations and what each takes, no name, no number
-    unordered: str  # of the same operations in any order
+    target: str  # cpu, or the GPU architecture in the file's name: sm_9.0a, gfx942
+    # fingerprint of the program before scheduling; None if the text lacks it
+    fingerprint: str | None
+    digest: str  # digest of the scheduled operations and their operands, without names and numbers
+    unordered: str  # digest of the same operations without their order
     instructions: int
     opcodes: dict[str, int]
     collectives: tuple[Collective, ...]
     loops: tuple[Loop, ...]
-    in_flight: int  # most collectives started and not done, in schedule order
-    memory_bytes: int | None = None  # from the memory-usage report: arguments and temporaries
-    options: dict[str, str] | None = None  # that differ from their defaults
-    tuned: str = ""  # of what autotuning chose: tiles and algorithms
+    in_flight: int  # largest number of collectives between start and done, in schedule order
+    # arguments and temporaries from the memory-usage report; None without it
+    memory_bytes: int | None = None
+    # options that differ from their defaults; None if unknown
+    options: dict[str, str] | None = None
+    tuned: str = ""  # digest of autotuning's choices: tiles and algorithms
 
     @property
     def unknown_trips(self) -> int:
-        """Loops whose rounds are not known; what runs in them counts as run once."""
+        """Number of loops with unknown trip counts; their content counts as executed once."""
         return sum(loop.trips is None for loop in self.loops)
 
     def collectives_of(self, *kinds: str) -> tuple[Collective, ...]:
-        """Return the collectives of some kinds."""
+        """Return the collectives of these kinds."""
         return tuple(collective for collective in self.collectives if collective.kind in kinds)
 
 
 CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "custom-call"})
-_WITH_A_SCHEDULE = frozenset({"while", "call", "conditional"})  # of what they call
+# operations whose called computations have a schedule
+_WITH_A_SCHEDULE = frozenset({"while", "call", "conditional"})
 
-MAX_LINE = 1 << 24  # characters; a constant or a tuple may be long, not this long
+MAX_LINE = 1 << 24  # most characters of a line: constants and tuples may be long, but not longer
 MAX_COMPUTATIONS = 1 << 20
 _MOST_BITS = 1 << 63
-_MOST_DIGITS = 20  # a number of more is beyond that too
-_MOST_EXECUTIONS = 1 << 63  # what a loop in a loop comes to
+_MOST_DIGITS = 20  # most digits of a number
+_MOST_EXECUTIONS = 1 << 63  # limit for the product of trip counts in nested loops
 
 # an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
 #   with a tuple:    %while.1 = (s32[], /*index=5*/f32[8]{0:S(1)}) while(%tuple.13), condition=...
@@ -145,19 +148,19 @@ _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([^][]*)\]")
 # of libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
 _TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt|\.cl_\d+\.after_opt")
 
-# a name where it is used:  calls=%fused_add    dot(%param_0, %copy.1)
+# a name that is used:  calls=%fused_add    dot(%param_0, %copy.1)
 _NAMED = re.compile(r"%([\w.-]+)")
-# numbers that a compiler gives out in turn:  , channel_id=12
+# consecutive numbers that a compiler assigns:  , channel_id=12
 _CHANNEL = re.compile(r", channel_id=\d+")
 _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
-# What autotuning picks on the device. Words by which a line is found that may hold some, and what
-# is taken out of it:
+# Autotuning's choices on the device: words that a line with such a choice contains, and the parts
+# that are taken out of it:
 #   "triton_gemm_config":{"block_m":"16",...}    "selected_algorithm":"-1"
 #   "algorithm":{"algo_id":"28",...}    "autotune_workspace_size":"0"
-#   scratch that the algorithm wants, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
+#   scratch space of the algorithm, last in its result:  (f32[8,8]{1,0}, s8[4194304]{0})
 #   in a matrix product inside a Triton kernel:  backend_config={"sizes":["16"]}
 #   "kind":"__triton_nested_gemm_fusion","block_level_fusion_config":{"num_warps":"2",...}
-#   in 0.11.2 the other way round: "block_level_fusion_config":{...},"kind":"__triton_nested_...
+#   the same in 0.11.2 in the other order: "block_level_fusion_config":{...},"kind":"__triton_n...
 _TUNED = (
     ("_gemm", "algorithm", '={"sizes"'),
     re.compile(
@@ -168,7 +171,7 @@ _TUNED = (
         r"|(?<=[}\]]), s8\[\d+\]\{0\}(?=\))"
     ),
 )
-# By which emitter a fusion becomes a kernel, which autotuning picks too in 0.11.2:
+# The emitter that makes a kernel of a fusion, which autotuning also chooses in 0.11.2:
 #   kind=kInput, calls=%a, backend_config={..., "native_emitter_backend_config":{...},...}
 #   kind=kCustom, calls=%a, backend_config={..., "fusion_backend_config":
 #     {"block_level_fusion_config":{"num_warps":"4",...},"kind":"__triton"},...}
@@ -180,7 +183,7 @@ _EMITTER = (
     ),
 )
 
-# bits of an element; what has none (token, opaque, tuple) takes no space
+# bits of an element; types without bits (token, opaque, tuple) take no space
 _BITS = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
     "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
@@ -190,14 +193,14 @@ _BITS = {
 
 @dataclass(slots=True, kw_only=True)
 class _Operation:
-    """A collective as written, what starts or ends one, or what calls computations."""
+    """A collective, the start or end of one, or a call of computations."""
 
     name: str
     opcode: str
-    kind: str  # of a collective; "" of all else
-    text: str = ""  # its operands and attributes, where a question is asked about them
+    kind: str  # kind of collective; "" for other operations
+    text: str = ""  # operands and attributes, if they are needed
     called: Sequence[str] = ()
-    ends: str = ""  # the start that a done is of
+    ends: str = ""  # the start that a done belongs to; "" for other operations
     size_bytes: int = 0
 
     @property
@@ -206,7 +209,7 @@ class _Operation:
         return is_start and '"is_sync":true' not in self.text
 
     def number(self, pattern: re.Pattern[str]) -> int | None:
-        """Return what a loop's backend_config says; None where it does not."""
+        """Return a number in a loop's backend_config; None if it is missing."""
         match = pattern.search(self.text) if self.opcode == "while" else None
         return int(match[1]) if match else None
 
@@ -218,12 +221,12 @@ class _Computation:
     executions: int = 0
     in_loop: bool = False
     in_branch: bool = False
-    # the asynchronous starts that run it, each with its computation
+    # asynchronous starts that run this computation, with the computations that contain them
     starts: list[tuple[str, _Operation]] = field(default_factory=list)
 
 
 class _Module:
-    """A module, line by line: its computations, and the digests of all its operations."""
+    """A module, read line by line: its computations, and the digests of its operations."""
 
     def __init__(self) -> None:
         self.name = self.entry = ""
@@ -233,11 +236,12 @@ class _Module:
         self.opcodes: Counter[str] = Counter()
         self.digest = blake2b(digest_size=16)
         self.unordered = self.tuned = 0
-        # the digests of this computation's operations, and of each computation, by name
+        # name -> digest of this computation's operations, and of the computations
         self._known: dict[str, str] = {}
         self._called: dict[str, str] = {}
         self._sum_here = 0
-        self._sized: dict[str, _Operation] = {}  # by name, what a done of this computation may end
+        # name -> operation of this computation whose done may follow
+        self._sized: dict[str, _Operation] = {}
 
     def line(self, line: str) -> None:
         if len(line) > MAX_LINE:
@@ -268,17 +272,17 @@ class _Module:
             self.here = None
 
     def _identify(self, match: re.Match[str], line: str) -> None:
-        """Hash an operation with what it takes and calls, so that no name has to be compared."""
+        """Hash an operation with its operands and calls, so that no names have to be compared."""
         text = _without_metadata(line)[match.start(2) :]
         for words, pattern in (_TUNED, _EMITTER):
             if any(map(text.__contains__, words)):
                 picks, text = repr(pattern.findall(text)), pattern.sub("", text)
                 hashed = blake2b(picks.encode(), digest_size=16).digest()
                 self.tuned += int.from_bytes(hashed, "little") * (len(self._known) + 1)
-        # a digest that held the compiler's numbers once differed where the program did not
+        # a digest that contained the compiler's numbers differed for equal programs
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
-        # text, name, text, name, ... text
+        # the parts alternate: text, name, text, name, ... text
         parts = _NAMED.split(text)
         for at in range(1, len(parts), 2):
             # calls=%fused_add    but  dot(%param_0, %copy.1)
@@ -295,7 +299,7 @@ class _Module:
         self._known[match[1]] = operation.hexdigest()
 
     def _operations(self, match: re.Match[str], line: str) -> Iterator[_Operation]:
-        """Yield the operation of a line, if it is more than hashed."""
+        """Yield the operation of a line, unless hashing it is enough."""
         name, shape, opcode = match.groups()
         kind = opcode.removesuffix("-start")
         operation = _Operation(name=name, opcode=opcode, kind=kind if kind in KINDS else "")
@@ -304,8 +308,9 @@ class _Module:
             if operand is None or operand[1] not in self._sized:
                 return
             operation.ends = operand[1]
-            # the done gives the size, because the tuple that a start yields differs from release to
-            # release; a send yields nothing but its token, so it keeps the size of its operand
+            # The done gives the size, because the tuple that a start returns differs between
+            # releases. The done of a send returns only a token, so it keeps the size of the
+            # operand.
             start = self._sized[operand[1]]
             start.size_bytes = shape_bytes(shape) or start.size_bytes
         elif operation.kind or opcode in CALLERS:
@@ -322,7 +327,7 @@ class _Module:
 
 
 def _callees(opcode: str, text: str) -> list[str]:
-    # the metadata and what follows it are long: names of the source, and notes of the compiler
+    # metadata and what follows may be long: names in the source, and notes of the compiler
     end = text.find(", metadata={")
     called = _CALLED.findall(text, 0, end if end >= 0 else len(text))
     if opcode == "while":
@@ -339,12 +344,12 @@ def read_hlo(
     memory: str | None = None,
     options: str | None = None,
 ) -> Program:
-    """Read the lines of one compiled module, and the texts of the files beside it in a dump.
+    """Read the lines of a compiled module, and the texts of files beside it in a dump.
 
-    `source` is the file's name, for messages and for the target that it names.
+    `source` is the name of the file, for messages and for the target in it.
 
     Raises:
-        ParseError: no HLO module, one that ends too early, or one that calls itself.
+        ParseError: it is no HLO module, is incomplete, or calls itself.
     """
     module = _Module()
     try:
@@ -385,10 +390,10 @@ def read_hlo(
 
 
 def _follow_calls(module: _Module) -> None:
-    """Enter into each computation how often it runs, and below what: callers stand behind it.
+    """Set how often each computation runs, and in what; callers come after the computations.
 
     Raises:
-        ParseError: the module is not whole, or computations call each other in a ring.
+        ParseError: the module is incomplete, or computations call each other in a cycle.
     """
     if not module.name or not module.entry or module.here is not None:
         missing = (
@@ -419,9 +424,9 @@ def _follow_calls(module: _Module) -> None:
 
 
 def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collective]:
-    """Yield the collectives of all computations; what is started counts where it is started."""
-    # what an async-start calls may itself call: jaxlib 0.12 puts the collective into a fusion in a
-    # call, and such a collective was once counted as synchronous
+    """Yield the collectives of all computations; one in an async-start counts at the start."""
+    # The computation of an async-start may itself call others: jaxlib 0.12 puts the collective into
+    # a fusion in a call, which was once counted as synchronous.
     below: dict[tuple[str, str], list[_Operation]] = defaultdict(list)
     for computation in computations.values():
         inner = [operation for operation in computation.operations if operation.kind]
@@ -453,7 +458,7 @@ def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collectiv
 def _in_flight(computations: Mapping[str, _Computation], collectives: Iterable[Collective]) -> int:
     """Return the largest number of collectives that are between start and done at once.
 
-    Those in flight around a loop count inside it too. A send and its recv are one transfer.
+    Those in flight around a loop also count inside it. A send and its recv count as one.
     """
     counted = {
         (collective.computation, collective.name)
@@ -472,19 +477,19 @@ def _in_flight(computations: Mapping[str, _Computation], collectives: Iterable[C
 
 
 def _without_metadata(line: str) -> str:
-    """Cut `metadata={...}` out of an instruction, as names and source lines change no program."""
+    """Return an instruction without `metadata={...}`: names and source lines do not count."""
     begin = line.find(", metadata={")
     if begin < 0:
         return line.rstrip()
     end = line.find("}", begin)
-    # a brace inside a string does not count: the quotes before it must be paired
+    # a brace inside a string does not count, so the quotes before it must be paired
     while end >= 0 and line.count('"', begin, end) % 2:
         end = line.find("}", end + 1)
     return (line[:begin] + line[end + 1 :]).rstrip() if end >= 0 else line[:begin]
 
 
 def shape_bytes(shape: str) -> int:
-    """Return the bytes of a shape; those of a tuple are the sum over its arrays.
+    """Return the bytes of a shape; for a tuple the sum over its arrays.
 
     Raises:
         ParseError: the size is impossible.
@@ -493,7 +498,7 @@ def shape_bytes(shape: str) -> int:
     for kind, dimensions in _ARRAY.findall(shape):
         size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
         for dimension in re.findall(r"\d+", dimensions):
-            # Python refuses to read more than 4,300 digits, and a dump may hold such a number
+            # Python refuses more than 4,300 digits, which a dump may contain
             size *= int(dimension[:_MOST_DIGITS])
         bits += size
     if bits > _MOST_BITS:
@@ -502,10 +507,10 @@ def shape_bytes(shape: str) -> int:
 
 
 def _start_bytes(shape: str, opcode: str) -> int:
-    """Return the size of a result from the shape of its start, in case its done is elsewhere.
+    """Return the size of a result from the shape of its start, if its done is elsewhere.
 
-    (in, out), (in, out, u32[], u32[]) and ((in, in), (out, out)) bear it second; an all-reduce
-    and a plain operation are their result; send and recv bear it first.
+    In (in, out), (in, out, u32[], u32[]) and ((in, in), (out, out)) it is second; for send and recv
+    it is first; for an all-reduce and a plain operation the shape is the result's.
     """
     if not shape.startswith("(") or opcode == "all-reduce-start" or not opcode.endswith("-start"):
         return shape_bytes(_parts(shape)[0] if opcode in {"send", "recv"} else shape)
@@ -514,7 +519,7 @@ def _start_bytes(shape: str, opcode: str) -> int:
 
 
 def _parts(shape: str) -> list[str]:
-    """Split a tuple shape at its own commas."""
+    """Split a tuple shape at its outermost commas."""
     parts, depth, begin = [], 0, 1
     for at, char in enumerate(shape):
         depth += (char in "([{") - (char in ")]}")
@@ -524,31 +529,31 @@ def _parts(shape: str) -> list[str]:
     return parts or [shape]
 
 
-# up to 0.8:  Total bytes used: 367005318 (350.00MiB)     later, per memory space, with the waste
-# between buffers:  Total bytes: 377495198 (360.01MiB)
+# the total up to 0.8:  Total bytes used: 367005318 (350.00MiB)    and later for each memory space,
+# including gaps between buffers:  Total bytes: 377495198 (360.01MiB)
 _TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
-# xla_gpu_autotune_level: 0      xla_dump_to: "/tmp/dump"
+# options in a dump:  xla_gpu_autotune_level: 0      xla_dump_to: "/tmp/dump"
 _OPTION = re.compile(r'^(xla_\w+): "?(.*?)"?$', re.MULTILINE)
-# about the dump and the host, not the program
+# options about the dump and the host, not about the program
 _OWN = ("xla_dump_", "xla_force_host_platform_device_count")
 
 
 def read_memory_report(text: str) -> int | None:
-    """Return the bytes that a `*-memory-usage-report.txt` totals; None where it names none."""
-    # the spaces of a TPU are separate memories: the first is the one that its programs run out of
+    """Return the total bytes in a `*-memory-usage-report.txt`; None if it has none."""
+    # the spaces of a TPU are separate memories; its programs run out of the first
     totals = _TOTAL.findall(text)[: 1 if "Memory Space: vmem" in text else None]
     used = [int(size) for name, size in totals if name]
     return used[0] if used else sum(int(size) for _, size in totals) if totals else None
 
 
 def read_debug_options(text: str) -> dict[str, str]:
-    """Return the options of a `*.debug_options` file: those that are not at their default."""
+    """Return the options in a `*.debug_options` file, which are not at their default."""
     options = join_lists(_OPTION.findall(text))
     return {name: value for name, value in options.items() if not name.startswith(_OWN)}
 
 
 def join_lists(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return options by name: a list has a line for each value, and they are joined by commas."""
+    """Return options by name; a list has one line for each value, and is joined by commas."""
     options: dict[str, str] = {}
     for name, value in lines:
         options[name] = f"{options[name]},{value}" if name in options else value

@@ -27,7 +27,7 @@ from pytest_xlatune.model.record import Record
 
 
 class Change(StrEnum):
-    """How far two programs are apart, the least first."""
+    """How different two programs are, in increasing order."""
 
     IDENTICAL = "identical"
     TUNED = "same program, other autotuned kernels"
@@ -54,14 +54,14 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class ProgramDifference(Record, frozen=True, kw_only=True):
-    """What changed from one program to another.
+    """The changes from one program to another.
 
     Attributes:
         before: the path of the first program.
         after: the path of the second program.
-        change: how far they are apart.
-        facts: what changed, one message per fact; () if only the kernels or nothing changed.
-        proofs: for each option that differs, whether it acted; () if a dump lacks its options.
+        change: how different they are.
+        facts: what changed, one message for each fact; () if only kernels changed, or nothing.
+        proofs: for each differing option whether it acted; () if a dump lacks its options.
     """
 
     before: str
@@ -72,7 +72,7 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The facts; in front of them how far the programs are apart, unless the facts say it."""
+        """The facts, preceded by how different the programs are, unless the facts say that."""
         head = _HEADS.get(self.change)
         return self.facts if head is None else (head, *self.facts)
 
@@ -93,7 +93,7 @@ _HEADS = {
 
 
 def change(before: Program, after: Program) -> Change:
-    """Return how far two programs are apart."""
+    """Return how different two programs are."""
     if before.digest == after.digest:
         return Change.IDENTICAL if before.tuned == after.tuned else Change.TUNED
     same = before.unordered == after.unordered or (
@@ -123,7 +123,7 @@ def difference(before: Program, after: Program) -> ProgramDifference:
 
 
 def differing(before: Program, after: Program) -> list[str] | None:
-    """Return the names of the options that differ; None where one dump does not have them."""
+    """Return the names of the options that differ; None if one dump lacks them."""
     old, new = before.options, after.options
     if old is None or new is None:
         return None
@@ -178,7 +178,7 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
             )
     groups = [Counter(collective.groups for collective in side) for side in (old, new)]
     if len(old) == len(new) and groups[0] != groups[1]:
-        yield say("between other devices")
+        yield say("between a different set of devices")
 
 
 def _sizes(counts: Counter[int]) -> str:

@@ -1,4 +1,4 @@
-"""Finds and reads the files of an XLA dump: the step's program and the files beside it."""
+"""Find and read the files of an XLA dump: the step's program and the files beside it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pytest_xlatune.evidence.hlo import (
 from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.errors import ConfigError, ParseError
 
-# module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
+# the program of a module: module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
 # module_0000.jit_train_step.cpu_after_optimizations.txt
-# module_0000.jit_train_step.cl_1014260217.after_optimizations.txt    libtpu's, with its build
+# module_0000.jit_train_step.cl_1014260217.after_optimizations.txt    (libtpu, with its build)
 _PROGRAM = re.compile(
     r"(?P<module>.*?)(?P<device>\.(?:(?:sm_|gfx)[\w.]+?_gpu|cpu)_|\.cl_\d{1,19}\.)"
     r"after_optimizations\.txt"
@@ -33,21 +33,22 @@ _PROGRAM = re.compile(
 _FILE = re.compile(r"module_\d{1,9}\.(?P<name>[^.]+)\..*")
 # in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
 _SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
-_PART = 0.25  # of what the step takes and returns, as in `workers.rotate`
+_PART = 0.25  # least share of its arguments that a step returns, as in `workers.rotate`
 _MOST_NAMES = 10
 
-_MAX_SMALL = 1 << 28  # characters of a file beside a program; of a 300 MB program they have 1 << 25
+_MAX_SMALL = 1 << 28  # most characters of a file beside a program; a 300 MB program has 1 << 25
 
 
 def _step_in(folder: Path) -> Path:
     """Return the program of the training step, whatever its function is called.
 
-    A step takes the whole state and returns it. What makes the state takes next to nothing, though
-    its text may be ten times as large; an evaluation returns next to nothing. Of those that do
-    both the largest text is the step: another may copy the state, or apply gradients to it.
+    A step takes the whole state and returns it. The program that creates the state takes almost
+    nothing, although its text may be ten times as large; an evaluation returns almost nothing. Of
+    the programs that do both, the one with the largest text is the step: others copy the state, or
+    apply gradients to it.
 
     Raises:
-        ParseError: no compiled program in the folder.
+        ParseError: the folder has no compiled program.
     """
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     programs = [entry for entry in files if _PROGRAM.fullmatch(entry.name)]
@@ -67,20 +68,20 @@ def _step_in(folder: Path) -> Path:
 
 
 def _state_bytes(program: Path) -> int:
-    """Return what a program both takes and returns; 0 where its first line does not say it."""
+    """Return how many bytes a program both takes and returns; 0 if its first line lacks them."""
     with _open(program) as file:
         signature = _SIGNATURE.search(file.readline(MAX_LINE))
     return min(map(shape_bytes, signature.groups())) if signature else 0
 
 
 def read_program(path: Path) -> Program:
-    """Read the step's program of a dump's folder, of a folder with one, or of a single text file.
+    """Read the step's program from a dump's folder, a folder with one, or a text file.
 
     Raises:
         ConfigError: there is no such file or folder, or it cannot be opened.
-        ParseError: no program in it, or one that cannot be read.
+        ParseError: there is no program in it, or it cannot be read.
     """
-    dump = path / DUMP_FOLDER  # in an attempt's folder, and in a job's of maxtext-slurm
+    dump = path / DUMP_FOLDER  # as in an attempt's folder, or in that of a maxtext-slurm job
     path = dump if dump.is_dir() else path
     try:
         if path.is_dir():
@@ -89,7 +90,7 @@ def read_program(path: Path) -> Program:
             raise ConfigError(absent(path, "the folder of --xla_dump_to, or a program's text"))
         with _open(path) as file:
             return read_hlo(
-                # a line without end is cut where the reader refuses it
+                # a line without end is cut at the length that the reader refuses
                 iter(lambda: file.readline(MAX_LINE + 1), ""),
                 str(path),
                 memory=_module_text(path, "{device}after_optimizations-memory-usage-report.txt"),
@@ -100,9 +101,9 @@ def read_program(path: Path) -> Program:
 
 
 def dumped_options(folder: Path) -> dict[str, str] | None:
-    """Return the step's options from a folder of `--xla_dump_to`; None where none are dumped.
+    """Return the step's options from a folder of `--xla_dump_to`; None if none are dumped.
 
-    Options at their default are not in it, nor are those about the dump and the host.
+    They lack options at their default, and options about the dump and the host.
     """
     try:
         text = _module_text(_step_in(folder), ".debug_options")
@@ -111,22 +112,22 @@ def dumped_options(folder: Path) -> dict[str, str] | None:
     return None if text is None else read_debug_options(text)
 
 
-# with --xla_dump_to, whatever --xla_dump_hlo_module_re says: of every module on a GPU (jaxlib 0.6.2
-# to 0.11.2), and of every module on a CPU (0.10.2 alone)
+# Files that --xla_dump_to writes whatever --xla_dump_hlo_module_re says: for every module on a GPU
+# (jaxlib 0.6.2 to 0.11.2), and on a CPU only with 0.10.2.
 _CONFIG, _COMPILE = ".config.pbtxt", "compile_options.textproto"
-# in the block debug_options:      xla_gpu_autotune_level: 4
+# an option in the block debug_options:      xla_gpu_autotune_level: 4
 _INNER = re.compile(r'^ {2,4}(xla_\w+): "?(.*?)"?$', re.MULTILINE)
-# env_option_overrides {\n  key: "xla_gpu_autotune_level"\n  value {\n    int_field: 3\n
+# an option of the program:  env_option_overrides {\n  key: "xla_gpu_autotune_level"\n  value {\n...
 _OVERRIDE = re.compile(r'^  key: "(xla_\w+)"\s+value \{\s+\w+_field: "?(.*?)"?$', re.MULTILINE)
-# module_0008.jit_train_step.config.pbtxt    module_0008.jit_train_step/compile_options.textproto
+# files with options:  module_0008.jit_train_step.config.pbtxt    .../compile_options.textproto
 _NUMBER = re.compile(r"module_(\d{1,9})\.(.*)")
 
 
 def seen_options(folder: Path) -> Options | None:
-    """Return the options that a scored trial's XLA wrote down; None where it wrote none.
+    """Return the options that XLA wrote during a scored trial; None if it wrote none.
 
-    They are those of the training step where its module tells them, with what the program itself
-    gives to `jax.jit(compiler_options=...)`; else those of the last module that tells some.
+    They are those of the training step if its module has them, including the program's own
+    `jax.jit(compiler_options=...)`; otherwise those of the last module that has some.
     """
     try:
         path = _options_in(folder)
@@ -138,22 +139,22 @@ def seen_options(folder: Path) -> Options | None:
         return None
     if path.name.endswith(".debug_options"):
         return Options(values=read_debug_options(text))
-    # the program's own options replace them when the module is compiled
+    # the program's own options override the others when the module is compiled
     values = join_lists(_INNER.findall(text)) | dict(_OVERRIDE.findall(text))
     return Options(values=values, is_whole=True)
 
 
-# platform_name: "cuda"
+# the platform in a topology:  platform_name: "cuda"
 _PLATFORM = re.compile(r'^platform_name: "(\w{1,20})"', re.MULTILINE)
 _TOPOLOGY = "topology.textproto"  # beside each module since jaxlib 0.10
 _MOST_WITNESSES, _TOPOLOGY_BYTES = 4, 1 << 12
 
 
 def seen_devices(folder: Path) -> dict[str, str]:
-    """Return what the modules of a dump were compiled for, by witness: a few of a dump's files.
+    """Return witness -> device for which the modules of a dump were compiled.
 
-    `module jit_x` and `topology of jit_x` are witnesses of their own. One that was compiled for
-    several devices tells nothing of where the steps ran, and is left out.
+    `module jit_x` and `topology of jit_x` are separate witnesses. A witness with several devices
+    does not show where the steps ran, and is left out.
     """
     try:
         return {name: device for name, (device, _) in _devices_in(folder).items()}
@@ -162,7 +163,7 @@ def seen_devices(folder: Path) -> dict[str, str]:
 
 
 def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
-    """Return by witness the device that it tells, and its file."""
+    """Return witness -> (device, file)."""
     files_by_witness: dict[str, list[tuple[str, Path]]] = {}
     for path in sorted(folder.iterdir(), key=_place) if folder.is_dir() else ():
         program = _PROGRAM.fullmatch(path.name)
@@ -186,11 +187,11 @@ def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
 
 
 def _device(name: str) -> str:
-    """Return the device of a program's file: .sm_9.0a_gpu_ is cuda sm_9.0, .cpu_ is cpu."""
+    """Return the device in the name of a program's file: .sm_9.0a_gpu_ is cuda sm_9.0."""
     target = name.strip("._").removesuffix("_gpu")
-    if target.startswith("sm_"):  # sm_9.0 and sm_9.0a are one device, of two releases
+    if target.startswith("sm_"):  # sm_9.0 and sm_9.0a are one device in different releases
         return f"cuda {target.rstrip('af')}"
-    if target.startswith("cl_"):  # libtpu's build says nothing of the chip
+    if target.startswith("cl_"):  # libtpu's build does not show the chip
         return "tpu"
     return f"rocm {target}" if target.startswith("gfx") else target
 
@@ -202,14 +203,14 @@ def _platform(path: Path) -> str:
 
 
 def keep_options(folder: Path) -> None:
-    """Delete all but what `seen_options` and `seen_devices` read; they give the same again.
+    """Delete all files except those that `seen_options` and `seen_devices` read.
 
-    A trainer may have put a link there: what it leads to is left alone.
+    The trainer may have put a link there, whose target is not touched.
     """
     if folder.is_symlink():
         return
     kept = {_options_in(folder), *(path for _, path in _devices_in(folder).values())}
-    for entry in sorted(folder.rglob("*"), reverse=True):  # a folder comes after what it holds
+    for entry in sorted(folder.rglob("*"), reverse=True):  # a folder comes after its content
         with contextlib.suppress(OSError):
             if entry.is_dir() and not entry.is_symlink():
                 entry.rmdir()
@@ -218,7 +219,7 @@ def keep_options(folder: Path) -> None:
 
 
 def _options_in(folder: Path) -> Path | None:
-    """Return the file that tells most: that of the step's module, else that of the last one."""
+    """Return the best file with options: that of the step's module, else of the last one."""
     for pattern in (f"*{_CONFIG}", f"*/{_COMPILE}", "*.debug_options"):
         files = sorted(filter(Path.is_file, folder.glob(pattern)), key=_place)
         if files:
@@ -233,17 +234,17 @@ def _place(path: Path) -> tuple[bool, int, str]:
 
 
 def _open(path: Path) -> TextIO:
-    # a foreign file is refused for its content, and not for its encoding
+    # a foreign file is refused for its content, not for its encoding
     return path.open(encoding="utf-8", errors="replace")
 
 
 def _module_text(program: Path, end: str) -> str | None:
-    """Return the text of the module's file whose name ends with `end`; None if there is none."""
+    """Return the text of the module's file with the ending `end`; None if there is none."""
     match = _PROGRAM.fullmatch(program.name)
     if match is None:
         return None
     device = match["device"]
-    # libtpu's build is in the name of every file of its dump
+    # all files in libtpu's dump have its build in their names
     build = device.removesuffix(".") if device.endswith(".") and "{" not in end else ""
     path = program.with_name(match["module"] + build + end.format(device=device))
     if not path.is_file():

@@ -1,17 +1,17 @@
-"""Traces to where the time of each GPU and step went.
+"""Reduce traces to where the time of each GPU and step went.
 
-`drill` takes traces one by one, gives each kernel its class and its step, and keeps only sums, so
-that the captures of many hosts fit in memory. A figure "per GPU per step" is a sum over
-`devices x steps`, nothing else. Truncated captures are named and left out, never averaged.
-Intervals on one device become busy, idle, overlap and exposed time by one sweep over their ends.
-All is integer picoseconds and adds up exactly:
+`drill` takes traces one by one, assigns a class and a step to each kernel, and keeps only sums, so
+that captures of many hosts fit into memory. A figure "per GPU per step" is always a sum over
+`devices x steps`. Truncated captures are reported and left out, never averaged.
+One sweep over the ends of intervals on a device gives busy, idle, overlap and exposed time. All
+times are integer picoseconds and add up exactly:
 
     sum  = busy + concurrency
     span = busy + idle
     busy = compute + exposed communication + exposed memory
 
-where exposed communication is time with no compute beside it, and exposed memory is time with
-neither beside it.
+where exposed communication is time without compute at the same time, and exposed memory is time
+without compute or communication at the same time.
 """
 
 from __future__ import annotations
@@ -54,37 +54,37 @@ from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.text import counted
 
-LONG = 0.01  # a blocker runs alone for at least this share of a step's span, each time
+LONG = 0.01  # a blocker runs alone for at least this share of a step's span, on each occurrence
 ON_MAIN = 0.9  # and at least this share of its time is on the main stream
 
-# command_buffer_127: what a kernel of a CUDA graph has in the place of its operation, jaxlib 0.11.2
+# the operation of a kernel in a CUDA graph (jaxlib 0.11.2):  command_buffer_127
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
-_HELD = 2  # captures whose steps are told badly wait for one that tells more, this many in memory
-_APART = 0.1  # of a stretch: a device that ends so much before the others
+_HELD = 2  # captures without reliable steps wait in memory for a better one; at most so many
+_APART = 0.1  # share of a stretch by which a device may end before the others
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """How a stretch of device time was used, in picoseconds. Timelines add up."""
+    """The use of a stretch of device time, in picoseconds. Timelines can be added."""
 
     kernels: int = 0
-    sum_ps: int = 0  # every kernel counted in full
-    span_ps: int = 0  # first start to last end
-    busy_ps: int = 0  # at least one kernel
-    compute_ps: int = 0  # unions of one kind
+    sum_ps: int = 0  # sum over all kernels
+    span_ps: int = 0  # from the first start to the last end
+    busy_ps: int = 0  # time with at least one kernel
+    compute_ps: int = 0  # union of the kernels of one kind
     communication_ps: int = 0
     memory_ps: int = 0
-    overlap_ps: int = 0  # compute and communication at once
+    overlap_ps: int = 0  # time with compute and communication at once
     exposed_communication_ps: int = 0
     exposed_memory_ps: int = 0
 
     @property
     def idle_ps(self) -> int:
-        """The span without any kernel."""
+        """Time in the span without any kernel."""
         return self.span_ps - self.busy_ps
 
     @property
     def concurrency_ps(self) -> int:
-        """What the sum counts more than once."""
+        """Time that the sum counts more than once."""
         return self.sum_ps - self.busy_ps
 
     def __add__(self, other: Self) -> Timeline:
@@ -97,16 +97,16 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline, Ints]:
-    """Sweep over the kernels of one device, each with its start, end and index in `KINDS`.
+    """Sweep over the kernels of a device, given by start, end and index in `KINDS`.
 
-    Return the timeline, and of each kernel how long it ran with nothing beside it.
+    Returns the timeline, and for each kernel how long it ran alone.
     """
     size = len(start_ps)
     if not size:
         return Timeline(), np.zeros(0, np.int64)
     points = np.concatenate([start_ps, end_ps])
     order = np.argsort(points, kind="stable")
-    # from each point to the next: how long it is, and how many kernels of each kind run
+    # for each interval between two points: its length, and the kernels of each kind that run
     width_ps: Ints = np.diff(points[order], append=points[order[-1:]])
     change = np.repeat(np.array([1, -1], np.int8), size)[order]
     kinds = np.tile(kind.astype(np.int8), 2)[order]
@@ -137,31 +137,31 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline
 
 
 class TimeRow(Record, frozen=True, kw_only=True):
-    """Kernels taken together: those of a name, an HLO operation or a family."""
+    """The time of all kernels with the same name, HLO operation or family."""
 
     name: str
     family: str
     kind: Kind
     count: int = 0
     sum_ps: int = 0
-    alone_ps: int = 0  # with nothing beside them on their device
-    main_ps: int = 0  # on their device's main stream
+    alone_ps: int = 0  # time without another kernel on the device
+    main_ps: int = 0  # time on the device's main stream
     longest_ps: int = 0
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One device: its name, the file it came from, and its time in each step."""
+    """A device: its name, its file, and its time in each step."""
 
     source: str
     name: str
     main_stream: str
     steps: tuple[Timeline, ...]
     outside: Timeline  # kernels that belong to no step
-    begins_ps: tuple[int, ...] = ()  # of each step's first kernel, on the capture's own clock
+    begins_ps: tuple[int, ...] = ()  # start of each step's first kernel, by the capture's clock
 
     @property
     def total(self) -> Timeline:
-        """The sum over the steps."""
+        """The sum over all steps."""
         return sum(self.steps, Timeline())
 
 
@@ -175,16 +175,16 @@ class Drill(Record, frozen=True, kw_only=True):
     rule: StepRule
     even: bool
     steps: tuple[int, ...]
-    divided_by: int  # steps that a sum covers; more than len(steps) where the rule is `whole`
+    divided_by: int  # number of steps in a sum; more than len(steps) with the rule `whole`
     gpus: tuple[Gpu, ...]
     planes_present: int
     families: tuple[TimeRow, ...]
     kernels: tuple[TimeRow, ...]
     ops: tuple[TimeRow, ...]
-    attributed_ps: int  # kernel time with an hlo_op
-    excluded: tuple[str, ...] = ()  # truncated or unreadable, with the reason
+    attributed_ps: int  # time of kernels with an hlo_op
+    excluded: tuple[str, ...] = ()  # captures that are truncated or cannot be read, with the reason
     warnings: tuple[str, ...] = ()
-    step_s: Real | None = None  # from a companion run without profiler
+    step_s: Real | None = None  # step time of a run without profiler; None if unknown
 
     @property
     def total(self) -> Timeline:
@@ -193,9 +193,9 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def periods_ps(self) -> tuple[int, int, int] | None:
-        """Sums from the start of a step to that of the next, of the span in them, and their count.
+        """Sum of the periods from step to step, of the spans in them, and their number.
 
-        None where no device has two steps one after the other.
+        None if no device has two consecutive steps.
         """
         periods = spans = count = 0
         for gpu in self.gpus:
@@ -207,7 +207,7 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def gpu_steps(self) -> int:
-        """What a sum is divided by to be per GPU per step."""
+        """The divisor that makes a sum a figure per GPU per step."""
         return len(self.gpus) * self.divided_by
 
     def seconds(self, ps: float) -> float:
@@ -216,10 +216,10 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def blockers(self) -> tuple[TimeRow, ...]:
-        """Kernels of the main stream that long run alone, by the time that nothing is beside them.
+        """Kernels of the main stream that run alone for long, by that time.
 
-        A kernel that overlaps at its edge alone costs what the rest of it takes. None on CPU, where
-        a device has one stream at most.
+        A kernel that overlaps only at its edge costs the rest of its time. () on a CPU, where a
+        device has at most one stream.
         """
         if self.backend is Backend.CPU:
             return ()
@@ -235,7 +235,7 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def spread(self) -> float:
-        """The busiest device's compute over the median one, minus one."""
+        """The busiest device's compute time over the median one, minus one."""
         compute = sorted(gpu.total.compute_ps for gpu in self.gpus)
         half = len(compute) // 2
         middle = (compute[half] + compute[~half]) / 2
@@ -243,32 +243,32 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def straggler(self) -> Gpu:
-        """The device that computes longest: the others wait for it in their collectives."""
+        """The device that computes longest, for which others wait in their collectives."""
         return max(self.gpus, key=lambda gpu: gpu.total.compute_ps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureWindow:
-    """The facts of a profiling window besides its captures; None where one is unknown."""
+    """The known facts of a profiling window besides its captures; None if unknown."""
 
     gpus: int | None = None
     steps: int | None = None
     families: tuple[Family, ...] = field(default_factory=shipped_families)
-    force: bool = False  # show a capture that lost events, under a warning
-    step_s: float | None = None  # of a companion run without profiler
-    # called with each device, whose kernels have their kind and step, while it is in memory
+    force: bool = False  # whether to show a capture that lost events, with a warning
+    step_s: float | None = None  # step time of a run without profiler; None if unknown
+    # called with each device while it is in memory, after its kernels have kind and step
     observe: Callable[[Trace, Device], None] | None = None
 
 
 def drill(traces: Iterable[Trace | ParseError], window: CaptureWindow | None = None) -> Drill:
     """Reduce the captures of one profiling window to where the time went.
 
-    Traces, one per process, are consumed one by one; where a capture could not be read, its error
-    takes its place.
+    Traces, one for each process, are consumed one by one. A capture that could not be read is
+    represented by its error.
 
     Raises:
-        ParseError: nothing to drill, captures that do not belong together, a device or step count
-            other than the given one.
+        ParseError: there is nothing to drill, the captures do not belong together, or the number of
+            devices or steps is not the given one.
     """
     sums = _WindowSums(window or CaptureWindow())
     for trace in traces:
@@ -279,7 +279,7 @@ def drill(traces: Iterable[Trace | ParseError], window: CaptureWindow | None = N
     return sums.result()
 
 
-# name of its kernels, operation or family, and family -> the figures of a `TimeRow`
+# (name of kernel, operation or family; its family) -> the figures of a `TimeRow`
 _Rows = dict[tuple[str, Family], Ints]
 _FIGURES = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
 
@@ -304,24 +304,25 @@ def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
 
 
 class _WindowSums:
-    """The sums of the captures of a window that were read so far."""
+    """The sums over the captures of a window so far."""
 
     def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._rows: dict[str, _Rows] = {"name": {}, "op": {}}  # of kernels, of operations
+        self._rows: dict[str, _Rows] = {"name": {}, "op": {}}  # rows by kernel and by operation
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
         self.excluded: list[str] = []
         self._warnings: list[str] = []
         self._planes = self._copying = 0
-        self._rules: dict[str, Assignment] = {}  # by the captures, in their order
+        # capture -> its assignment, in the order of captures
+        self._rules: dict[str, Assignment] = {}
         self._windows: list[tuple[int, int, str]] = []
-        # captures whose steps are told badly
+        # captures without reliable steps
         self._held: list[tuple[Trace, list[Device], Assignment]] = []
 
     def add(self, trace: Trace) -> None:
-        """Reduce one capture to sums."""
+        """Add one capture to the sums."""
         lost = trace.truncated
         if trace.foreign is not None:
             self.excluded.append(f"{trace.source}: {trace.foreign}")
@@ -356,14 +357,14 @@ class _WindowSums:
                 working.append(device)
             else:
                 copying.append(device.name)
-        # counted in the divisor, they once halved every figure: 1.793 ms for a step of 3.586 ms
+        # counted as devices, they halved every figure: 1.793 ms for a step of 3.586 ms
         self._copying += len(copying)
         if copying:
             self._warn(trace, f"{', '.join(copying)} only copied data, and no figure counts them")
         return working
 
     def _take_held(self, last: Assignment | None = None) -> None:
-        """Add the captures that waited; those whose steps are told badly follow a better one."""
+        """Add the captures that waited; those without reliable steps follow a better one."""
         like = next(iter(self._rules.values()), last)
         held, self._held = self._held, []
         for trace, devices, assignment in held:
@@ -392,7 +393,7 @@ class _WindowSums:
         self._warn(trace, *_ended_early(trace, devices, assignment))
         families = (*self._window.families, OTHER)
         family, _ = classify(trace.names, self._window.families)
-        keys = (len(trace.names) + 1) * len(families)  # 0 is ABSENT + 1
+        keys = (len(trace.names) + 1) * len(families)  # 0 stands for ABSENT
         sums = {label: np.zeros((len(_FIGURES), keys), np.int64) for label in self._rows}
         for device, step in zip(devices, assignment.kernel_steps, strict=True):
             device.kernels["step"] = step
@@ -418,10 +419,11 @@ class _WindowSums:
                     _add_row(self._rows[label], name, families[place], of_label[:, key])
 
     def _check_whole(self, trace: Trace, devices: Sequence[Columns]) -> None:
-        """Refuse a number of steps that the kernels of a stretch contradict.
+        """Refuse a number of steps that contradicts the kernels of a stretch.
 
         Raises:
-            ParseError: most kernel time is of kernels that did not run equally often in each.
+            ParseError: most kernel time belongs to kernels that did not run equally often in each
+                step.
         """
         steps, marked = self._window.steps or 1, trace.marks.shape[1]
         if marked not in {0, steps} and self._window.steps:
@@ -434,7 +436,7 @@ class _WindowSums:
             name, duration_ps = kernels["name"], kernels["duration_ps"]
             spent += int(duration_ps.sum())
             fitting += int(duration_ps[np.bincount(name)[name] % steps == 0].sum())
-        # a wrong --steps was once accepted, and every figure was the total divided by it
+        # a wrong --steps was once accepted, and all figures were wrong
         if fitting < FITTING * spent:
             raise ParseError(
                 f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
@@ -443,7 +445,7 @@ class _WindowSums:
             )
 
     def result(self) -> Drill:
-        """Return the sums of all captures, after checking that they belong together."""
+        """Return the sums over all captures, after checking that they belong together."""
         self._take_held()
         if not self._gpus:
             raise ParseError(
@@ -476,10 +478,10 @@ class _WindowSums:
         )
 
     def _check_steps(self) -> Assignment:
-        """Return the steps of the first capture, which are those of all.
+        """Return the steps of the first capture, which all must have.
 
         Raises:
-            ParseError: they are not, or not as many as expected, or two captures do not overlap in
+            ParseError: they differ, are not as many as expected, or two captures do not overlap in
                 time.
         """
         for (start, _, source), (_, stop, other) in itertools.product(self._windows, repeat=2):
@@ -510,7 +512,7 @@ class _WindowSums:
         return first
 
     def _launcher(self) -> str:
-        """Describe a process by its devices, once all have as many and none is missing."""
+        """Describe the processes by their devices, if all have the same number."""
         counts = Counter(Counter(gpu.source for gpu in self._gpus).values())
         devices = len(self._gpus) + self._copying
         if devices != (self._window.gpus or devices):
@@ -536,9 +538,9 @@ class _WindowSums:
 
 
 def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
-    """Return a device's time in each step, and its kernels that have a step.
+    """Return a device's time in each step, and its kernels that belong to a step.
 
-    Each of those has its times: in all, alone, and on the main stream.
+    Each kernel has its time in total, alone, and on the main stream.
     """
     kernels = device.kernels
     duration_ps = kernels["duration_ps"]
@@ -573,7 +575,7 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
 def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
     """Return the stream that computes most, and which kernels are on it.
 
-    On the CPU backend a device has no stream: its operations wander between threads.
+    On the CPU backend a device has no stream, because operations move between threads.
     """
     kernels = device.kernels
     if device.backend is Backend.CPU:
@@ -585,7 +587,7 @@ def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
 
 
 def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterator[str]:
-    """Warn of each device that ends inside a step, or long before the others of its process."""
+    """Yield a warning for each device that ends inside a step, or long before the others."""
     if assignment.even and assignment.rule is not StepRule.WHOLE:
         return
     for device, step in zip(devices, assignment.kernel_steps, strict=True):

@@ -1,8 +1,8 @@
-"""Which files are the captures of one profiling window, and how each is read.
+"""Find the captures of a profiling window and read each of them.
 
-A window is one file per process. Its files lie in `plugins/profile/<timestamp>/`, and often in two
-neighbouring timestamps, since processes do not start the profiler at the same second. Files that
-cannot be read are named, and the others are read.
+A window has one file for each process in `plugins/profile/<timestamp>/`, often in two neighbouring
+timestamps, because processes do not start the profiler in the same second. Files that cannot be
+read are reported, and the others are read.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RIEGELI = ".xplane.riegeli"
 
 
 def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
-    """Choose one file per process: its xplane.pb, else its trace.json(.gz); others are ignored.
+    """Choose one file for each process: its xplane.pb, else its trace.json(.gz).
 
     Raises:
-        ParseError: no capture, one in a format that is not read, one process in two windows.
+        ParseError: no capture, one in an unsupported format, or one process in two windows.
     """
     chosen: dict[str, str] = {}
     files = sorted(set(paths))
-    # the JSON silently ends at a million events: of 1.35 million events, 29 % of the kernel time
-    # and all of the third step were missing
+    # The JSON ends silently at a million events: of 1.35 million events, 29 % of the kernel time
+    # and the whole third step were missing.
     for suffix in (XPLANE, *JSON, RIEGELI):
         for path in files:
             if path.endswith(suffix):
@@ -65,7 +65,7 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
-    """Read captures one by one, by the ends of their names; what cannot be read is its error."""
+    """Yield captures one by one; one that cannot be read is represented by its error."""
     if sum(map(_size_of, paths)) >= _SIDE_BY_SIDE_BYTES and len(paths) > 1 and _forks():
         yield from _side_by_side(paths)
     else:
@@ -83,8 +83,8 @@ def _read_one(path: str) -> Trace | ParseError:
         return error
 
 
-_SIDE_BY_SIDE_BYTES = 1 << 25  # below, processes cost more than they save
-_MOST_PROCESSES = 8  # each needs the memory of a capture
+_SIDE_BY_SIDE_BYTES = 1 << 25  # below this size, processes cost more than they save
+_MOST_PROCESSES = 8  # each process needs the memory of a capture
 
 
 def _size_of(path: str) -> int:
@@ -99,12 +99,12 @@ def _cores() -> int:
 
 
 def _forks() -> bool:
-    """Whether this process may fork: another thread of it may hold a lock."""
+    """Return whether this process may fork: no other thread may hold a lock."""
     return sys.platform == "linux" and threading.active_count() == 1 and _cores() > 1
 
 
 def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
-    """Read captures in processes, a few ahead of who takes them in their order."""
+    """Read captures in processes, a few ahead of the consumer."""
     count = min(len(paths), _cores(), _MOST_PROCESSES)
     ahead: deque[Future[Trace | ParseError]] = deque()
     with ProcessPoolExecutor(count, get_context("fork"), _end_with_parent) as pool:
@@ -115,7 +115,8 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
                     for path in paths[place + len(ahead) : place + count + 1]
                 ]
                 trace = ahead.popleft().result()
-            except BrokenExecutor:  # a process was killed, perhaps for memory: go on in this one
+            # a process was killed, perhaps for lack of memory, so this one goes on
+            except BrokenExecutor:
                 break
             yield trace
         else:
@@ -128,7 +129,7 @@ def _read_in_process(path: str) -> Trace | ParseError:
 
 
 def _end_with_parent() -> None:
-    """End this process when the command is killed, as it would wait for work for ever."""
+    """End this process when its parent is killed, because it would wait for ever."""
 
     def wait() -> None:
         if (parent := parent_process()) is not None:
@@ -139,12 +140,12 @@ def _end_with_parent() -> None:
 
 
 def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tuple[str, ...]]:
-    """Drill the captures under some folders, or the files named; one window of one job.
+    """Drill the captures under some folders, or single files, of one window of one job.
 
-    Return where the time went, and one sentence for each path or capture that is not in it.
+    Returns where the time went, and a sentence for each path or capture that is left out.
 
     Raises:
-        ParseError: nothing to drill, or captures that do not belong together.
+        ParseError: there is nothing to drill, or the captures do not belong together.
     """
     problems = [
         absent(path, "captures, or a folder of them")
@@ -160,7 +161,7 @@ def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tu
 
 
 def captures_below(path: Path) -> tuple[Path, ...]:
-    """Return the captures of the one window below a folder, one file per process.
+    """Return the captures of the one window below a folder, one file for each process.
 
     Raises:
         ParseError: there is none, or there are two windows.
@@ -172,6 +173,6 @@ def _files(path: Path) -> Iterator[str]:
     if path.is_dir():
         for folder, _, names in os.walk(path):
             paths = (str(Path(folder, name)) for name in names)
-            yield from filter(os.path.isfile, paths)  # a pipe would be waited for
+            yield from filter(os.path.isfile, paths)  # reading a pipe might block
     elif path.is_file():
         yield str(path)

@@ -1,27 +1,27 @@
-"""The collectives of a step: what they carry and how fast, and the share of a step of each part.
+"""The collectives of a step with sizes and speeds, and the share of a step of each part.
 
-Both are questions to the rows of a drill. A collective is known by the operation that launched it;
-the compiled program has that operation's kind, bytes and ranks. Where a trace names no operations,
-a library's kernel still says which collective it is, but for send and receive: those are of the one
-kind that the compiled program has, or of none that can be told.
+Both are computed from the rows of a drill. A collective is identified by the operation that
+launched it, whose kind, bytes and ranks are in the compiled program. If a trace names no
+operations, the name of a library's kernel shows the collective, except for send and receive: these
+belong to the only such kind in the compiled program, or remain unknown.
 
-The kernel of a collective runs on every device until the last one has come. So the shortest kernel
-of an execution holds no wait: it counts as the transfer, what the others take beyond it is wait,
-and its device came last. No clock of two hosts is compared. A trace does not say which device is in
-which group of a program, so nobody is named by a collective of some devices, nor where its kernels
-do not overlap.
+The kernel of a collective runs on every device until the last one has joined. So the shortest
+kernel of an execution contains no waiting: it counts as the transfer, the additional time of the
+others is waiting, and its device was last. Clocks of different hosts are never compared. A trace
+does not show the groups of devices, so no device is blamed for a collective among some devices, nor
+if its kernels do not overlap.
 
-Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md), with
-n ranks, a transfer of t seconds and S bytes: of the whole result of an all-gather, of the whole
-input of a reduce-scatter, else of what one rank sends:
+Bandwidths are defined as in nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md),
+for n ranks, t seconds and S bytes: the whole result of an all-gather, the whole input of a
+reduce-scatter, else what one rank sends:
 
     algbw = S / t
     busbw = algbw x 2 (n - 1) / n      all-reduce
             algbw x (n - 1) / n        all-gather, reduce-scatter, all-to-all
             algbw                      send and receive, permute, broadcast
 
-The shares of a step that its parts take order the settings that are tried next, and are the most
-that a setting of such a part can win.
+The shares of a step determine the order of the settings to try next. They are the most that a
+setting of such a part can gain.
 """
 
 from __future__ import annotations
@@ -42,61 +42,62 @@ from pytest_xlatune.model.result import Shares
 
 
 class CollectiveTime(Record, frozen=True, kw_only=True):
-    """A collective operation over all devices and steps; times are of one execution."""
+    """A collective operation over all devices and steps; times are for one execution."""
 
     name: str
     kind: str
-    size_bytes: int | None  # S above; None where the program is not known, or has it not
+    size_bytes: int | None  # S above; None if the program is unknown or lacks the operation
     ranks: int | None
-    executions: Real  # per device and step
-    duration_s: Real  # of its kernel, a mean
-    transfer_s: Real | None  # of the shortest in an execution; None where devices ran it unequally
-    alone_s: Real  # per device and step: nothing runs beside it
+    executions: Real  # number for each device and step
+    duration_s: Real  # mean duration of its kernel
+    # mean of the shortest kernels; None if devices ran it a different number of times
+    transfer_s: Real | None
+    alone_s: Real  # time per device and step in which nothing else runs
 
     @property
     def wait_s(self) -> float | None:
-        """What its kernels take beyond the transfer, a mean."""
+        """Mean time of its kernels beyond the transfer."""
         return None if self.transfer_s is None else self.duration_s - self.transfer_s
 
     @property
     def algbw(self) -> float | None:
-        """Bytes per second, by the size."""
+        """Bytes per second for the size above."""
         taken_s = self.duration_s if self.transfer_s is None else self.transfer_s
         return None if self.size_bytes is None or taken_s <= 0 else self.size_bytes / taken_s
 
     @property
     def busbw(self) -> float | None:
-        """Bytes per second on the slowest link; None where ranks matter and are unknown."""
+        """Bytes per second on the slowest link; None if it needs the unknown number of ranks."""
         factor = bus_factor(self.kind, self.ranks)
         return None if self.algbw is None or factor is None else self.algbw * factor
 
 
 class Late(Record, frozen=True, kw_only=True):
-    """The device that the others waited for most, and what they waited for it."""
+    """The device for which the others waited most, and how long."""
 
     device: str
-    imposed_s: Real  # of a step, the sum over the other devices
-    of_all: Real  # share of all waits
-    is_assumed: bool  # no program says which devices wait for each other: as if all did
+    imposed_s: Real  # seconds of a step, summed over the other devices
+    of_all: Real  # share of all waiting
+    is_assumed: bool  # no program shows which devices wait for each other, so all are assumed to
 
 
 class Communication(Record, frozen=True, kw_only=True):
     """The collectives of a window."""
 
-    rows: tuple[CollectiveTime, ...]  # the costliest first
-    late: Late | None  # None where no device waited, or nothing tells for which one
-    unmatched: tuple[str, ...]  # operations of the trace that the program does not have
+    rows: tuple[CollectiveTime, ...]  # the most expensive first
+    late: Late | None  # None if no device waited, or it is unknown for which one
+    unmatched: tuple[str, ...]  # operations of the trace that the program lacks
 
 
-_AT_ONCE = 0.9  # of the executions: the last began before the first ended
-_SKEW_PS = 20_000_000  # that the clocks of a host's devices may differ
+_AT_ONCE = 0.9  # least share of executions in which the last begins before the first ends
+_SKEW_PS = 20_000_000  # assumed difference between the clocks of a host's devices
 _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 _WAITING = frozenset({"all-reduce", *_SHARED})
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})
 
 
 def bus_factor(kind: str, ranks: int | None) -> float | None:
-    """Return busbw / algbw for a kind of collective among so many ranks."""
+    """Return busbw / algbw for a kind of collective with so many ranks."""
     if kind in _DIRECT:
         return 1.0
     if not ranks or kind not in _WAITING:
@@ -104,17 +105,17 @@ def bus_factor(kind: str, ranks: int | None) -> float | None:
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
-# groups:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
+# groups as lists:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
 _LISTED = re.compile(r"\{\{([\d,]*)\}")
 _IOTA = re.compile(r"\[\d{1,9},(\d{1,9})\]")
-# mesh['a'=2,'b'=4] {'b'}    mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
+# groups in a mesh:  mesh['a'=2,'b'=4] {'b'}    mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
 _MESH = re.compile(r"mesh\[([^]]*)\](?:, device_ids=\(.*\))? ?\{([^}:]*)\}$")
 _AXIS = re.compile(r"'([^']*)'=(\d{1,9})")
-_ALL = "{}"  # of groups: one of all devices
+_ALL = "{}"  # a single group of all devices
 
 
 def ranks_of(groups: str, devices: int) -> int | None:
-    """Return how many ranks a group has, from the groups as the program writes them."""
+    """Return the number of ranks in a group, from the groups as the program writes them."""
     if groups == _ALL:
         return devices
     if (match := _LISTED.match(groups)) is not None:
@@ -129,21 +130,21 @@ def ranks_of(groups: str, devices: int) -> int | None:
 
 
 def size_of(collective: Collective, ranks: int | None) -> int | None:
-    """Return the bytes that nccl-tests counts for a collective of the program."""
+    """Return the bytes of a collective as nccl-tests counts them."""
     if collective.kind == "reduce-scatter":  # its result is one rank's part
         return None if ranks is None else collective.size_bytes * ranks
     return None if collective.kind == "ragged-all-to-all" else collective.size_bytes
 
 
 class Watch:
-    """Keeps the time of each execution of a collective on each device while a trace is read."""
+    """Records the time of each execution of a collective on each device while a trace is read."""
 
     def __init__(self) -> None:
-        # operation or kernel -> source and name of a device -> step, start and duration
+        # operation or kernel -> (source, device) -> step, start and duration
         self._runs: dict[str, dict[tuple[str, str], Ints]] = defaultdict(dict)
 
     def __call__(self, trace: Trace, device: Device) -> None:
-        """Take the kernels of a device."""
+        """Record the kernels of a device."""
         kernels = device.kernels
         mine = kernels.where((kernels["kind"] == COMMUNICATION) & (kernels["step"] != ABSENT))
         mine = mine.where(np.lexsort((mine["start_ps"], mine["step"])))
@@ -154,7 +155,7 @@ class Watch:
                 self._runs[trace.names[name]][trace.source, device.name] = runs
 
     def runs(self, row: TimeRow, devices: int) -> Mapping[tuple[str, str], Ints] | None:
-        """Return the executions of a row on each device; None where they do not correspond."""
+        """Return the executions of a row on each device; None if they do not correspond."""
         runs = self._runs[row.name]
         first = next(iter(runs.values()), np.zeros((3, 0), np.int64))
         is_alike = all(np.array_equal(of_device[0], first[0]) for of_device in runs.values())
@@ -163,7 +164,7 @@ class Watch:
 
 
 def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
-    """Tell whether kernels that share a clock nearly always ran at the same time."""
+    """Return whether kernels on one clock nearly always ran at the same time."""
     for source in {source for source, _ in runs}:
         near = np.stack(
             [columns for (run_source, _), columns in runs.items() if run_source == source]
@@ -175,7 +176,7 @@ def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
 
 
 def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Communication:
-    """Return the collectives of a window, joined with the program where there is one."""
+    """Return the collectives of a window, with facts of the program if there is one."""
     imposed: dict[tuple[str, str], int] = defaultdict(int)
     is_assumed = False
     devices = len(drill.gpus)
@@ -232,7 +233,7 @@ def _communication(drill: Drill) -> Sequence[TimeRow]:
         for rows in (drill.ops, drill.kernels)
     )
     named_ps, all_ps = (sum(row.sum_ps for row in rows) for rows in (operations, kernels))
-    # in a window of graphs, the few kernels that name an operation must not stand for all of them
+    # with CUDA graphs only a few kernels name an operation, and must not stand for all
     return operations if 2 * named_ps >= all_ps else kernels
 
 
@@ -241,7 +242,7 @@ _AS = {
     "send": "collective-permute",
     "recv": "collective-permute",
 }
-_EXCHANGES = ("all-to-all", "collective-permute")  # what a library does by send and receive
+_EXCHANGES = ("all-to-all", "collective-permute")  # a library does these by send and receive
 # an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
 _OPERATION = re.compile(rf"({'|'.join(KINDS)})\b")
 # a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
@@ -256,7 +257,7 @@ _KERNELS = {
 
 
 def _kind_of(name: str) -> str:
-    """Return the kind of collective that an operation or a library's kernel tells, or ""."""
+    """Return the kind of collective in the name of an operation or kernel; "" if unknown."""
     if (match := _OPERATION.match(name)) is not None:
         return match[1]
     match = _KERNEL.search(name)
@@ -272,7 +273,7 @@ _NAMED, _CHARACTERS = 3, 60
 
 
 def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
-    """Return the shares that a trace and a dump tell of; None if both are missing."""
+    """Return the shares of a step from a trace and a dump; None if both are missing."""
     kinds = None
     if program is not None:
         program_kinds = {
@@ -302,7 +303,7 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
 
 
 def _alone(drill: Drill, kind: Kind) -> tuple[str, ...]:
-    """Return the names of the kernels of a class that most run with nothing beside them."""
+    """Return the kernels of a class that run alone for the longest time."""
     rows = sorted(
         (row for row in drill.kernels if row.kind is kind and row.alone_ps),
         key=lambda row: (-row.alone_ps, row.name),

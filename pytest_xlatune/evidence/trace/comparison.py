@@ -1,8 +1,8 @@
-"""The figures of drills side by side, and what made the difference between two of them.
+"""Compare the figures of drills, and name what made the difference.
 
-A step's span has four parts that sum to it: compute, exposed communication, exposed memory and
-idle. What moved between two variants is named by those first, then by family. Totals of different
-launchers, step counts or device counts are not comparable, and are refused.
+A step's span is the sum of four parts: compute, exposed communication, exposed memory and idle. A
+difference between two variants is attributed to these parts first, then to families. Totals of
+different launchers, step counts or device counts do not compare, and are refused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Real, Record
 
-NOTEWORTHY = 0.005  # of the span: a part that moved less is not named in the sentence
+NOTEWORTHY = 0.005  # least change of a part, as a share of the span, that the sentence mentions
 
 # the groups of figures
 PART, SPAN, TOTAL, FAMILY, KERNEL = "part", "span", "total", "family", "kernel"
 _BETWEEN, _PERIOD = "between steps", "period, start to start"
-# the compared time, and how its change is said
+# the compared time, its name, and the beginning of the sentence about its change
 _STEP = (_PERIOD, "the time from step to step", "a step takes")
 _SPAN = ("span", "the span of a step", "the span of a step is")
 
@@ -32,30 +32,31 @@ class Figure(Record, frozen=True, kw_only=True):
     seconds: tuple[Real, ...]
 
     def change_s(self, variant: int = 1) -> float:
-        """How much longer a variant takes than the first one."""
+        """Return how much longer a variant takes than the first one."""
         return self.seconds[variant] - self.seconds[0]
 
 
 class TraceComparison(Record, frozen=True, kw_only=True):
-    """Variants side by side.
+    """Several variants side by side.
 
-    A sentence for each variant but the first tells of a step from its start to that of the next,
-    where both variants have two steps one after the other, else of the span.
+    A sentence for each variant but the first describes the period from step to step, or the span if
+    a variant has no two consecutive steps.
     """
 
-    figures: tuple[Figure, ...]  # of several variants, what moved most comes first in its group
+    # for several variants, those that changed most come first in each group
+    figures: tuple[Figure, ...]
     sentences: tuple[str, ...]
 
     def of(self, *groups: str) -> tuple[Figure, ...]:
-        """Return the figures of some groups."""
+        """Return the figures of these groups."""
         return tuple(figure for figure in self.figures if figure.group in groups)
 
 
 def figures(drill: Drill) -> dict[str, dict[str, float]]:
     """Return group -> name -> seconds per device per step.
 
-    The parts sum to the span, and the families as the kernels to the total kernel time; the totals
-    say what lies over what.
+    The parts add up to the span, and the families, like the kernels, to the total kernel time. The
+    totals describe overlap.
     """
     total = drill.total
     of_groups = {
@@ -93,7 +94,7 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
     """Compare variants with the first one.
 
     Raises:
-        ConfigError: launcher, device count, step count or the rule of steps differ.
+        ConfigError: launcher, device count, step count or the rule for steps differ.
     """
     for drill in others:
         _check_alike(first, drill)
@@ -141,10 +142,10 @@ def _check_alike(before: Drill, after: Drill) -> None:
 
 
 def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill) -> str:
-    """Say what moved a step, the largest part first, and the family that stands behind it.
+    """Return a sentence on what changed a step: the largest part, then the family behind it.
 
-    A collective's kernel holds the wait for the slowest device, so that a family which computes or
-    copies is named before one that communicates.
+    A collective's kernel includes waiting for the slowest device, so families that compute or copy
+    are named before those that communicate.
     """
     has_periods = bool(before.periods_ps and after.periods_ps)
     name, what, takes = _STEP if has_periods else _SPAN

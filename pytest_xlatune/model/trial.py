@@ -64,6 +64,11 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     baselines: int
     widths: tuple[int, ...] = ()
 
+    @property
+    def all_widths(self) -> tuple[int, ...]:
+        """The arms of each deciding block in turn."""
+        return self.widths or (self.arms,) * self.blocks
+
 
 # The arm id of every rotation, which measures several profiles and none alone.
 ROTATION = "rotation"

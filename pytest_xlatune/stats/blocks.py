@@ -5,8 +5,8 @@ drift, a node swap) drops out. Cells may be missing; complete blocks give differ
 means. This module must not know what an arm is or where its scores come from.
 
 It also fits the line of drift through the baselines of a screen; its slope takes all jobs into
-account. The distance of a single job from the line ranks and bounds it, but is no verdict. For a
-screen on several node slots, the line has a level on each.
+account. The distance of a single job from the line ranks and bounds it, but is no verdict. For
+several node slots see `components.py`.
 """
 
 from __future__ import annotations
@@ -251,12 +251,6 @@ class Line:
         return 1 + 1 / self.n + tilt
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> Line | None:
-    """Fit the line through (slot, score) points; None without a point."""
-    lines = fit_lines([points])
-    return lines[0] if lines else None
-
-
 _Points = Sequence[tuple[float, float]]  # slot, score
 
 
@@ -287,7 +281,7 @@ def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> t
     squares = math.fsum([(y - slope * x) ** 2 for x, y in off])
     df = max(len(off) - len(filled) - bool(spread), 0)
     slots = [slot for group in filled for slot, _ in group]
-    if sum(map(len, others)) >= _MANY:
+    if sum(map(len, others)) >= MANY:
         slots += [slot for group in others for slot, _ in group]
         slope, spread = _shared_slope(off, [sorted(group) for group in others if group], slope)
     return tuple(
@@ -305,7 +299,7 @@ def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> t
     )
 
 
-_MANY = 10  # from so many jobs on, their spread shows the noise
+MANY = 10  # from so many jobs on, their spread shows the noise
 _ROUNDS = 5
 # beyond so many standard deviations a job counts less; 95 % efficient for normal noise
 _HUBER = 1.345
@@ -397,125 +391,6 @@ def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tupl
         if slope == before:
             break
     return slope, spread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotScore:
-    """The score of one job of a screen that runs on several node slots."""
-
-    slot: Hashable
-    at: float  # place in the queue of the slot
-    value: float
-    is_baseline: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLines:
-    """Lines with a common slope, each at the level of its slot."""
-
-    levels: Mapping[Hashable, float]  # slot -> expected score of a baseline at `centre`
-    slope: float  # change from one place in a queue to the next
-    centre: float  # mean place
-    variances: Mapping[Hashable, float]  # slot -> variance of its level, in units of sigma^2
-    tilt: float  # variance of the slope, in units of sigma^2
-
-    def at(self, slot: Hashable, place: float) -> float:
-        """Return the score that a baseline is expected to have at a place in a slot's queue."""
-        return self.levels[slot] + self.slope * (place - self.centre)
-
-    def leverage(self, slot: Hashable, place: float) -> float:
-        """Return the variance of (a job's score - line) at a place, in units of sigma^2."""
-        return 1 + self.variances[slot] + self.tilt * (place - self.centre) ** 2
-
-
-_EM_ROUNDS = 30
-
-
-def fit_slots(jobs: Sequence[SlotScore]) -> SlotLines | None:
-    """Fit the lines of a screen on several slots; None without a baseline.
-
-    score = level + slot + slope x place + (common effect of profiles) + error. Slots are random
-    effects whose variance is estimated with the noise (restricted maximum likelihood by EM: N. M.
-    Laird and J. H. Ware, Biometrics 38, 1982). So equal slots share a level, and different slots
-    have their own. Most profiles have almost no effect, so they contribute to the level of their
-    slot; those outside the main group count less or not at all. With ten or more profiles the slope
-    comes from all jobs. With fewer, a good one could pass for drift, so it comes from the baselines
-    alone, and is 0 with one on each slot.
-    """
-    if not any(score.is_baseline for score in jobs):
-        return None
-    slots = list(dict.fromkeys(score.slot for score in jobs))
-    centre = math.fsum(score.at for score in jobs) / len(jobs)
-    is_profile = np.array([0.0 if score.is_baseline else 1.0 for score in jobs])
-    places = np.array([score.at - centre for score in jobs])
-    is_told = int(is_profile.sum()) >= _MANY
-    columns = [np.ones(len(jobs))]
-    columns += [places] if is_told else []
-    columns += [is_profile] if is_profile.any() else []
-    fixed = len(columns)
-    design = np.zeros((len(jobs), fixed + len(slots)))
-    design[:, :fixed] = np.stack(columns, axis=1)
-    for row, score in enumerate(jobs):
-        design[row, fixed + slots.index(score.slot)] = 1.0
-    values = np.array([score.value for score in jobs])
-    slope, tilt = (0.0, 0.0) if is_told else _slope_of_baselines(jobs)
-    values -= slope * places
-    mean = float(values.mean())
-    values -= mean
-    rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
-    weights, ratio = np.ones(len(jobs)), 1.0
-    weights[rows] = _weights(values[rows].tolist())
-    for _ in range(_EM_ROUNDS):
-        weighted = design * weights[:, None]
-        normal = design.T @ weighted
-        normal[range(fixed, fixed + len(slots)), range(fixed, fixed + len(slots))] += ratio
-        inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
-        effects = inverse @ (weighted.T @ values)
-        residual = values - design @ effects
-        df = max(float(weights.sum()) - fixed, 1.0)
-        noise = max(float(values @ (weights * residual)) / df, 0.0)
-        if noise <= IDENTICAL**2:
-            break
-        slot_effects = effects[fixed:]
-        spread = (
-            float(slot_effects @ slot_effects) + noise * float(np.trace(inverse[fixed:, fixed:]))
-        ) / len(slots)
-        ratio = noise / max(spread, _LEAST_SPREAD * noise)
-        weights[rows] = _weights(residual[rows].tolist())
-    contrast = np.zeros((len(slots), len(effects)))
-    contrast[:, 0] = 1.0
-    contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
-    variances = np.einsum("ij,jk,ik->i", contrast, inverse, contrast)
-    if is_told:
-        slope, tilt = float(effects[1]), float(inverse[1, 1])
-    return SlotLines(
-        levels=dict(zip(slots, (mean + contrast @ effects).tolist(), strict=True)),
-        slope=slope,
-        centre=centre,
-        variances=dict(zip(slots, variances.tolist(), strict=True)),
-        tilt=tilt,
-    )
-
-
-def _weights(values: Sequence[float]) -> list[float]:
-    """Return the weight of each profile's job: of the main group, and of those near it."""
-    if not values:
-        return []
-    (centre,), sd = main_group([values])
-    return [weight(value - centre, sd) for value in values]
-
-
-def _slope_of_baselines(jobs: Sequence[SlotScore]) -> tuple[float, float]:
-    """Return the common slope of the baselines on the slots, and its variance in sigma^2."""
-    groups: dict[Hashable, list[tuple[float, float]]] = {}
-    for score in jobs:
-        if score.is_baseline:
-            groups.setdefault(score.slot, []).append((score.at, score.value))
-    line = fit_lines(list(groups.values()))[0]
-    return line.slope, 1 / line.spread if line.spread else 0.0
-
-
-_LEAST_SPREAD = 1e-3  # below this ratio of the slots' variance to a job's, the slots are alike
 
 
 def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import relative
 from pytest_xlatune.model.sentences import BLOCKS
+from pytest_xlatune.model.trial import ConfirmDesign
 
 _RANKS_ONLY = (
     "{budget} jobs screen {profiles:+profile} and leave too few for the {blocks} blocks that "
@@ -230,6 +231,17 @@ class Plan:
             finalists=self.finalists,
             blocks=blocks,
             baselines=self.block_baselines,
+        )
+
+    def design(self, arms: int) -> ConfirmDesign:
+        """Return the design of these blocks for so many arms."""
+        widths = tuple(min(width, arms) for width in self.widths)
+        is_narrowing = len(set(widths)) > 1
+        return ConfirmDesign(
+            arms=arms,
+            blocks=self.blocks,
+            baselines=self.block_baselines,
+            widths=widths if is_narrowing else (),
         )
 
     def mde80(self, sigma: float) -> float:

@@ -1,19 +1,21 @@
 """The noise of a cell, from jobs of the baseline.
 
-Planning needs it before it promises anything: how much two jobs of one configuration differ, and
-how much steps differ inside a job. A dozen jobs give sigma to within a quarter.
+What planning needs to know before it promises anything: how far two jobs of one configuration are
+apart, what node slots and allocations add, and what happens inside a job. A dozen jobs give sigma
+to within a quarter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Score
-from pytest_xlatune.stats.blocks import fit_line
+from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.stats.window import steady_start
 
 MIN_SCORES = 4
@@ -23,9 +25,12 @@ MIN_LENGTH = 4  # a correlation of fewer steps inside a job means nothing
 class Noise(Record, frozen=True, kw_only=True):
     """How jobs of one configuration differ, as fractions."""
 
-    sigma_job: Real  # standard deviation of a job's score around the drift line
-    sigma_low: Real  # 95 % interval of sigma_job
+    # standard deviation of a job's score about the drift line, on its slot and in its allocation
+    sigma_job: Real
+    sigma_low: Real  # 95 % interval of it
     sigma_high: Real
+    slot_sd: Real | None  # of what node slots differ by; None where there is one
+    allocation_sd: Real | None  # of what allocations differ by; None likewise
     # standard deviation of kept steps within a job; None if no steps were kept
     step_sd: Real | None
     lag1: Real | None  # correlation of neighbouring kept steps within a job; None likewise
@@ -35,32 +40,48 @@ class Noise(Record, frozen=True, kw_only=True):
     jobs: int  # number of scored jobs
 
 
-def estimate_noise(scores: Sequence[Score]) -> Noise | None:
-    """Estimate the noise from scores in the order of the jobs; None with fewer than four."""
-    usable = [score for score in scores if math.isfinite(score.value)]
-    line = fit_line([(float(at), score.value) for at, score in enumerate(usable)])
-    if line is None or line.n < MIN_SCORES:
+def estimate_noise(
+    scores: Sequence[Score], places: Sequence[tuple[Hashable, str]] = ()
+) -> Noise | None:
+    """Estimate the noise from scores in the order the jobs ran; None with fewer than four.
+
+    Args:
+        scores: of jobs of one configuration.
+        places: the node slot of each, and the allocation that it was a step of; () is one slot.
+    """
+    placed = zip(scores, places or [("", "")] * len(scores), strict=True)
+    told = [(score, *where) for score, where in placed if math.isfinite(score.value)]
+    queues: Counter[Hashable] = Counter()
+    jobs = []
+    for score, slot, allocation in told:
+        at = float(queues[slot])
+        jobs.append(PlacedScore(slot=slot, at=at, value=score.value, allocation=allocation))
+        queues[slot] += 1
+    fit = fit_components(jobs)
+    if fit is None or len(jobs) < MIN_SCORES or fit.df < 1:
         return None
     from scipy import special
 
-    sigma = math.sqrt(line.squares / line.df)
     low, high = (
-        math.sqrt(line.squares / (2 * float(special.gammaincinv(line.df / 2, p))))
+        fit.sigma * math.sqrt(fit.df / (2 * float(special.gammaincinv(fit.df / 2, p))))
         for p in (0.975, 0.025)
     )
+    usable = [score for score, _, _ in told]
     inside = [levels for score in usable if len(levels := _kept(score)) > 1]
     within = math.fsum(stdev(levels) ** 2 for levels in inside)
     seen = sum(score.n_steps + len(score.dropped) for score in usable)
     return Noise(
-        sigma_job=sigma,
+        sigma_job=fit.sigma,
         sigma_low=low,
         sigma_high=high,
+        slot_sd=fit.slot_sd,
+        allocation_sd=fit.allocation_sd,
         step_sd=math.sqrt(within / len(inside)) if inside else None,
         lag1=_lag1(inside),
         straggler_rate=sum(score.stragglers for score in usable) / max(seen, 1),
-        drift=line.slope * (line.n - 1),
+        drift=fit.slope * (max(queues.values()) - 1),
         steady_from=steady_start([score.timings for score in usable]),
-        jobs=line.n,
+        jobs=len(jobs),
     )
 
 

@@ -1,42 +1,50 @@
-"""How noisy a cell is: the baseline is run a dozen times and compared with itself.
+"""How noisy a cell is: the baseline is run a dozen times, on its node slots in turn.
 
-This is an A/A study. It compares no arms, so it spends no alpha. A sweep never takes its trials for
-baselines of its own. This module must not know of executors or logs.
+This is an A/A study: a block of baselines on each slot, and one fit of what jobs, slots and
+allocations differ by (`stats/components.py`). It compares no arms, so it spends no alpha. A sweep
+never takes its trials for baselines of its own. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import say
+from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Conclusion, NoiseRecord, TrialResult
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES, Noise, estimate_noise
-from pytest_xlatune.studies import Decision, History, Outlook, Study, Traits, remembered
-from pytest_xlatune.studies.look import not_over
-from pytest_xlatune.studies.trials import Past, read, start_of, usable
-from pytest_xlatune.studies.verdicts import OneCell, deployed, reference
+from pytest_xlatune.studies import History, Study, Traits
+from pytest_xlatune.studies.slots import check_slots
+from pytest_xlatune.studies.trials import Orders, Past, allocation_of, start_of, usable
+from pytest_xlatune.studies.verdicts import PlannedStudy, deployed, reference
 
 KIND = "calibration"
 JOBS = 12  # estimates the noise to within a quarter
+_ON_A_SLOT = 2  # jobs without which a slot tells nothing of the noise
 
 
-class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
+class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     """A number of jobs of the cell as deployed.
 
     Attributes:
         cell: the cell whose noise is measured.
         jobs: how many jobs of the baseline run.
+        slots: the nodes of each node slot, the cell's own first; () is the cell's alone. So many
+            are used that each has two jobs or more.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)
     cell: Cell
     jobs: int = JOBS
+    slots: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.jobs < MIN_SCORES:
@@ -44,6 +52,7 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
                 f"a calibration of {self.jobs} jobs is too small: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
             )
+        check_slots(self.slots, cell=self.cell, where=f"the calibration of {self.cell.label}")
 
     @property
     def name(self) -> str:
@@ -51,53 +60,42 @@ class CalibrationStudy(OneCell, frozen=True, kw_only=True, dict=True):
         return KIND
 
     @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell on each node slot that it uses."""
+        used = self.slots[: self.jobs // _ON_A_SLOT]
+        return tuple(replace(self.cell, nodelist=nodes) for nodes in used) or (self.cell,)
+
+    @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials that it plans."""
+        """Its jobs, dealt to the slots in turn."""
+        orders = [Orders(cell=cell, seed=0, study=KIND) for cell in self.cells]
         return tuple(
-            Trial(
-                cell_digest=self.cell.digest,
-                profile=BASELINE,
-                protocol=self.cell.protocol,
-                study=KIND,
-                stage=KIND,
-                position=position,
-            )
-            for position in range(self.jobs)
+            orders[at % len(orders)].trial(BASELINE, KIND, position=at) for at in range(self.jobs)
         )
 
-    @remembered
-    def decide(self, history: History) -> Decision:
-        """Return the jobs that are still to run, and the noise so far."""
-        past = self.past(history)
-        due = not_over(past, self.trials)
-        return Decision(
-            due=due,
-            arms=(deployed(self.cell),),
-            concluded=lambda: conclusion(past, is_over=not due),
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The cell as deployed alone."""
+        return (deployed(self.cell),)
+
+    def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
+        """Return what a plan says of it."""
+        del due
+        return (say("{trials:+trial} of the cell as deployed", trials=self.jobs),)
+
+    def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
+        """Return the baseline's line, the job noise, and what budgets could detect with it."""
+        del planned
+        noise = noise_of(scored(past))
+        notes = [outlook(noise.sigma_job)] if noise else []
+        return Conclusion(
+            verdicts=(),
+            reference=reference(past),
+            record=NoiseRecord(sigma=noise.sigma_job if noise else None),
+            complete=not due,
+            first_step=past.window.moved_to,
+            notes=(*notes, *filter(None, [past.window.note])),
         )
-
-    def outlook(self, history: History) -> Outlook:
-        """Return what is still to come."""
-        line = say("{trials:+trial} of the cell as deployed", trials=self.jobs)
-        return Outlook.of(self.decide(history).due, lines=(line,))
-
-    def past(self, history: History) -> Past:
-        """Return the study's own trials of a history."""
-        protocols = {self.cell.digest: self.cell.protocol}
-        return read(history, protocols=protocols, declared={}, study=KIND)
-
-
-def conclusion(past: Past, *, is_over: bool) -> Conclusion:
-    """Return the baseline's verdict, the noise of jobs, and what budgets could detect with it."""
-    noise = noise_of(scored(past))
-    return Conclusion(
-        verdicts=(),
-        reference=reference(past),
-        record=NoiseRecord(sigma=noise.sigma_job if noise else None),
-        complete=is_over,
-        first_step=past.window.moved_to,
-        notes=(*((outlook(noise.sigma_job),) if noise else ()), *filter(None, [past.window.note])),
-    )
 
 
 def jobs_of(study: Study, history: History) -> list[TrialResult]:
@@ -122,4 +120,6 @@ def scored(past: Past) -> list[TrialResult]:
 
 def noise_of(jobs: History) -> Noise | None:
     """Estimate the noise of jobs in the order in which they ran; None if there are too few."""
-    return estimate_noise([score for job in jobs if (score := usable(job)) is not None])
+    told = [(score, job) for job in jobs if (score := usable(job)) is not None]
+    places = [(job.trial.cell_digest, allocation_of(job)) for _, job in told]
+    return estimate_noise([score for score, _ in told], places)

@@ -35,15 +35,17 @@ from pytest_xlatune.stats.design import (
     selected80,
     t_quantile,
 )
-from pytest_xlatune.studies.engine import BOUND, FAR, BlocksSoFar, SweepDecision, best_of
-from pytest_xlatune.studies.look import Look, begun_design, design_of, frozen_arms, is_spare
-from pytest_xlatune.studies.parts import is_out, largest, recipe
+from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
+from pytest_xlatune.studies.look import Look
+from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.screen import Screened
 from pytest_xlatune.studies.slots import notes_on_slots
+from pytest_xlatune.studies.spare import BOUND, is_out, largest
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
     Past,
+    is_spare,
     unlike_warmup,
     usable,
 )
@@ -64,6 +66,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 from pytest_xlatune.studies.vetoes import lost_runs, of_history, straggler_veto, survivor_veto
 
+FAR = 3.0  # so many standard deviations below the baselines, noise is unlikely
 _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
 
 
@@ -72,11 +75,11 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
 
     Its figures and the settings that blocks show to act are filled in by `verdicts`.
     """
-    past = decision.past
+    past = decision.ranked.past
     screened = past.screens_of(profile_id)
     in_blocks = past.confirms_of(profile_id)
     confirmed = [result for result in in_blocks if not is_spare(result.trial)]
-    if not screened and not in_blocks and profile_id not in decision.arms.candidates:
+    if not screened and not in_blocks and profile_id not in decision.ranked.arms.candidates:
         return None
     everything = (*screened, *in_blocks)
     base = troubled(
@@ -90,7 +93,7 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         everything,
     )
     base = with_effect(base, everything)
-    taken = decision.taken.get(profile_id)
+    taken = decision.ranked.taken.get(profile_id)
     if taken is not None:
         return taken.verdict_on(measured(base, everything) if taken.can_run else base)
     if profile_id in decision.kept and confirmed and decision.look is not None:
@@ -123,7 +126,7 @@ def _ranked(
     if not scored:
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
-    ranks, runs = decision.ranks, len(scored)
+    ranks, runs = decision.ranked.ranks, len(scored)
     place = _mean(decision, base.arm) if is_cut else ranks.standings.get(base.arm)
     method = say("against the line through the screen's baselines")
     if is_cut:
@@ -141,7 +144,7 @@ def _ranked(
     is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, place)
     place_reasons = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
     if not is_cut and decision.blocks and base.arm in decision.finalists:
-        place_reasons.append(_progress(decision.past, decision.blocks, base.arm))
+        place_reasons.append(_progress(decision.ranked.past, decision.blocks, base.arm))
     return replace(
         measured(base, scored),
         kind=VerdictKind.SCREENED,
@@ -157,15 +160,15 @@ def _is_likely_slower(decision: SweepDecision, arm: str, screened: Screened | No
 
     Rotations do not support such a claim.
     """
-    if screened is None or arm in decision.ranks.turned:
+    if screened is None or arm in decision.ranked.ranks.turned:
         return False
     fit = decision.look.fit if decision.look else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(seen, decision.noise.known or DEFAULT_SIGMA)
+    sigma = max(seen, decision.ranked.noise.known or DEFAULT_SIGMA)
     return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
 
 
-def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
+def _progress(past: Past, blocks: Blocks, profile_id: str) -> Message:
     trials = [trial for trial in blocks.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in trials)
     total = max(blocks.design.blocks, len(trials))
@@ -174,8 +177,8 @@ def _progress(past: Past, blocks: BlocksSoFar, profile_id: str) -> Message:
 
 def _mean(decision: SweepDecision, arm: str) -> Screened | None:
     """Return an arm's estimate over screen and blocks; None if neither has one."""
-    fit = decision.in_blocks
-    screened = decision.ranks.standings.get(arm)
+    fit = decision.ranked.in_blocks
+    screened = decision.ranked.ranks.standings.get(arm)
     effect = fit.arms.get(arm) if fit is not None else None
     parts = [(screened.estimate, screened.variance)] if screened else []
     parts += [(effect.estimate, effect.variance)] if effect else []
@@ -212,7 +215,7 @@ def _confirmed(
     figures = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
     if figures is not comparison:
         base = measured(base, in_blocks)
-    past = decision.past
+    past = decision.ranked.past
     baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
     straggling = straggler_veto(
         comparison,
@@ -247,7 +250,7 @@ def _in_all_blocks(
     Spare blocks spend no alpha: the deciding comparison and its power do not change.
     """
     spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
-    in_all = compared(decision.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
+    in_all = compared(decision.ranked.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(in_all, Comparison):
         return None
     method = say(
@@ -284,7 +287,7 @@ def _change_reason(
 
 
 def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Message, ...]:
-    owner = decision.arms.repeats.get(profile_id)
+    owner = decision.ranked.arms.repeats.get(profile_id)
     if owner is None:
         return ()
     return (
@@ -307,7 +310,7 @@ _CONFIRMED = (
 
 def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts, with figures relative to the reference."""
-    for name in decision.arms.profiles:
+    for name in decision.ranked.arms.profiles:
         line = verdict(decision, name)
         if line is not None:
             yield levelled(line, level)
@@ -315,16 +318,16 @@ def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
 
 def conclusion(decision: SweepDecision) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group sorted by change."""
-    level = reference(decision.past)
+    level = reference(decision.ranked.past)
     shown = list(_verdicts(decision, level))
     fit = decision.look.fit if decision.look else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
-        sigma = decision.ranks.sigma
+        sigma = decision.ranked.ranks.sigma
     highest, widest = _bound(decision, shown) or (None, "")
     bound = highest if highest is None or math.isfinite(highest) else None
-    window = decision.past.window
+    window = decision.ranked.past.window
     return Conclusion(
         verdicts=tuple(sorted(shown, key=place_of)),
         reference=level,
@@ -336,13 +339,13 @@ def conclusion(decision: SweepDecision) -> Conclusion:
             sigma=sigma,
             moved=_moved(decision),
             recipe=recipe(
-                profiles=decision.arms.profiles,
+                profiles=decision.ranked.arms.profiles,
                 verdicts=shown,
-                cells=decision.past.scored_in_blocks(),
+                cells=decision.ranked.past.scored_in_blocks(),
                 fit=fit,
             ),
         ),
-        alpha=SWEEP_ALPHA if decision.blocks and begun_design(decision.past) else 0.0,
+        alpha=SWEEP_ALPHA if decision.blocks and decision.ranked.past.design else 0.0,
         complete=not decision.due,
         first_step=window.moved_to,
         notes=tuple(_notes(decision, shown, bound, widest)),
@@ -361,9 +364,13 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
     """Return the bound M and the arm that sets it; None before screen and blocks are over."""
     if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
         return None
-    fit = decision.in_blocks if decision.look else None
+    fit = decision.ranked.in_blocks if decision.look else None
     limit = largest(
-        decision.ranks, fit, verdicts, arms=decision.arms.candidates, kept=decision.kept
+        decision.ranked.ranks,
+        fit,
+        verdicts,
+        arms=decision.ranked.arms.candidates,
+        kept=decision.kept,
     )
     if limit is None:
         return None
@@ -380,7 +387,9 @@ def _mde80(decision: SweepDecision) -> float | None:
         ]
         return relative(max(effects)) if effects else None
     return (
-        decision.layout.mde80(decision.noise.value) if isinstance(decision.layout, Plan) else None
+        decision.layout.mde80(decision.ranked.noise.value)
+        if isinstance(decision.layout, Plan)
+        else None
     )
 
 
@@ -389,17 +398,17 @@ def _from_start80(decision: SweepDecision) -> float | None:
 
     None if it only ranks, or if nothing that was screened can be detected.
     """
-    known = begun_design(decision.past)
-    if not isinstance(decision.layout, Plan) or not decision.arms.profiles:
+    known = decision.ranked.past.design
+    if not isinstance(decision.layout, Plan) or not decision.ranked.arms.profiles:
         return None
     if decision.look is None or known is None:
-        return decision.layout.from_start80(decision.noise.value)
+        return decision.layout.from_start80(decision.ranked.noise.value)
     finalist, fit = _mde80(decision), decision.look.fit
     if finalist is None or fit is None:
         return None
-    widths = known.widths or (known.arms,) * known.blocks
-    screened = max(len(decision.ranks.standings), widths[0])
-    again = sum(key.stage == AGAIN for key in decision.past.screen)
+    widths = known.all_widths
+    screened = max(len(decision.ranked.ranks.standings), widths[0])
+    again = sum(key.stage == AGAIN for key in decision.ranked.past.screen)
     gain = selected80(screened, widths, known.baselines, again=again)
     return max(relative(gain * fit.sigma), finalist)
 
@@ -409,8 +418,8 @@ def _notes(
 ) -> list[Message]:
     # first, because it concerns a profile that the user just added
     notes = [*_late_notes(decision)]
-    if not decision.arms.profiles:
-        seen, noise = decision.ranks.sigma, decision.noise
+    if not decision.ranked.arms.profiles:
+        seen, noise = decision.ranked.ranks.sigma, decision.ranked.noise
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.described))
     elif isinstance(decision.layout, Refusal):
         notes.append(say(RANKING_ONLY, why=decision.layout.why))
@@ -420,16 +429,16 @@ def _notes(
                 "with {noise} this plan ({jobs} jobs) finds a profile that gains "
                 "{start:percent} with 80 % power, and among the finalists one that gains "
                 "{finalist:percent}",
-                noise=decision.noise.described,
+                noise=decision.ranked.noise.described,
                 jobs=decision.layout.jobs,
-                start=decision.layout.from_start80(decision.noise.value),
-                finalist=decision.layout.mde80(decision.noise.value),
+                start=decision.layout.from_start80(decision.ranked.noise.value),
+                finalist=decision.layout.mde80(decision.ranked.noise.value),
             )
         )
     may_win = {
         verdict.arm
         for verdict in verdicts
-        if verdict.wins and not decision.arms.profiles[verdict.arm].is_control
+        if verdict.wins and not decision.ranked.arms.profiles[verdict.arm].is_control
     }
     look = decision.look
     if look is not None:
@@ -459,12 +468,12 @@ def _notes(
     notes += _bound_notes(decision, verdicts, bound, widest)
     notes += _noise_notes(decision, verdicts)
     notes += _window_notes(decision)
-    if decision.ranks.baselines == 1 and decision.ranks.standings:
+    if decision.ranked.ranks.baselines == 1 and decision.ranked.ranks.standings:
         notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
-    notes += of_history(decision.past)
-    notes += decision.arms.messages
+    notes += of_history(decision.ranked.past)
+    notes += decision.ranked.arms.messages
     notes += _slot_notes(decision)
-    absent = len(decision.arms.profiles) - len(verdicts)
+    absent = len(decision.ranked.arms.profiles) - len(verdicts)
     if absent:
         notes.append(
             say("{profiles} declared profiles are neither selected nor measured", profiles=absent)
@@ -491,7 +500,7 @@ def _bound_notes(
         yield say(
             "no tested setting gains more than {bound:percent} (95 %): the interval of "
             "{arm} reaches so far"
-            if decision.past.confirms_of(widest)
+            if decision.ranked.past.confirms_of(widest)
             else "no tested setting gains more than {bound:percent} (95 %): the interval of "
             "{arm}, which was screened once, reaches so far",
             bound=bound,
@@ -502,7 +511,9 @@ def _bound_notes(
         yield say(
             "{arms} may gain more: nothing shows that the settings were in effect", arms=unseen
         )
-    spare = {key.block for key, result in decision.past.confirm.items() if is_spare(result.trial)}
+    spare = {
+        key.block for key, result in decision.ranked.past.confirm.items() if is_spare(result.trial)
+    }
     if spare:
         yield say(
             "{blocks:+spare block} followed those that decide: they count in M and in "
@@ -513,8 +524,8 @@ def _bound_notes(
 
 def _idle(decision: SweepDecision) -> set[str]:
     """Return the arms with the same settings as the baseline."""
-    idle = {profile.id for profile in decision.arms.profiles.values() if profile.is_control}
-    idle |= {name for name, owner in decision.arms.repeats.items() if owner == BASELINE_ID}
+    idle = {profile.id for profile in decision.ranked.arms.profiles.values() if profile.is_control}
+    idle |= {name for name, owner in decision.ranked.arms.repeats.items() if owner == BASELINE_ID}
     return idle | {ALIAS.id}
 
 
@@ -583,7 +594,7 @@ def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterat
 
 def _window_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield when steady state begins, and which profiles warm up unlike the baseline."""
-    window = decision.past.window
+    window = decision.ranked.past.window
     if window.note:
         yield window.note
     if decision.look is not None:
@@ -599,29 +610,34 @@ def _window_notes(decision: SweepDecision) -> Iterator[Message]:
 
 def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which node slots are slower than the others, and which died."""
-    if decision.slots is not None and decision.is_screened:
-        yield from notes_on_slots(decision.past, decision.slots, decision.plan.nodes)
+    if decision.ranked.slots is not None and decision.is_screened:
+        yield from notes_on_slots(
+            decision.ranked.past, decision.ranked.slots, decision.ranked.plan.nodes
+        )
 
 
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which profiles came too late for the blocks, but would be finalists by now."""
-    frozen, layout = frozen_arms(decision.past), decision.layout
-    if not frozen or isinstance(layout, Refusal):
+    frozen, layout = decision.ranked.past.arms_in_blocks(), decision.layout
+    begun = decision.ranked.past.design
+    if not frozen or begun is None or isinstance(layout, Refusal):
         return
-    size = design_of(decision.past, layout, arms=0).arms
+    size = begun.arms
     if len(frozen) < size:
         return  # the confirmation is still being planned and filled up
-    if decision.again:  # the late profile would have had a second run
+    if decision.ranked.again:  # the late profile would have had a second run
         ranked = best_of(
-            decision,
-            decision.first,
-            most=max(layout.again, len(decision.again)),
-            always=decision.again,
+            decision.ranked,
+            decision.ranked.first,
+            most=max(layout.again, len(decision.ranked.again)),
+            always=decision.ranked.again,
         )
-        late = [arm for arm in ranked if arm not in decision.again]
+        late = [arm for arm in ranked if arm not in decision.ranked.again]
     else:
         # a finalist that could not run in its blocks keeps its place
-        ranked = best_of(decision, decision.ranks, most=size, always=decision.past.dropped)
+        ranked = best_of(
+            decision.ranked, decision.ranked.ranks, most=size, always=decision.ranked.past.dropped
+        )
         late = [arm for arm in ranked if arm not in frozen]
     if late:
         yield say(

@@ -12,7 +12,7 @@ deterministic: this module must not know of executors, ledgers, clocks or logs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -35,7 +35,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.sentences import SETTINGS_CHANGED
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.compare import (
     GateLayout,
     NoComparison,
@@ -49,24 +49,19 @@ from pytest_xlatune.studies import (
     Aim,
     Asked,
     Candidate,
-    Decision,
     DeclaredStudy,
-    History,
-    Outlook,
     Traits,
     name_of,
-    remembered,
 )
-from pytest_xlatune.studies.look import Look, look_at, not_over
+from pytest_xlatune.studies.look import Look, look_at
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
-    read,
     unlike_warmup,
     usable,
 )
 from pytest_xlatune.studies.verdicts import (
-    OneCell,
+    PlannedStudy,
     deployed,
     job_ids_of,
     levelled,
@@ -163,7 +158,7 @@ def candidate(
     return Candidate(profile=settings, code=code, image=image, python=python)
 
 
-class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
+class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     """One run of a gate; other candidates make another gate.
 
     Attributes:
@@ -231,24 +226,17 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """The baseline's cell, then those of candidates that have one of their own."""
         return tuple(dict.fromkeys((self.cell, *self.others.values())))
 
-    @remembered
-    def decide(self, history: History) -> Decision:
-        """Return the trials of all blocks that are still to run, and the candidates' verdicts."""
-        past = self.past(history)
-        planned = tuple(trial for trial in self.trials if trial.arm not in past.dropped)
-        due = not_over(past, planned)
-        gated = Gated(study=self, past=past, planned=planned, due=due)
-        candidates = (
-            deployed(self.others.get(profile.id, self.cell), profile) for profile in self.profiles
-        )
-        return Decision(
-            due=due, arms=(deployed(self.cell), *candidates), concluded=lambda: conclusion(gated)
-        )
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The cell as deployed, then the candidates."""
+        cells = ((profile, self.others.get(profile.id, self.cell)) for profile in self.profiles)
+        return (deployed(self.cell), *(deployed(cell, profile) for profile, cell in cells))
 
-    def outlook(self, history: History) -> Outlook:
-        """Return what is still to come, and what the gate can detect."""
+    def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
+        """Return how it is laid out, and what it can detect."""
+        del due
         design, margin = self.design, self.gate.margin
-        lines = (
+        return (
             say(
                 "{trials} trials: {blocks} blocks of {candidates} candidates + {baselines} "
                 "baselines",
@@ -264,7 +252,6 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
                 noise=design.noise(margin),
             ),
         )
-        return Outlook.of(self.decide(history).due, lines=lines)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
@@ -284,15 +271,9 @@ class GateStudy(OneCell, frozen=True, kw_only=True, dict=True):
             for trial in planned
         )
 
-    def past(self, history: History) -> Past:
-        """Return the gate's own trials of a history."""
-        return read(
-            history,
-            protocols={cell.digest: cell.protocol for cell in self.cells},
-            declared={profile.id: profile for profile in self.profiles},
-            study=self.name,
-            is_one_window=True,
-        )
+    def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
+        """Return the verdicts in declared order; none passes before all trials are over."""
+        return conclusion(Gated(study=self, past=past, planned=planned, due=due))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,8 +289,8 @@ class Gated:
 
     study: GateStudy
     past: Past
-    planned: tuple[Trial, ...]
-    due: tuple[Trial, ...]
+    planned: Sequence[Trial]
+    due: Sequence[Trial]
 
     @cached_property
     def look(self) -> Look:

@@ -1,4 +1,4 @@
-"""Sets of settings: which enter blocks together, which is recommended, what is ruled out.
+"""Sets of settings: those that go to blocks together, and the recommended one.
 
 The recipe is the smallest set of settings that is shown to be needed. The arm with the largest
 estimate may carry settings that do nothing: if one setting helps, every stack with it looks as
@@ -6,20 +6,18 @@ good. So a stack and its parts run in the same blocks. The recipe is the smalles
 is not shown to be worse than the largest, and it says for each setting whether it was shown to be
 needed. Contrasts are differences within blocks, tested one-sided at 5 % by Holm over the parts.
 
-M is the most that any profile may still gain. It is consistent with the intervals and single runs
-on the same page. This module plans no trial and makes no verdict.
+This module plans no trial and makes no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from pytest_xlatune.model.profile import BASELINE_ID, Key, Profile, is_part, settings_of
 from pytest_xlatune.model.result import (
-    Comparison,
     Needed,
     Recipe,
     RecipePart,
@@ -27,12 +25,9 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
-from pytest_xlatune.stats.compare import noise_of
-from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, t_quantile
-from pytest_xlatune.studies.screen import Ranking
+from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.design import MIN_DF, t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
-from pytest_xlatune.studies.verdicts import compared
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided
 _OWN = 3  # from so many blocks on, the spread of the differences themselves counts
@@ -302,89 +297,3 @@ def _ties(
         contrast.without for contrast in arm_contrasts if contrast.t > t_quantile(1 - ALPHA, fit.df)
     }
     return tuple(sorted(set(others) - beaten, key=lambda other: -faster[other]))
-
-
-def bounds(
-    ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, kept: Collection[str] = ()
-) -> dict[str, float]:
-    """Return arm -> what its log ratio exceeds with 5 % probability; {} if the noise is unknown.
-
-    For an arm that was `kept` to the last block, this is the upper end of its 95 % interval. For
-    others it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and
-    blocks. The noise is the arm's own if it is larger than that of baselines and blocks. An arm
-    without a score may gain anything.
-    """
-    squares, df = ranking.squares, ranking.df
-    if fit is not None and fit.df > 0:
-        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
-    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
-        return {}
-    sigma = math.sqrt(squares / df)
-    limits: dict[str, float] = {}
-    for arm in arms:
-        # rotations bound nothing, because the deployed program may differ
-        screened = None if arm in ranking.turned else ranking.standings.get(arm)
-        inside = fit.arms.get(arm) if fit else None
-        shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
-        if isinstance(shown, Comparison):
-            limits[arm] = shown.ci95[1]
-            continue
-        parts = [(screened.estimate, screened.variance)] if screened is not None else []
-        noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        arm_bounds = [upper_bound(*part, sigma=noise, df=its_df) for part in parts]
-        if inside is not None:
-            both = combine([*parts, (inside.estimate, inside.variance)])
-            arm_bounds.append(upper_bound(*both, sigma=noise, df=its_df))
-        limits[arm] = min(arm_bounds, default=math.inf)
-    return limits
-
-
-def largest(
-    ranking: Ranking,
-    fit: BlockFit | None,
-    verdicts: Sequence[Verdict],
-    *,
-    arms: Collection[str],
-    kept: Collection[str],
-) -> tuple[float, str] | None:
-    """Return M as a log ratio and the arm that sets it: no scored profile gains more.
-
-    It is None if a profile is FASTER, since there is nothing to rule out, or if one was only
-    measured in rotations. Profiles that cannot run, or train to another loss, do not count. One
-    that can run but has no score may gain anything, so M is infinite. A profile that is not known
-    to have been in effect cannot set M alone, but M is never below its interval. M is the largest
-    95 % bound over all profiles, spare blocks included. It needs no multiplicity factor, because
-    the claim is about the maximum of all.
-    is of all.
-
-    Args:
-        ranking: the result of the screen.
-        fit: least squares over all blocks; None if there are none yet.
-        verdicts: the verdicts as shown.
-        arms: the arms that the claim covers.
-        kept: the arms that stayed to the last deciding block.
-    """
-    # A fast profile with another loss once held M at 12.6 %, beside a winner at [+5.6, +6.8].
-    if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
-        return None
-    claimed = {
-        verdict.arm: verdict for verdict in verdicts if verdict.arm in arms and not is_out(verdict)
-    }
-    if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
-        return None  # it was ranked in rotations only
-    proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
-    limits = bounds(ranking, fit, proved, kept=kept)
-    if not limits:
-        return None
-    for arm, verdict in claimed.items():
-        if verdict.ci95 is not None:
-            limits[arm] = math.log1p(verdict.ci95[1])
-        elif verdict.delta is not None and arm in limits:
-            limits[arm] = max(limits[arm], math.log1p(verdict.delta))
-    widest = max(limits, key=lambda arm: limits[arm])
-    return limits[widest], widest
-
-
-def is_out(verdict: Verdict) -> bool:
-    """Return whether M need not cover a profile: it cannot run, or changes the numerics."""
-    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)

@@ -16,13 +16,12 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import (
     Line,
-    SlotScore,
     combine,
     fit_lines,
-    fit_slots,
     is_apart,
     main_group,
 )
+from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.stats.rotations import COPIES
 from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_shift, twice
 from pytest_xlatune.studies.trials import (
@@ -173,7 +172,7 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     queues: dict[tuple[str, int], list[tuple[TrialResult, float]]] = defaultdict(list)
     for result, value in scored:
         queues[result.trial.cell_digest, result.epoch].append((result, value))
-    jobs: list[tuple[TrialResult, SlotScore]] = []
+    jobs: list[tuple[TrialResult, PlacedScore]] = []
     for slot, queue in queues.items():
         starts = {id(result): start_of(result) for result, _ in queue}
         is_told = None not in starts.values()
@@ -182,10 +181,13 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
             places.get(place(job[0].trial), len(places)),
         ))  # fmt: skip
         jobs += [
-            (result, SlotScore(slot=slot, at=at, value=value, is_baseline=result.trial.is_baseline))
+            (
+                result,
+                PlacedScore(slot=slot, at=at, value=value, is_baseline=result.trial.is_baseline),
+            )
             for at, (result, value) in enumerate(queue)
         ]
-    lines = fit_slots([job for result, job in jobs if result.trial.stage != AGAIN])
+    lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
     placed = [
         (result, job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at))

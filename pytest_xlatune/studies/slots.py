@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import fmean, median
 
 from msgspec.structs import replace
@@ -34,13 +34,8 @@ from pytest_xlatune.stats.blocks import BlockScore, fit_group
 from pytest_xlatune.stats.design import (
     FEW,
     MIN_DF,
-    SECOND_RUNS,
-    Plan,
-    jobs_for_second_runs,
-    screen_slots,
     t_quantile,
 )
-from pytest_xlatune.studies.derived import Rule
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
 # failures after which a slot takes no more trials, in addition to failures of nodes
@@ -219,68 +214,6 @@ def _is_lost_to_nodes(result: TrialResult) -> bool:
 
 def _is_open(result: TrialResult) -> bool:
     return not result.status.is_final or _is_lost_to_nodes(result)
-
-
-def rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
-    """Return how many trials follow one another on a slot, for waves of `runs` trials each."""
-    at_most = screen_slots(slots, layout.profiles)
-    return sum(math.ceil(count / at_most) for count in runs)
-
-
-def rounds_of_blocks(layout: Plan, slots: int) -> int:
-    """Return how many trials of the blocks follow one another on a slot."""
-    return sum(
-        math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
-        for width, same in groupby(layout.widths)
-    )
-
-
-def derived_runs(rules: Sequence[Rule]) -> tuple[int, ...]:
-    """Return the number of trials of each derived wave, baseline included."""
-    counts: Counter[str] = Counter()
-    for rule in rules:
-        counts[rule.wave] += rule.slots
-    return tuple(count + 1 for count in counts.values())  # each wave has a baseline
-
-
-def outlined(
-    cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool = False
-) -> tuple[Message, ...]:
-    """Return the lines of a plan about node slots; () if there is one.
-
-    Unless the sweep states its blocks, they say which budget would find smaller effects.
-    """
-    if len(cells) < _PAIR:
-        return ()
-    derived = derived_runs(rules)
-    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
-    screen = rounds_of_screen((first, *derived, layout.again), layout, len(cells))
-    blocks = rounds_of_blocks(layout, len(cells))
-    used = screen_slots(len(cells), layout.profiles)
-    side_by_side = say(
-        "{slots} slots of {nodes:+node} side by side{used}: {screen} rounds of the screen "
-        "and {blocks} of the blocks, so that {rounds} trials follow one another and not "
-        "{jobs}",
-        slots=len(cells),
-        nodes=len(cells[0].nodelist),
-        used=say(" (the screen uses {slots} of them)", slots=used) if used < len(cells) else None,
-        screen=screen,
-        blocks=blocks,
-        rounds=screen + blocks,
-        jobs=layout.jobs,
-    )
-    jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
-    if not jobs:
-        return (side_by_side,)
-    return (
-        side_by_side,
-        say(
-            "with {jobs} jobs (--xlatune-budget {jobs}) the best {again} of the screen run a "
-            "second time, and the sweep finds smaller effects",
-            jobs=jobs,
-            again=SECOND_RUNS,
-        ),
-    )
 
 
 def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:

@@ -55,6 +55,7 @@ CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
 LOOK = "look"  # the stage of the first rotation, which tests whether programs can take turns
 TURNS = "rotation"
+SPARE = 3  # number of the look of spare blocks, which decide nothing and spend no alpha
 CANNOT_RUN = say("it cannot run")
 ALIAS = Profile(
     id="baseline-aa", wave="confirm", origin=say("the baseline under an alias: an A/A control")
@@ -372,7 +373,7 @@ _SLUG_CHARS = 57  # of the 64 that are allowed, which leaves room for a suffix
 _Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> place -> result
 
 
-def _allocation(result: TrialResult) -> str:
+def allocation_of(result: TrialResult) -> str:
     """Return the allocation of which its last attempt was a step; "" if it was its own job."""
     return result.outcome.allocation if result.outcome is not None else ""
 
@@ -439,7 +440,7 @@ class Past:
             (
                 key,
                 result.trial.design,
-                ((self.real_blocks[key], result.epoch, _allocation(result)), key.arm, score),
+                ((self.real_blocks[key], result.epoch, allocation_of(result)), key.arm, score),
             )
             for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0))
             if key.arm not in self.dropped and (score := usable(result)) is not None
@@ -458,6 +459,29 @@ class Past:
         """Return whether a planned trial is over."""
         result = self.result_of(trial)
         return result is not None and result.status.is_final
+
+    def not_over(self, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+        """Return the planned trials that are not over."""
+        return tuple(trial for trial in trials if not self.is_final(trial))
+
+    @property
+    def design(self) -> ConfirmDesign | None:
+        """The design of the deciding blocks that have trials; None before the first.
+
+        It is recorded in every confirming trial, so that neither a restart nor a larger budget can
+        restore alpha that was spent.
+        """
+        designs = {result.trial.design for result in self.confirm.values()}
+        return max((design for design in designs if design and design.look != SPARE), default=None)
+
+    def arms_in_blocks(self, *, after: int = 0) -> tuple[str, ...]:
+        """Return the arms that have trials in deciding blocks after a number, the alias too."""
+        arms = {
+            key.arm
+            for key, result in self.confirm.items()
+            if key.block > after and not is_spare(result.trial)
+        }
+        return tuple(sorted(arms - {BASELINE.id}))
 
     @property
     def epochs(self) -> int:
@@ -632,6 +656,11 @@ def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
         jobs=len(starts_s),
         compilations=len(compiled_s),
     )
+
+
+def is_spare(trial: Trial) -> bool:
+    """Return whether a trial is in a spare block, which bounds and ranks but decides nothing."""
+    return trial.design is not None and trial.design.look == SPARE
 
 
 def place(trial: Trial) -> Place:

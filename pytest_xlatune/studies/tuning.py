@@ -9,18 +9,15 @@ module must not know of executors, ledgers, clocks or logs.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from functools import cached_property
 from itertools import accumulate
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -35,19 +32,11 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.conclude import conclusion
 from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.engine import SweepDecision, decide
-from pytest_xlatune.studies.slots import Slots, derived_runs, rounds_of_blocks, rounds_of_screen
+from pytest_xlatune.studies.outlook import outlook_of
+from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import AGAIN, wave_order
-from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan, outline
-from pytest_xlatune.studies.turning import (
-    Rotations,
-    carried,
-    first_of,
-    is_turned,
-    rotations,
-    to_come,
-    work,
-)
-from pytest_xlatune.studies.turning import outline as outline_of_rotations
+from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan
+from pytest_xlatune.studies.turning import Rotations, carried, is_turned, rotations
 from pytest_xlatune.studies.verdicts import as_answer, best, deployed, named
 from pytest_xlatune.studies.waves import Waves
 
@@ -97,9 +86,9 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return the trials to run next, and what follows from the results so far."""
         sweep, so_far = self.swept(history), self.rotated(history)
         blocks = sweep.blocks if self.confirm and sweep.is_ranked else None
-        profiles = sweep.arms.profiles.values()
+        profiles = sweep.ranked.arms.profiles.values()
         return Decision(
-            due=carried(sweep.plan, so_far, sweep.due),
+            due=carried(sweep.ranked.plan, so_far, sweep.due),
             arms=(deployed(self.cell), *(deployed(self.cell, profile) for profile in profiles)),
             concluded=lambda: self._concluded(sweep, so_far),
             added=blocks.added if blocks is not None else None,
@@ -119,7 +108,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes if the evidence run that it awaits shows nothing."""
-        if self.swept(history).arms.evidence is None:
+        if self.swept(history).ranked.arms.evidence is None:
             return self
         # whether a candidate needs no trace
         needs_none = any(rule.candidates for rule in self.singles)
@@ -139,81 +128,15 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     @remembered
     def outlook(self, history: History) -> Outlook:
-        """Return what is still to come, and the lines of a plan about the sweep.
-
-        Trials after an evidence run are planned as if it showed nothing. Declared profiles in a
-        wave after a derived one wait for that one.
-        """
-        sweep, so_far, due = self.swept(history), self.rotated(history), self.decide(history).due
-        foreseen = self.foreseen(history)
-        later = sweep if foreseen is self else foreseen.swept(history)
-        jobs = (job for job in (*later.due, *waiting(foreseen, later)))
-        named = (
-            *due,
-            *first_of(later.plan, so_far, later.due),
-            *(job for job in jobs if not is_turned(later.plan, job)),
+        """Return what is still to come, and the lines of a plan about the sweep."""
+        return outlook_of(
+            self,
+            history,
+            self.swept(history),
+            self.rotated(history),
+            due=self.decide(history).due,
+            foreseen=self.foreseen(history).swept(history),
         )
-        ahead = tuple({trial.id: trial for trial in named}.values())
-        jobs_left, turned = self._left(sweep, so_far)
-
-        def lines() -> tuple[Message, ...]:
-            of_trials = outline(
-                self,
-                screened=sum(trial.is_screened for trial in ahead),
-                filled=later.arms.messages,
-            )
-            return (*outline_of_rotations(self), *of_trials)
-
-        return Outlook(
-            ahead=ahead,
-            left=jobs_left + turned,
-            at_most=self._at_most(sweep, jobs_left + turned),
-            rounds=jobs_left + turned if self.rotates else self._rounds(sweep, history),
-            work=work(sweep.plan, due, jobs_left, turned) if turned else None,
-            write_lines=lines,
-        )
-
-    def _left(self, sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
-        """Return how many jobs, and how many rotations, are likely still to come."""
-        plan, due = sweep.plan, sweep.due
-        turned = sum(is_turned(plan, trial) for trial in due)
-        if not turned and not (plan.rotates and sweep.arms.opens):
-            return sweep.left, 0
-        return len(due) - turned + sweep.later, max(to_come(plan, so_far), 1)
-
-    def _at_most(self, sweep: SweepDecision, left: int) -> int:
-        """Return how many trials may still come: the rest of the budget, if blocks may be added.
-
-        Once all blocks are over and none was added, no further block is added.
-        """
-        plan = sweep.plan
-        is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
-        if is_fixed or not sweep.left:
-            return left
-        blocks = sweep.blocks if sweep.is_ranked else None
-        if blocks is not None and not blocks.may_grow:
-            return sweep.left
-        past = sweep.past
-        spent = sum(
-            result.status.is_final for result in (*past.screen.values(), *past.confirm.values())
-        )
-        has_run = sweep.arms.evidence is not None
-        return max(sweep.left, plan.budget - spent + has_run)
-
-    def _rounds(self, sweep: SweepDecision, history: History) -> int:
-        """Return how many of the trials that are left must follow one another on their nodes."""
-        layout, slots = self.layout, len(self.cells)
-        loads = Counter(trial.cell_digest for trial in sweep.due)
-        longest, later = max(loads.values(), default=0), sweep.later
-        if not later:
-            return longest
-        if isinstance(layout, Refusal) or any(trial.block for trial in sweep.due):
-            return longest + math.ceil(later / slots)
-        stages = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
-        runs = derived_runs([rule for rule in self.rules if rule.wave not in stages])
-        runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
-        of_blocks = rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
-        return longest + rounds_of_screen(runs, layout, slots) + of_blocks
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the answer to a waiting test, the same in every run of the sweep.
@@ -235,7 +158,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             case Ask.SCREENED:
                 answer = as_answer(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
-                filled = self.swept(history).arms.slots.get(question.name)
+                filled = self.swept(history).ranked.arms.slots.get(question.name)
                 answer = named(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
@@ -275,7 +198,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
         A small wave has one baseline. "" if an evidence run, or results, must come first.
         """
-        waves = self.swept(history).arms
+        waves = self.swept(history).ranked.arms
         selected = [queue.wave for queue in waves.selected]
         if not selected:
             return "" if waves.opens else waves.queues[0].wave
@@ -309,16 +232,3 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _with_all_selected(self) -> TuningStudy:
         return all_selected(self)
-
-
-def waiting(plan: TuningPlan, sweep: SweepDecision) -> tuple[Trial, ...]:
-    """Return the trials of declared profiles whose wave comes after one that is still open."""
-    arms = sweep.arms
-    declared = {profile.id for profile in plan.profiles} & arms.candidates
-    return tuple(
-        trial
-        for queue in arms.queues[len(arms.plannable) :]
-        if any(trial.arm in declared for trial in queue.trials)
-        for trial in queue.trials
-        if (trial.is_baseline or trial.arm in declared) and not sweep.past.is_final(trial)
-    )

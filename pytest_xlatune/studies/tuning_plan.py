@@ -29,7 +29,6 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.rotation import options_of
-from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
     MIN_DF,
@@ -38,7 +37,6 @@ from pytest_xlatune.stats.design import (
     Refusal,
     plan,
     screen_slots,
-    unused,
 )
 from pytest_xlatune.stats.rotations import (
     COPIES,
@@ -62,7 +60,7 @@ from pytest_xlatune.studies.derived import (
     slots_of,
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.studies.slots import check_slots, outlined
+from pytest_xlatune.studies.slots import check_slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -666,86 +664,3 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
         )
     for unknown in sorted((sweep.selected or frozenset()) - known - names):
         raise ConfigError.unknown("profile", unknown, valid=known | names, where=where)
-
-
-def outline(sweep: TuningPlan, *, screened: int, filled: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the lines of a plan about a sweep: trials, slots, and the smallest effect it finds.
-
-    Args:
-        sweep: the sweep that is planned.
-        screened: number of trials of the screen that can be named.
-        filled: how slots of derived waves are filled so far.
-    """
-    layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
-    slots = [
-        say(
-            "{wave}: {slots:+slot} for {fills}; {known}",
-            wave=rule.wave,
-            slots=rule.slots,
-            fills=rule.fills,
-            known=_known_when(rule),
-        )
-        for rule in rules
-    ]
-    more = say(", and those of derived waves") if sweep.policy.derives else None
-    if not isinstance(layout, Plan):
-        trials = say("{trials} trials{more}", trials=screened, more=more)
-        return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled)
-    seen = [
-        say(
-            "{start:size} ({finalist:size}) at {sigma:size} job noise",
-            start=layout.from_start80(noise),
-            finalist=layout.mde80(noise),
-            sigma=noise,
-        )
-        for noise in (_SIGMAS if sigma is None else (sigma,))
-    ]
-    jobs = say("{jobs} jobs of {budget}", jobs=layout.jobs, budget=sweep.budget)
-    if sweep.may_spare and sweep.budget > layout.jobs:
-        jobs = say(
-            "{jobs} jobs, up to {most} where nothing is faster: further blocks lower the "
-            "largest gain that is still possible",
-            jobs=layout.jobs,
-            most=sweep.budget,
-        )
-    left = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
-    shown = say(
-        "{screened} trials of the screen{more}, then {blocks}: {jobs}",
-        screened=screened,
-        more=more,
-        blocks=layout.shape,
-        jobs=jobs,
-    )
-    if sweep.rotates and not screened:
-        shown = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
-    return (
-        shown,
-        *([left] if left else []),
-        *outlined(sweep.cells, layout, rules, is_stated=sweep.is_stated),
-        *slots,
-        say(
-            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
-            "finalist): {seen}; {sigma:size} is assumed, because this cell was not calibrated: "
-            "`xlatune calibrate SWEEP_FILE`",
-            seen=seen,
-            sigma=DEFAULT_SIGMA,
-        )
-        if sigma is None
-        else say(
-            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
-            "finalist): {seen}",
-            seen=seen,
-        ),
-        *filled,
-    )
-
-
-def _known_when(rule: Rule) -> Message:
-    """Return when it is known which profiles fill the slots of a rule."""
-    if not isinstance(rule, Singles):
-        return say("their results decide which profiles")
-    return say(
-        "until that evidence run, one more job, they are in declared order"
-        if rule.evidence
-        else "a profile that is left out, or needs no run, gives its slot to the next"
-    )

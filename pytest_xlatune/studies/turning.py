@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
+from pytest_xlatune.model.message import Message, first, say
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.result import RotationResult, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
@@ -29,7 +29,7 @@ from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore, is
 from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
 from pytest_xlatune.model.sentences import PROGRAM_REFUSED, PROGRAM_TOO_LARGE
 from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
-from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK, RANKINGS, JobWork
+from pytest_xlatune.stats.rotations import COPIES
 from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.trials import LOOK as LOOK_STAGE
@@ -312,6 +312,12 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
     return (*others, *(open_ones or (_next(plan, so_far, turned),)))
 
 
+def next_rotation(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Trial | None:
+    """Return the rotation that due trials go to; None where they need none."""
+    turned = [trial for trial in due if is_turned(plan, trial)]
+    return _next(plan, so_far, turned) if turned else None
+
+
 def look_of(plan: TuningPlan) -> Trial:
     """Return the look: one turn of the baseline alone, as long as a turn of a rotation."""
     spec = RotationSpec(
@@ -390,96 +396,3 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
         protocol=replace(plan.cell.protocol, steps=steps, profiler=""),
         rotation=Rotation(number=number, spec=spec, deadline_s=limit_s),
     )
-
-
-def first_of(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Iterator[Trial]:
-    """Yield the rotation after the first one, which is not over, so that a plan can name it."""
-    turned = [trial for trial in due if is_turned(plan, trial)]
-    if turned and so_far.look is None:
-        yield _next(plan, so_far, turned)
-
-
-def to_come(plan: TuningPlan, so_far: Rotations) -> int:
-    """Return how many rotations are likely to come, with the look and those that run now."""
-    over = sum(result.status.is_final for result in (*so_far.looks, *so_far.numbered))
-    pace = None if so_far.look is None else pace_of([so_far.look])
-    return max(plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over, 0)
-
-
-def work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobWork:
-    """Return the work of the trials to come: ordinary jobs, and rotations of all that turn.
-
-    Args:
-        plan: the plan of the sweep.
-        due: the trials that are due.
-        jobs: how many ordinary jobs are to come, with those that are due.
-        turned: how many rotations are to come, with those that are due.
-    """
-    steps = plan.cell.protocol.steps
-    total = JobWork(jobs=jobs, steps=jobs * steps)
-    for trial in due:
-        if trial.rotation is not None:
-            programs = len(trial.rotation.spec.programs)
-            total += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
-            turned -= 1
-    return total + rotations_work(plan, max(turned, 0))
-
-
-def rotations_work(plan: TuningPlan, count: int) -> JobWork:
-    """Return the work of `count` rotations with all profiles that can take turns."""
-    programs = plan.turned + COPIES
-    steps = plan.turns.steps(programs) + FIRST_STEPS
-    return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
-
-
-def outline(plan: TuningPlan) -> tuple[Message, ...]:
-    """Return what a plan says of rotations: which profiles take turns, and which stay jobs."""
-    if plan.rotation is None:
-        return ()
-    if plan.why_none_rotates is not None:
-        return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
-    turns = plan.turns
-    turning = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
-    rows = [
-        *(
-            say(
-                "{wave} searches: {slots} {fills}; half of each rotation but the first are steps "
-                "from the best so far, the others are drawn",
-                wave=search.wave,
-                slots=search.slots,
-                fills=search.fills,
-            )
-            for search in plan.searches
-        ),
-        say(
-            "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "
-            "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
-            "or so: {steps} steps. Ordinary jobs decide",
-            arms=(*turning, *(search.wave for search in plan.searches)),
-            rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
-            copies=COPIES,
-            turn_steps=turns.turn_steps,
-            rounds=turns.rounds,
-            steps=turns.steps(plan.turned + COPIES),
-        ),
-    ]
-    ways = {profile.id: plan.way_of(profile) for profile in plan.profiles}
-    for why in dict.fromkeys(message for message in ways.values() if isinstance(message, Message)):
-        arms = [name for name, way in ways.items() if way == why]
-        rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
-    rotating, without = plan.works
-    figures = {
-        "jobs": rotating.jobs,
-        "steps": rotating.steps,
-        "compilations": rotating.compilations,
-    }
-    figures |= {"others": without.jobs, "other_steps": without.steps}
-    rows.append(
-        coded(
-            MessageCode.BOTH_PLANS,
-            "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
-            "rotation {others:+job} and {other_steps} steps",
-            **figures,
-        )
-    )
-    return tuple(rows)

@@ -6,6 +6,7 @@ Nothing here plans a trial.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -17,6 +18,7 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
+    Conclusion,
     Score,
     TrialResult,
     TrialStatus,
@@ -25,7 +27,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.sentences import THE_REFERENCE
-from pytest_xlatune.model.trial import Arm
+from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.blocks import BlockFit
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
@@ -42,10 +44,12 @@ from pytest_xlatune.studies import (
     Ask,
     Decision,
     History,
+    Outlook,
     Question,
     Study,
+    remembered,
 )
-from pytest_xlatune.studies.trials import Past, usable
+from pytest_xlatune.studies.trials import Past, read, usable
 from pytest_xlatune.studies.vetoes import HANGS, NOT_FINITE
 
 NO_SCORE = say("no score")
@@ -304,3 +308,50 @@ class OneCell(Study, frozen=True, kw_only=True):
         arm = self.reference if question.about is Ask.REFERENCE else question.name
         is_gate = self.traits.aim is Aim.GATES
         return as_answer(decision.conclusion.verdict(arm), fails_told=is_gate)
+
+
+class PlannedStudy(OneCell, frozen=True, kw_only=True):
+    """A study of one cell that plans all of its trials before anything has run."""
+
+    @property
+    @abstractmethod
+    def trials(self) -> tuple[Trial, ...]:
+        """All that it plans, in order."""
+
+    @property
+    @abstractmethod
+    def arms(self) -> tuple[Arm, ...]:
+        """All that it compares, the cell as deployed first."""
+
+    @abstractmethod
+    def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
+        """Return what a plan says of it."""
+
+    @abstractmethod
+    def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
+        """Return what follows from its trials; those of arms that cannot run are not planned."""
+
+    @remembered
+    def decide(self, history: History) -> Decision:
+        """Return the trials that are not over, and what follows from the others."""
+        past = self.past(history)
+        planned = tuple(trial for trial in self.trials if trial.arm not in past.dropped)
+        due = past.not_over(planned)
+        return Decision(
+            due=due, arms=self.arms, concluded=lambda: self.concluded(past, planned, due)
+        )
+
+    def outlook(self, history: History) -> Outlook:
+        """Return what is still to come."""
+        due = self.decide(history).due
+        return Outlook.of(due, lines=self.lines(due))
+
+    def past(self, history: History) -> Past:
+        """Return its own trials of a history, scored in one window."""
+        return read(
+            history,
+            protocols={cell.digest: cell.protocol for cell in self.cells},
+            declared={arm.profile.id: arm.profile for arm in self.arms},
+            study=self.name,
+            is_one_window=True,
+        )

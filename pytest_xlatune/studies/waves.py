@@ -179,6 +179,12 @@ class Waves:
         )
         return segments or (() if self.opens else self.queues[:1])
 
+    @property
+    def to_screen(self) -> tuple[Trial, ...]:
+        """The trials of the selected waves, then the evidence run if waves wait for it."""
+        asked = [trial for queue in self.selected for trial in queue.trials if self.is_asked(trial)]
+        return (*asked, *([] if self.evidence is None else [self.evidence]))
+
     def is_asked(self, trial: Trial) -> bool:
         """Return whether this run asks for a trial; baselines belong to all of their wave."""
         return trial.is_baseline or trial.arm in self.candidates

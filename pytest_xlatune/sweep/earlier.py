@@ -34,7 +34,6 @@ class Calibration(Record, frozen=True, kw_only=True):
         cell_digest: the digest of the cell.
         noise: the noise of its jobs and steps, as fractions.
         outlook: what budgets of jobs could detect with it.
-        trial_ids: the ids of the measured trials, in the order in which they ran.
         written: the time of writing, in ISO 8601.
         schema: version of the format.
     """
@@ -42,7 +41,6 @@ class Calibration(Record, frozen=True, kw_only=True):
     cell_digest: str
     noise: Noise
     outlook: Message
-    trial_ids: tuple[str, ...]
     written: str
     schema: int = SCHEMA
 
@@ -62,11 +60,17 @@ class Calibration(Record, frozen=True, kw_only=True):
         noise = self.noise
         level, low, high = map(fine, (noise.sigma_job, noise.sigma_low, noise.sigma_high))
         inside, lag1 = fine(noise.step_sd), ABSENT if noise.lag1 is None else f"{noise.lag1:.2f}"
+        apart = [
+            f"{what} differ by {fine(size)} beside it"
+            for what, size in (("node slots", noise.slot_sd), ("allocations", noise.allocation_sd))
+            if size is not None
+        ]
         steady = "unknown: fewer than 12 jobs, or no job levels off"
         if noise.steady_from is not None:
             steady = f"step {noise.steady_from}"
         return (
             f"job noise: {level} (95 % interval {low} to {high})",
+            *apart,
             f"step noise inside a job: {inside}, correlation of neighbours {lag1}",
             f"slow steps: {fine(noise.straggler_rate)} of the window",
             f"drift from the first job to the last: {percent(noise.drift)}",

@@ -265,7 +265,7 @@ class ResolvedSweep:
         Raises:
             ConfigError: there are too few jobs.
         """
-        return CalibrationStudy(cell=self.cell, jobs=jobs)
+        return CalibrationStudy(cell=self.cell, jobs=jobs, slots=self.slots)
 
     def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
         """Return the gate of a winner on another configuration of the model.

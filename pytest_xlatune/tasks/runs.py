@@ -299,7 +299,6 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
         cell_digest=cell.digest,
         noise=noise,
         outlook=outlook(noise.sigma_job),
-        trial_ids=tuple(result.trial.id for result in jobs),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     write_calibration(folder, calibration)

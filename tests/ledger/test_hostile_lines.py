@@ -176,16 +176,15 @@ def test_a_file_beside_the_ledger_that_cannot_be_read_says_nothing(tmp_path: Pat
         assert read_now(tmp_path) == Now()
 
 
-NOISE = Noise(sigma_job=0.01, sigma_low=0.005, sigma_high=0.02, step_sd=None, lag1=None,
+NOISE = Noise(sigma_job=0.01, sigma_low=0.005, sigma_high=0.02, slot_sd=None,
+              allocation_sd=None, step_sd=None, lag1=None,
               straggler_rate=0.0, drift=0.0, steady_from=None, jobs=5)  # fmt: skip
 
 
 @pytest.mark.parametrize("level", ["NaN", '"nan"', '"inf"', "1e999", "-0.1", '"0.01"', "null"])
 def test_a_calibration_is_of_a_level_that_jobs_can_have(tmp_path: Path, level: str) -> None:
     cell: Cell = make_cell()
-    made = Calibration(
-        cell_digest=cell.digest, noise=NOISE, outlook=verbatim(""), trial_ids=(), written="2026"
-    )
+    made = Calibration(cell_digest=cell.digest, noise=NOISE, outlook=verbatim(""), written="2026")
     text = json.dumps(made.to_json())
     (tmp_path / CALIBRATION).write_text(text, encoding="utf-8")
     assert read_calibration(tmp_path, cell) == made

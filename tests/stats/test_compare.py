@@ -23,7 +23,6 @@ from pytest_xlatune.stats.blocks import (
     BlockScore,
     combine,
     fit_blocks,
-    fit_line,
     fit_lines,
     is_apart,
     main_group,
@@ -419,7 +418,7 @@ def test_without_steps_there_is_nothing_to_veto() -> None:
 
 def test_the_line_is_least_squares() -> None:
     points = [(0.0, 7.01), (7.0, 7.00), (14.0, 7.03), (22.0, 7.02), (29.0, 7.05)]
-    line = fit_line(points)
+    (line,) = fit_lines([points])
     assert line is not None
     expected = scipy.stats.linregress([x for x, _ in points], [y for _, y in points])
     assert line.slope == pytest.approx(expected.slope)
@@ -430,10 +429,10 @@ def test_the_line_is_least_squares() -> None:
 
 
 def test_one_baseline_is_a_level_and_none_is_no_line() -> None:
-    line = fit_line([(3.0, 7.0)])
+    (line,) = fit_lines([[(3.0, 7.0)]])
     assert line is not None
     assert (line.at(20.0), line.leverage(20.0), line.df) == (7.0, 2.0, 0)
-    assert fit_line([]) is None
+    assert fit_lines([[]]) == ()
 
 
 def test_a_combination_is_tighter_than_its_parts() -> None:

@@ -202,7 +202,7 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     shape = profile("m-16", "", overrides={"shape": "1"}, wave="wave5")
     gains = {"a": 0.03, "shape": 0.05}
     study, done, conclusion = run((A, *SPARE, shape), gains, derived=(Crossed(slots=2),), budget=70)
-    assert study.swept(done).arms.slots["crossed-1"].id == "a+m-16"
+    assert study.swept(done).ranked.arms.slots["crossed-1"].id == "a+m-16"
     assert recipe_of(conclusion).arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
     assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
@@ -219,4 +219,4 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
         return measured(trial, 6.9 + gain + noise(trial, 0.0005))
 
     done = one_by_one(study, lucky, stop="wave3")
-    assert [each.id for each in study.swept(done).arms.slots.values()] == ["a+b"]
+    assert [each.id for each in study.swept(done).ranked.arms.slots.values()] == ["a+b"]

@@ -92,7 +92,7 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     deciding = [each for each in done if each.trial.block and each.trial.arm == best.arm]
     assert best.n == len(deciding) >= 3
     origin = next(
-        each.origin for each in sweep.swept(done).arms.slots.values() if each.id == best.arm
+        each.origin for each in sweep.swept(done).ranked.arms.slots.values() if each.id == best.arm
     )
     assert sentence(origin) == "found by the search of wave4"
     (told,) = with_values(found.notes, "wave", "tried", "points")
@@ -172,7 +172,7 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
     other = searching(0, seed=sweep.seed)
     assert [each.id for each in other.decide(running).due] == [each.id for each in first]
     done += [run(each) for each in first]
-    names = {each.id for each in other.swept(done).arms.slots.values()}
+    names = {each.id for each in other.swept(done).ranked.arms.slots.values()}
     assert set(asked(done)[0]) <= names, "what was measured keeps its row"
     again = drive(other, run, done)
     assert [len(each) for each in asked(again)] == [12, 12, 12]
@@ -194,7 +194,7 @@ def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     known = profile("mine", f"--{AR}=16777216", wave="wave2")
     sweep = searching(profiles=(known,), derived=(small,))
     done = drive(sweep, Machine())
-    names = [each.id for each in sweep.swept(done).arms.slots.values()]
+    names = [each.id for each in sweep.swept(done).ranked.arms.slots.values()]
     assert len(names) == 4, "the declared profile has the fifth point"
     assert "ar-threshold-16m" not in names
     assert sweep.decide(done).conclusion.complete
@@ -244,7 +244,9 @@ def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
     sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
     done = drive(sweep, Hidden({"p3": 0.03}))
     stacks = [
-        name for slot, name in sweep.swept(done).arms.slots.items() if slot.startswith("stack")
+        name
+        for slot, name in sweep.swept(done).ranked.arms.slots.items()
+        if slot.startswith("stack")
     ]
     assert any("p3" in each.id and "threshold" in each.id for each in stacks)
 

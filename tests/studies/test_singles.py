@@ -118,7 +118,7 @@ def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget(
 
 def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() -> None:
     sweep, done = study(), run(study())
-    expected = {name: each.id for name, each in sweep.swept(done).arms.slots.items()}
+    expected = {name: each.id for name, each in sweep.swept(done).ranked.arms.slots.items()}
     assert expected == {
         "single-1": "overlap-2",
         "single-2": "permute-8g",
@@ -128,7 +128,9 @@ def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() ->
     shuffled = random.Random(7)
     for _ in range(5):
         shuffled.shuffle(done)
-        assert {name: each.id for name, each in again.swept(done).arms.slots.items()} == expected
+        assert {
+            name: each.id for name, each in again.swept(done).ranked.arms.slots.items()
+        } == expected
 
 
 def test_scores_do_not_move_the_order() -> None:
@@ -136,7 +138,7 @@ def test_scores_do_not_move_the_order() -> None:
     slots = [
         {
             name: each.id
-            for name, each in study().swept(run(study(), gains=gains)).arms.slots.items()
+            for name, each in study().swept(run(study(), gains=gains)).ranked.arms.slots.items()
         }
         for gains in ({}, {"triton-off": 0.05}, {"overlap-2": -0.05})
     ]
@@ -147,8 +149,10 @@ def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
     sweep = study()
     done = run(sweep)
     other = evidence(replace(PIPELINE, of_step={"all-gather": 0.9}), job_ids=("9",))
-    before = [each.id for each in sweep.swept(done).arms.slots.values()]
-    assert {each.id for each in sweep.swept([*done, other]).arms.slots.values()} == set(before)
+    before = [each.id for each in sweep.swept(done).ranked.arms.slots.values()]
+    assert {each.id for each in sweep.swept([*done, other]).ranked.arms.slots.values()} == set(
+        before
+    )
     assert sweep.decide([*done, other]).due == ()
 
 
@@ -169,7 +173,7 @@ def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
 def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
     assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.decide(()).due}
-    (first, _) = ahead.swept(()).arms.messages
+    (first, _) = ahead.swept(()).ranked.arms.messages
     assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 
@@ -189,7 +193,7 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
         "wave2: cut at 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
         f"unheard-of ({sentence(NO_AIM)}); ragged-off (the program has no all-to-all)"
     )
-    first = sweep.swept(done).arms.slots["single-1"]
+    first = sweep.swept(done).ranked.arms.slots["single-1"]
     assert sentence(first.origin) == (
         "number 1 of 7 by the evidence (communication alone, 24.0 % of a step)"
     )
@@ -201,7 +205,7 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
     candidates = (twin, deployed, *CANDIDATES)
     sweep = study(rule(candidates=candidates, evidence=False, slots=4), profiles=(CANDIDATES[0],))
     done = run(sweep)
-    assert [each.id for each in sweep.swept(done).arms.slots.values()] == [
+    assert [each.id for each in sweep.swept(done).ranked.arms.slots.values()] == [
         "as-overlap",
         "ag-2g",
         "permute-8g",
@@ -218,7 +222,7 @@ def test_stacks_are_of_the_singles_that_led() -> None:
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
     sweep = study(rule(), Stacks(slots=1), profiles=others)
     done = led(sweep, ["overlap-2", "permute-8g"])
-    assert sweep.swept(done).arms.slots["stack-1"].id == "overlap-2+permute-8g"
+    assert sweep.swept(done).ranked.arms.slots["stack-1"].id == "overlap-2+permute-8g"
     assert of_wave(done, "wave3") == {"overlap-2+permute-8g"}
 
 
@@ -230,7 +234,7 @@ def test_nothing_is_stacked_while_the_singles_are_unknown() -> None:
     answer = cluster({})
     done = [answer(each) for each in first if each.is_screened]
     assert sweep.decide(done).due == (RUN,)
-    assert sweep.swept(done).arms.slots == {}
+    assert sweep.swept(done).ranked.arms.slots == {}
 
 
 def test_a_selected_slot_alone_is_measured() -> None:

@@ -23,7 +23,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.blocks import SlotScore, fit_slots
+from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
@@ -343,7 +343,7 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
     """Two slots of three jobs, the second 10 % slower, wherever their baselines stand."""
     fast, slow = 0.095, -0.105
     for stands in itertools.product(range(3), repeat=2):
-        jobs: dict[str, SlotScore] = {}
+        jobs: dict[str, PlacedScore] = {}
         for slot, place in enumerate(stands):
             effects = [fast if slot == is_on_slow else 0.0, 0.0]
             effects.insert(place, 0.0)
@@ -351,8 +351,8 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
             for at, effect in enumerate(effects):
                 value = slow * slot + effect + next(noise)
                 name = f"{slot}.{at}" if effect else f"other {slot}.{at}"
-                jobs[name] = SlotScore(slot=slot, at=at, value=value, is_baseline=at == place)
-        lines = fit_slots(list(jobs.values()))
+                jobs[name] = PlacedScore(slot=slot, at=at, value=value, is_baseline=at == place)
+        lines = fit_components(list(jobs.values()))
         assert lines is not None
         found = {
             name: job.value - lines.at(job.slot, job.at)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID
 from pytest_xlatune.model.record import Real, Record, digest
 from pytest_xlatune.model.result import (
@@ -29,23 +29,18 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.compare import above
 from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.studies import (
     Aim,
     Asked,
-    Decision,
     DeclaredStudy,
-    History,
-    Outlook,
     Traits,
-    remembered,
 )
-from pytest_xlatune.studies.look import not_over
-from pytest_xlatune.studies.trials import Past, read, usable
+from pytest_xlatune.studies.trials import Orders, Past, usable
 from pytest_xlatune.studies.verdicts import (
-    OneCell,
+    PlannedStudy,
     deployed,
     job_ids_of,
     measured,
@@ -130,7 +125,7 @@ class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
         return ThresholdStudy(cell=asked.cell, demands=self.demands, jobs=self.jobs)
 
 
-class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
+class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     """So many jobs of a cell as deployed, and a verdict for each metric."""
 
     traits: ClassVar[Traits] = Traits(aim=Aim.GATES)
@@ -143,58 +138,39 @@ class ThresholdStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """The study's word and which jobs it has; a changed threshold asks the same jobs."""
         return f"{KIND}-{digest([self.jobs], length=8)}"
 
-    @remembered
-    def decide(self, history: History) -> Decision:
-        """Return the jobs that are not over, and a verdict for each metric.
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The cell as deployed; then an arm for each metric, which is a name for its verdict."""
+        reference = deployed(self.cell)
+        return (reference, *(replace(reference, id=demand.metric) for demand in self.demands))
 
-        An arm for each metric is a name for its verdict; none passes before all jobs are over.
-        """
-        past, reference = self._past(history), deployed(self.cell)
-        due = not_over(past, self._trials)
-        return Decision(
-            due=due,
-            arms=(reference, *(replace(reference, id=demand.metric) for demand in self.demands)),
-            concluded=lambda: self._conclusion(past, is_complete=not due),
-        )
-
-    def outlook(self, history: History) -> Outlook:
+    def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
         """Return what is still to come."""
-        due = self.decide(history).due
         gated = sum(demand.value is not None for demand in self.demands)
         jobs = counted(len(due), "trial")
         text = f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}"
-        return Outlook.of(due, lines=(verbatim(text),))
+        return (verbatim(text),)
 
-    def _conclusion(self, past: Past, *, is_complete: bool) -> Conclusion:
+    def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
+        """Return a verdict for each metric; none passes before all jobs are over."""
+        del planned
         logs = [s.value for result in past.screens_of(BASELINE_ID) if (s := usable(result))]
         return Conclusion(
             verdicts=tuple(
-                self._verdict(past, demand, is_complete=is_complete) for demand in self.demands
+                self._verdict(past, demand, is_complete=not due) for demand in self.demands
             ),
             reference=reference(past),
             record=NoiseRecord(sigma=stdev(logs) if len(logs) > MIN_DF else None),
-            complete=is_complete,
+            complete=not due,
             first_step=past.window.moved_to,
             notes=tuple(filter(None, [past.window.note])),
         )
 
-    def _past(self, history: History) -> Past:
-        protocols = {self.cell.digest: self.cell.protocol}
-        return read(history, protocols=protocols, declared={}, study=self.name)
-
     @cached_property
-    def _trials(self) -> tuple[Trial, ...]:
-        return tuple(
-            Trial(
-                cell_digest=self.cell.digest,
-                profile=BASELINE,
-                protocol=self.cell.protocol,
-                study=self.name,
-                stage=KIND,
-                position=at,
-            )
-            for at in range(self.jobs)
-        )
+    def trials(self) -> tuple[Trial, ...]:
+        """The jobs of the cell as deployed."""
+        orders = Orders(cell=self.cell, seed=0, study=self.name)
+        return tuple(orders.trial(BASELINE, KIND, position=at) for at in range(self.jobs))
 
     def _verdict(self, past: Past, demand: Demand, *, is_complete: bool) -> Verdict:
         trials = past.screens_of(BASELINE_ID)

@@ -1,0 +1,151 @@
+"""What jobs of one cell differ by: their own noise, the node slots they ran on, the allocations.
+
+One fit for the screen that lies on several slots and for a calibration: lines of one slope, each at
+the level of its slot, and the variances beside them. A single job's distance from its line ranks
+the job; it is never a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_xlatune.stats.blocks import IDENTICAL, MANY, fit_lines, main_group, weight
+
+_EM_ROUNDS = 30
+_LEAST_SPREAD = 1e-3  # of a group's variance over that of a job: its levels are alike then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedScore:
+    """The score of one job, and where it ran."""
+
+    slot: Hashable
+    at: float  # place in the queue of the slot
+    value: float
+    is_baseline: bool = True
+    allocation: str = ""  # that it was a step of; "" where it was a job of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """Lines with a common slope, each at the level of its slot, and the variances beside them."""
+
+    levels: Mapping[Hashable, float]  # slot -> expected score of a baseline at `centre`
+    slope: float  # change from one place in a queue to the next
+    centre: float  # mean place
+    variances: Mapping[Hashable, float]  # slot -> variance of its level, in units of sigma^2
+    tilt: float  # variance of the slope, in units of sigma^2
+    sigma: float  # standard deviation of a job's score on its slot, in its allocation
+    df: int  # of sigma, as if levels of slots and allocations were free
+    slot_sd: float | None  # of slots; None where there is one
+    allocation_sd: float | None  # of allocations; None likewise
+
+    def at(self, slot: Hashable, place: float) -> float:
+        """Return the score that a baseline is expected to have at a place in a slot's queue."""
+        return self.levels[slot] + self.slope * (place - self.centre)
+
+    def leverage(self, slot: Hashable, place: float) -> float:
+        """Return the variance of (a job's score - line) at a place, in units of sigma^2."""
+        return 1 + self.variances[slot] + self.tilt * (place - self.centre) ** 2
+
+
+def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
+    """Fit the lines of several slots, and the variance components; None without a baseline.
+
+    score = level + slot + allocation + slope x place + (common effect of profiles) + error. Slots
+    and allocations are random effects whose variances are estimated with the noise (restricted
+    maximum likelihood by EM: N. M. Laird and J. H. Ware, Biometrics 38, 1982). So equal slots share
+    a level, and different slots have their own.
+
+    Most profiles have almost no effect, so they contribute to the level of their slot; those
+    outside the main group count less or not at all. The slope comes from all jobs if they are all
+    baselines, or ten or more are profiles. With fewer profiles a good one could pass for drift, so
+    the slope comes from the baselines alone, and is 0 with one on each slot.
+    """
+    if not any(score.is_baseline for score in jobs):
+        return None
+    centre = math.fsum(score.at for score in jobs) / len(jobs)
+    is_profile = np.array([0.0 if score.is_baseline else 1.0 for score in jobs])
+    places = np.array([score.at - centre for score in jobs])
+    is_told = int(is_profile.sum()) >= MANY or not is_profile.any()
+    columns = [np.ones(len(jobs))]
+    columns += [places] if is_told else []
+    columns += [is_profile] if is_profile.any() else []
+    fixed = len(columns)
+    slots = list(dict.fromkeys(score.slot for score in jobs))
+    allocations = list(dict.fromkeys(score.allocation for score in jobs))
+    # one allocation is no group: its level is that of all
+    groups = [[score.slot for score in jobs]]
+    groups += [[score.allocation for score in jobs]] if len(allocations) > 1 else []
+    spans = []
+    for labels in groups:
+        names = list(dict.fromkeys(labels))
+        spans.append(slice(len(columns), len(columns) + len(names)))
+        columns += [np.array([float(label == name) for label in labels]) for name in names]
+    design = np.stack(columns, axis=1)
+    values = np.array([score.value for score in jobs])
+    slope, tilt = (0.0, 0.0) if is_told else _slope_of_baselines(jobs)
+    values -= slope * places
+    mean = float(values.mean())
+    values -= mean
+    rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
+    weights = np.ones(len(jobs))
+    weights[rows] = _weights(values[rows].tolist())
+    ratios, spreads = [1.0] * len(spans), [0.0] * len(spans)
+    for _ in range(_EM_ROUNDS):
+        weighted = design * weights[:, None]
+        normal = design.T @ weighted
+        for span, ratio in zip(spans, ratios, strict=True):
+            normal[span, span] += ratio * np.eye(span.stop - span.start)
+        inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
+        effects = inverse @ (weighted.T @ values)
+        residual = values - design @ effects
+        df = max(float(weights.sum()) - fixed, 1.0)
+        noise = max(float(values @ (weights * residual)) / df, 0.0)
+        if noise <= IDENTICAL**2:
+            break
+        for at, span in enumerate(spans):
+            own = effects[span]
+            trace = float(np.trace(inverse[span, span]))
+            spreads[at] = (float(own @ own) + noise * trace) / len(own)
+            ratios[at] = noise / max(spreads[at], _LEAST_SPREAD * noise)
+        weights[rows] = _weights(residual[rows].tolist())
+    contrast = np.zeros((len(slots), len(effects)))
+    contrast[:, 0] = 1.0
+    contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
+    variances = np.einsum("ij,jk,ik->i", contrast, inverse, contrast)
+    if is_told:
+        slope, tilt = float(effects[1]), float(inverse[1, 1])
+    return Components(
+        levels=dict(zip(slots, (mean + contrast @ effects).tolist(), strict=True)),
+        slope=slope,
+        centre=centre,
+        variances=dict(zip(slots, variances.tolist(), strict=True)),
+        tilt=tilt,
+        sigma=math.sqrt(noise),
+        df=len(jobs) - fixed - (len(slots) - 1) - (len(allocations) - 1),
+        slot_sd=math.sqrt(spreads[0]) if len(slots) > 1 else None,
+        allocation_sd=math.sqrt(spreads[1]) if len(spans) > 1 else None,
+    )
+
+
+def _weights(values: Sequence[float]) -> list[float]:
+    """Return the weight of each profile's job: of the main group, and of those near it."""
+    if not values:
+        return []
+    (centre,), sd = main_group([values])
+    return [weight(value - centre, sd) for value in values]
+
+
+def _slope_of_baselines(jobs: Sequence[PlacedScore]) -> tuple[float, float]:
+    """Return the common slope of the baselines on the slots, and its variance in sigma^2."""
+    groups: dict[Hashable, list[tuple[float, float]]] = {}
+    for score in jobs:
+        if score.is_baseline:
+            groups.setdefault(score.slot, []).append((score.at, score.value))
+    line = fit_lines(list(groups.values()))[0]
+    return line.slope, 1 / line.spread if line.spread else 0.0

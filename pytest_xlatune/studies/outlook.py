@@ -1,0 +1,400 @@
+"""What is still to come of a sweep, and what a plan says of it: functions over a decision.
+
+Nothing here decides: what is likely to follow depends on results that nobody has yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
+from pytest_xlatune.model.sentences import RANKING_ONLY
+from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.design import (
+    SECOND_RUNS,
+    Plan,
+    Refusal,
+    jobs_for_second_runs,
+    screen_slots,
+    unused,
+)
+from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK, RANKINGS, JobWork
+from pytest_xlatune.studies import History, Outlook
+from pytest_xlatune.studies.derived import Rule, Singles
+from pytest_xlatune.studies.engine import SweepDecision
+from pytest_xlatune.studies.trials import pace_of
+from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA, TuningPlan
+from pytest_xlatune.studies.turning import Rotations, is_turned, next_rotation
+
+_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+
+
+def outlook_of(
+    study: TuningPlan,
+    history: History,
+    sweep: SweepDecision,
+    so_far: Rotations,
+    *,
+    due: tuple[Trial, ...],
+    foreseen: SweepDecision,
+) -> Outlook:
+    """Return what is still to come, and the lines of a plan about the sweep.
+
+    Args:
+        study: the sweep as declared.
+        history: what was measured.
+        sweep: what follows from it, of trials of their own in the place of rotations.
+        so_far: its rotations.
+        due: the trials that run next.
+        foreseen: what follows where an evidence run that waves wait for says nothing: trials behind
+            it are named as if that were so.
+    """
+    plan, jobs = foreseen.ranked.plan, [*foreseen.due, *_waiting(foreseen)]
+    behind_look = next_rotation(plan, so_far, foreseen.due) if so_far.look is None else None
+    named = (
+        *due,
+        *([] if behind_look is None else [behind_look]),
+        *(job for job in jobs if not is_turned(plan, job)),
+    )
+    ahead = tuple({trial.id: trial for trial in named}.values())
+    jobs_left, turned = _left(sweep, so_far)
+    left = jobs_left + turned
+
+    def lines() -> tuple[Message, ...]:
+        screened = sum(trial.is_screened for trial in ahead)
+        of_trials = _of_trials(study, screened=screened, filled=foreseen.ranked.arms.messages)
+        return (*_of_rotations(study), *of_trials)
+
+    return Outlook(
+        ahead=ahead,
+        left=left,
+        at_most=_at_most(sweep, left),
+        rounds=left if study.rotates else _rounds(study, sweep, history),
+        work=_work(sweep.ranked.plan, due, jobs_left, turned) if turned else None,
+        write_lines=lines,
+    )
+
+
+def _waiting(sweep: SweepDecision) -> Iterator[Trial]:
+    """Yield the trials of declared profiles whose wave comes after one that is still open."""
+    arms = sweep.ranked.arms
+    declared = {profile.id for profile in sweep.ranked.plan.profiles} & arms.candidates
+    for queue in arms.queues[len(arms.plannable) :]:
+        if any(trial.arm in declared for trial in queue.trials):
+            asked = (trial for trial in queue.trials if trial.is_baseline or trial.arm in declared)
+            yield from sweep.ranked.past.not_over(asked)
+
+
+def _left(sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
+    """Return how many jobs, and how many rotations, are likely still to come."""
+    plan, due = sweep.ranked.plan, sweep.due
+    turned = sum(is_turned(plan, trial) for trial in due)
+    jobs = len(due) + _later(sweep)
+    if not turned and not (plan.rotates and sweep.ranked.arms.opens):
+        return jobs, 0
+    over = sum(result.status.is_final for result in (*so_far.looks, *so_far.numbered))
+    pace = None if so_far.look is None else pace_of([so_far.look])
+    rotations = plan.rotations - RANKINGS + plan.turns_by(pace).rankings - over
+    return jobs - turned, max(rotations, 1)
+
+
+def _later(sweep: SweepDecision) -> int:
+    """Return how many trials are likely to follow those that are due, unnamed ones included."""
+    if not sweep.due:
+        return 0
+    ranked, planned = sweep.ranked, sweep.ranked.plan.layout
+    blocks, layout = sweep.blocks, planned if isinstance(planned, Plan) else None
+    if blocks is not None and sweep.is_screened:
+        begun = max(trial.block for trial in blocks.planned)
+        widths = blocks.design.all_widths[begun:]
+        return sum(widths) + len(widths) * blocks.design.baselines
+    in_blocks = 0 if layout is None or ranked.past.confirm else layout.in_blocks
+    if sweep.is_screened:
+        return in_blocks
+    later = _unnamed(sweep)
+    if layout is None or not ranked.plan.confirm or not in_blocks:
+        return later
+    return later + in_blocks + (0 if ranked.again else layout.again)
+
+
+def _unnamed(sweep: SweepDecision) -> int:
+    """Return how many jobs follow in waves that cannot be planned yet."""
+    plan, arms = sweep.ranked.plan, sweep.ranked.arms
+    if not arms.opens:
+        return 0
+    ready = {queue.wave for queue in arms.plannable}
+    behind = [trial for queue in arms.queues if queue.wave not in ready for trial in queue.trials]
+    return (0 if plan.rotates else arms.unfilled) + sum(
+        arms.is_asked(trial) and not is_turned(plan, trial)
+        for trial in sweep.ranked.past.not_over(behind)
+    )
+
+
+def _at_most(sweep: SweepDecision, left: int) -> int:
+    """Return how many trials may still come: the rest of the budget, if blocks may be added.
+
+    Once all blocks are over and none was added, no further block is added.
+    """
+    ranked, plan = sweep.ranked, sweep.ranked.plan
+    is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
+    if is_fixed or not sweep.due:
+        return left
+    of_sweep = len(sweep.due) + _later(sweep)
+    blocks = sweep.blocks if sweep.is_ranked else None
+    if blocks is not None:
+        are_planned = max(trial.block for trial in blocks.planned) >= blocks.design.blocks
+        is_won = blocks.look is not None and blocks.look.is_won
+        if are_planned and (is_won or ranked.jobs_of_blocks <= 0):
+            return of_sweep
+    past = ranked.past
+    spent = sum(
+        result.status.is_final for result in (*past.screen.values(), *past.confirm.values())
+    )
+    has_run = ranked.arms.evidence is not None
+    return max(of_sweep, plan.budget - spent + has_run)
+
+
+def _rounds(study: TuningPlan, sweep: SweepDecision, history: History) -> int:
+    """Return how many of the trials that are left must follow one another on their nodes."""
+    layout, slots = study.layout, len(study.cells)
+    loads = Counter(trial.cell_digest for trial in sweep.due)
+    longest, later = max(loads.values(), default=0), _later(sweep)
+    if not later:
+        return longest
+    if isinstance(layout, Refusal) or any(trial.block for trial in sweep.due):
+        return longest + math.ceil(later / slots)
+    stages = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
+    runs = _derived_runs(rule for rule in study.rules if rule.wave not in stages)
+    runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
+    of_blocks = _rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
+    return longest + _rounds_of_screen(runs, layout, slots) + of_blocks
+
+
+def _rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
+    """Return how many trials follow one another on a slot, for waves of `runs` trials each."""
+    at_most = screen_slots(slots, layout.profiles)
+    return sum(math.ceil(count / at_most) for count in runs)
+
+
+def _rounds_of_blocks(layout: Plan, slots: int) -> int:
+    """Return how many trials of the blocks follow one another on a slot."""
+    return sum(
+        math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
+        for width, same in groupby(layout.widths)
+    )
+
+
+def _derived_runs(rules: Iterable[Rule]) -> tuple[int, ...]:
+    """Return the number of trials of each derived wave, baseline included."""
+    counts: Counter[str] = Counter()
+    for rule in rules:
+        counts[rule.wave] += rule.slots
+    return tuple(count + 1 for count in counts.values())  # each wave has a baseline
+
+
+def _of_slots(
+    cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool
+) -> tuple[Message, ...]:
+    """Return the lines of a plan about node slots; () if there is one.
+
+    Unless the sweep states its blocks, they say which budget would find smaller effects.
+    """
+    if len(cells) == 1:
+        return ()
+    derived = _derived_runs(rules)
+    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
+    screen = _rounds_of_screen((first, *derived, layout.again), layout, len(cells))
+    blocks = _rounds_of_blocks(layout, len(cells))
+    used = screen_slots(len(cells), layout.profiles)
+    side_by_side = say(
+        "{slots} slots of {nodes:+node} side by side{used}: {screen} rounds of the screen "
+        "and {blocks} of the blocks, so that {rounds} trials follow one another and not "
+        "{jobs}",
+        slots=len(cells),
+        nodes=len(cells[0].nodelist),
+        used=say(" (the screen uses {slots} of them)", slots=used) if used < len(cells) else None,
+        screen=screen,
+        blocks=blocks,
+        rounds=screen + blocks,
+        jobs=layout.jobs,
+    )
+    jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
+    if not jobs:
+        return (side_by_side,)
+    return (
+        side_by_side,
+        say(
+            "with {jobs} jobs (--xlatune-budget {jobs}) the best {again} of the screen run a "
+            "second time, and the sweep finds smaller effects",
+            jobs=jobs,
+            again=SECOND_RUNS,
+        ),
+    )
+
+
+def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobWork:
+    """Return the work of the trials to come: ordinary jobs, and rotations of all that turn.
+
+    Args:
+        plan: the plan of the sweep.
+        due: the trials that are due.
+        jobs: how many ordinary jobs are to come, with those that are due.
+        turned: how many rotations are to come, with those that are due.
+    """
+    steps = plan.cell.protocol.steps
+    total = JobWork(jobs=jobs, steps=jobs * steps)
+    for trial in due:
+        if trial.rotation is not None:
+            programs = len(trial.rotation.spec.programs)
+            total += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
+            turned -= 1
+    return total + _rotations_work(plan, max(turned, 0))
+
+
+def _rotations_work(plan: TuningPlan, count: int) -> JobWork:
+    """Return the work of `count` rotations with all profiles that can take turns."""
+    programs = plan.turned + COPIES
+    steps = plan.turns.steps(programs) + FIRST_STEPS
+    return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
+
+
+def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
+    """Return what a plan says of rotations: which profiles take turns, and which stay jobs."""
+    if plan.rotation is None:
+        return ()
+    if plan.why_none_rotates is not None:
+        return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
+    turns = plan.turns
+    turning = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
+    rows = [
+        *(
+            say(
+                "{wave} searches: {slots} {fills}; half of each rotation but the first are steps "
+                "from the best so far, the others are drawn",
+                wave=search.wave,
+                slots=search.slots,
+                fills=search.fills,
+            )
+            for search in plan.searches
+        ),
+        say(
+            "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "
+            "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
+            "or so: {steps} steps. Ordinary jobs decide",
+            arms=(*turning, *(search.wave for search in plan.searches)),
+            rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
+            copies=COPIES,
+            turn_steps=turns.turn_steps,
+            rounds=turns.rounds,
+            steps=turns.steps(plan.turned + COPIES),
+        ),
+    ]
+    ways = {profile.id: plan.way_of(profile) for profile in plan.profiles}
+    for why in dict.fromkeys(message for message in ways.values() if isinstance(message, Message)):
+        arms = [name for name, way in ways.items() if way == why]
+        rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
+    rotating, without = plan.works
+    figures = {
+        "jobs": rotating.jobs,
+        "steps": rotating.steps,
+        "compilations": rotating.compilations,
+    }
+    figures |= {"others": without.jobs, "other_steps": without.steps}
+    rows.append(
+        coded(
+            MessageCode.BOTH_PLANS,
+            "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
+            "rotation {others:+job} and {other_steps} steps",
+            **figures,
+        )
+    )
+    return tuple(rows)
+
+
+def _of_trials(
+    sweep: TuningPlan, *, screened: int, filled: Sequence[Message]
+) -> tuple[Message, ...]:
+    """Return the lines of a plan about a sweep: trials, slots, and the smallest effect it finds.
+
+    Args:
+        sweep: the sweep that is planned.
+        screened: number of trials of the screen that can be named.
+        filled: how slots of derived waves are filled so far.
+    """
+    layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
+    slots = [
+        say(
+            "{wave}: {slots:+slot} for {fills}; {known}",
+            wave=rule.wave,
+            slots=rule.slots,
+            fills=rule.fills,
+            known=_known_when(rule),
+        )
+        for rule in rules
+    ]
+    more = say(", and those of derived waves") if sweep.policy.derives else None
+    if not isinstance(layout, Plan):
+        trials = say("{trials} trials{more}", trials=screened, more=more)
+        return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled)
+    seen = [
+        say(
+            "{start:size} ({finalist:size}) at {sigma:size} job noise",
+            start=layout.from_start80(noise),
+            finalist=layout.mde80(noise),
+            sigma=noise,
+        )
+        for noise in (_SIGMAS if sigma is None else (sigma,))
+    ]
+    jobs = say("{jobs} jobs of {budget}", jobs=layout.jobs, budget=sweep.budget)
+    if sweep.may_spare and sweep.budget > layout.jobs:
+        jobs = say(
+            "{jobs} jobs, up to {most} where nothing is faster: further blocks lower the "
+            "largest gain that is still possible",
+            jobs=layout.jobs,
+            most=sweep.budget,
+        )
+    left = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
+    shown = say(
+        "{screened} trials of the screen{more}, then {blocks}: {jobs}",
+        screened=screened,
+        more=more,
+        blocks=layout.shape,
+        jobs=jobs,
+    )
+    if sweep.rotates and not screened:
+        shown = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
+    return (
+        shown,
+        *([left] if left else []),
+        *_of_slots(sweep.cells, layout, rules, is_stated=sweep.is_stated),
+        *slots,
+        say(
+            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+            "finalist): {seen}; {sigma:size} is assumed, because this cell was not calibrated: "
+            "`xlatune calibrate SWEEP_FILE`",
+            seen=seen,
+            sigma=DEFAULT_SIGMA,
+        )
+        if sigma is None
+        else say(
+            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
+            "finalist): {seen}",
+            seen=seen,
+        ),
+        *filled,
+    )
+
+
+def _known_when(rule: Rule) -> Message:
+    """Return when it is known which profiles fill the slots of a rule."""
+    if not isinstance(rule, Singles):
+        return say("their results decide which profiles")
+    return say(
+        "until that evidence run, one more job, they are in declared order"
+        if rule.evidence
+        else "a profile that is left out, or needs no run, gives its slot to the next"
+    )

@@ -331,7 +331,6 @@ class Comparison(Record, frozen=True, kw_only=True):
         ci95: the two-sided 95 % interval of `estimate`.
         lower: the one-sided lower bound, which holds for all confirmed arms at once.
         n: how many trials of the arm were compared.
-        n_baseline: how many trials of the baseline it was compared with.
         df: residual degrees of freedom.
         sigma: residual standard deviation of one job's score.
         mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
@@ -342,7 +341,6 @@ class Comparison(Record, frozen=True, kw_only=True):
     ci95: tuple[Real, Real]
     lower: Real
     n: int
-    n_baseline: int
     df: int
     sigma: Real
     mde80: Real

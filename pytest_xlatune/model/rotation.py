@@ -156,13 +156,6 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         moved = {} if at is None or first is None else {at: first, first: at}
         return replace(self, order=tuple(moved.get(place, place) for place in self.order))
 
-    def at_call(self, call: int) -> str:
-        """Return the id of the program that runs a call of the step function, counted from 0."""
-        if call < self.first_step:
-            return self.programs[0].id
-        turn = (call - self.first_step) // self.turn_steps
-        return self.programs[self.order[turn % len(self.order)]].id
-
 
 # Flags that all programs of a process share -> the source of that fact. All other flags of
 # XLA_FLAGS are read from the options of each compilation (xla/pjrt/pjrt_executable.cc,

@@ -72,14 +72,12 @@ class RotationScore(Record, frozen=True, kw_only=True):
         level: log of the baseline's steps per second, the mean over its copies.
         programs: one entry for each program that had turns, in the order of the spec. The baseline
             and its copies are included; they differ only by chance within the process.
-        turn_sd: residual standard deviation of a turn, as a log; None if there are too few turns.
         turns: all measured turns, in order.
         tokens: tokens of a device in a step; None if the log does not print TGS.
     """
 
     level: Real
     programs: tuple[ProgramChange, ...]
-    turn_sd: Real | None
     turns: tuple[MeasuredTurn, ...] = ()
     tokens: Real | None = None
 

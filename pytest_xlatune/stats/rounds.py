@@ -251,7 +251,6 @@ def fit_turns(
     return RotationScore(
         level=centre + float(mean @ effects) + float(around.mean()),
         programs=tuple(changes),
-        turn_sd=sd,
         turns=tuple(turns),
         tokens=tokens,
     )

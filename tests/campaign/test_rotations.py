@@ -29,7 +29,7 @@ from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers import scripted, turned
 from tests.helpers.scripted import CELL, KILLED, OK, FakeExecutor
-from tests.helpers.turned import RotationsStudy, journal, spec_of, step_lines
+from tests.helpers.turned import RotationsStudy, at_call, journal, spec_of, step_lines
 
 SPEC = spec_of(
     ("fast", {"xla_fast": "1"}), ("slow", {"xla_slow": "1"}), ("odd", {"xla_odd": "1"}), rounds=4
@@ -648,12 +648,12 @@ def test_a_line_now_and_then_is_of_one_turn_alone(tmp_path: Path) -> None:
     """Its seconds may be the mean of the steps since the line before."""
     spec = replace(SPEC, turn_steps=10)
     calls = spec.first_step + len(spec.order) * spec.turn_steps
-    one = {spec.at_call(call): 1000.0 for call in range(calls)} | SPEEDS
+    one = {at_call(spec, call): 1000.0 for call in range(calls)} | SPEEDS
     lines = [
         f"completed step: {call}, seconds: {seconds:.6f}, Tokens/s/device: {512 / seconds:.3f}, "
         "loss: 7.1\n"
         for call in range(1, calls, 2)
-        for seconds in [sum(512 / one[spec.at_call(at)] for at in (call - 1, call)) / 2]
+        for seconds in [sum(512 / one[at_call(spec, at)] for at in (call - 1, call)) / 2]
     ]
     ran = run(tmp_path, lambda told, _: ("".join(lines), OK, (journal(told),)), spec=spec)
     assert ran.changes["slow"] == pytest.approx(-0.1054, abs=0.0005)

@@ -22,6 +22,14 @@ from pytest_xlatune.studies import NEVER, Answer, Decision, History, Outlook, Qu
 COPY = f"{BASELINE_ID}~2"
 
 
+def at_call(spec: RotationSpec, call: int) -> str:
+    """Return the id of the program that runs a call of the step function, counted from 0."""
+    if call < spec.first_step:
+        return spec.programs[0].id
+    turn = (call - spec.first_step) // spec.turn_steps
+    return spec.programs[spec.order[turn % len(spec.order)]].id
+
+
 def spec_of(
     *programs: tuple[str, dict[str, str]],
     rounds: int = 3,
@@ -142,7 +150,7 @@ def step_lines(
     total = spec.first_step + len(spec.order) * spec.turn_steps
     lines = []
     for call in range(total if until is None else until):
-        tgs = speeds.get(spec.at_call(call), 1000.0) * (1 + 0.002 * ((call * 7) % 5 - 2))
+        tgs = speeds.get(at_call(spec, call), 1000.0) * (1 + 0.002 * ((call * 7) % 5 - 2))
         loss = "nan" if nan_from is not None and call >= nan_from else "7.1"
         lines.append(
             f"completed step: {first + call}, seconds: {512 / tgs:.3f}, TFLOP/s/device: 0.1, "

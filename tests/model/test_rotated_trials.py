@@ -56,7 +56,6 @@ SCORE = RotationScore(
         ProgramChange(program=BASELINE_ID, change=0.0, error=0.001, turns=4),
         ProgramChange(program="fast", change=0.02, error=None, turns=1),
     ),
-    turn_sd=0.01,
     turns=(
         MeasuredTurn(program="fast", before="", round=0, first_step=4, steps=6, log_step_s=-4.2),
     ),

@@ -35,7 +35,7 @@ from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
 from tests.helpers.pages import read
-from tests.helpers.turned import journal, line
+from tests.helpers.turned import at_call, journal, line
 
 BASE, TOKENS, STEPS, FIRST = "baseline-deployed", 512, 20, 5
 NODES = ("node001", "node002")
@@ -111,7 +111,7 @@ class Played(scripted.FakeExecutor):
     def rotation(self, name: str, spec: RotationSpec) -> Any:
         seconds = np.full(spec.first_step + len(spec.order) * spec.turn_steps, 0.5)
         for at in range(spec.first_step, len(seconds)):
-            program = spec.at_call(at)
+            program = at_call(spec, at)
             turn = (at - spec.first_step) // spec.turn_steps
             speed = self.effects.get(program, 0.0) + 0.001 * noise(name, program)
             speed += 0.003 * noise(name) + 1e-7 * noise(name, turn)

@@ -185,7 +185,7 @@ def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fa
     found = {
         arm: Comparison(
             estimate=estimate, ci95=(estimate - 2.1604, estimate + 2.1604), lower=estimate - 2.5,
-            n=4, n_baseline=8, df=13, sigma=1.0, mde80=1.0, method=verbatim(""),
+            n=4, df=13, sigma=1.0, mde80=1.0, method=verbatim(""),
         )
         for arm, estimate in (("a", 9.0), ("b", 2.45), ("c", 2.2), ("d", 0.5))
     }  # fmt: skip
@@ -238,7 +238,6 @@ def comparison(estimate: float, error: float, *, df: int = 13, n: int = 4) -> Co
         ci95=(estimate - reach, estimate + reach),
         lower=estimate - 2.311 * error,
         n=n,
-        n_baseline=8,
         df=df,
         sigma=error / 0.612,
         mde80=3.2 * error,

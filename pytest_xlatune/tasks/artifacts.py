@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -67,7 +67,7 @@ class Recorded:
     """The artifacts and facts of an evidence trial.
 
     Attributes:
-        profile: id of the profile.
+        profile: id of the profile; "" of files that are named by their path.
         trial_id: id of the trial.
         dump: the folder of the compiler's dump; None where there is none.
         captures: the profiler's files, one per process.
@@ -78,8 +78,8 @@ class Recorded:
             None where none was measured.
     """
 
-    profile: str
-    trial_id: str
+    profile: str = ""
+    trial_id: str = ""
     dump: Path | None = None
     captures: tuple[Path, ...] = ()
     pgle: Path | None = None
@@ -128,8 +128,8 @@ def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
             yield event, progress.trial
 
 
-def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
-    """Return the evidence that a name means; None where it is a path, or no such name.
+def find_recorded(name: str, workdir: Workdir) -> Recorded:
+    """Return the evidence that a name means; what is no such name is a path to some.
 
     `workdir` is asked for only if the name is no path, as no ledger is read for a path.
 
@@ -137,23 +137,18 @@ def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
         ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
         LedgerError: a ledger cannot be read.
     """
-    if "/" in name or Path(name).exists():
-        return None
     match = _OF_SWEEP.fullmatch(name)
     sweep, profile_id = match.groups() if match else ("", "")
     evidence: list[Recorded] = []
     known: list[str] = []
-    for folder in find_ledgers(workdir()):
+    is_path = "/" in name or Path(name).exists()
+    for folder in () if is_path else find_ledgers(workdir()):
         if sweep and folder.parent.name != sweep:
             continue
         state = replay(Ledger(folder / LEDGER).refresh())
         here = [as_recorded(event, trial, state, folder) for event, trial in _evidence(state)]
         known += [recorded.profile for recorded in here]
-        wanted = [
-            recorded
-            for recorded in here
-            if name == recorded.trial_id or profile_id == recorded.profile
-        ]
+        wanted = [one for one in here if name == one.trial_id or profile_id == one.profile]
         # the last one: a profile may have been recorded under another protocol before
         evidence += wanted[-1:]
         if not match and name in state.trials and not wanted:
@@ -166,13 +161,13 @@ def find_recorded(name: str, workdir: Workdir) -> Recorded | None:
             f"{name}: recorded in {len(evidence)} cells; name the trial: "
             f"{', '.join(recorded.trial_id for recorded in evidence)}"
         )
-    if match and not evidence:
+    if match and not evidence and not is_path:
         raise ConfigError(
             f"{name}: no evidence of it below {workdir()}"
             + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
             + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
         )
-    return evidence[0] if evidence else None
+    return evidence[0] if evidence else Recorded(dump=Path(name), captures=(Path(name),))
 
 
 def dump_of(name: str, workdir: Workdir) -> Path:
@@ -182,9 +177,9 @@ def dump_of(name: str, workdir: Workdir) -> Path:
         ConfigError: the evidence has no dump; see `find_recorded`.
     """
     recorded = find_recorded(name, workdir)
-    if recorded is not None and recorded.dump is None:
+    if recorded.dump is None:
         raise _left_none(name, recorded, "dump")
-    return Path(name) if recorded is None or recorded.dump is None else recorded.dump
+    return recorded.dump
 
 
 def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | None]:
@@ -196,9 +191,9 @@ def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | No
         ConfigError: the evidence has no captures; see `find_recorded`.
     """
     recorded = find_recorded(name, workdir)
-    if recorded is not None and not recorded.captures:
+    if not recorded.captures:
         raise _left_none(name, recorded, "capture")
-    return ([Path(name)], None) if recorded is None else (recorded.captures, recorded.step_s)
+    return recorded.captures, recorded.step_s
 
 
 def _left_none(name: str, recorded: Recorded, what: str) -> ConfigError:
@@ -236,7 +231,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         problems.extend([] if is_inside else [f"{path} leads out of its attempt"])
         return is_inside
 
-    dump, program, window = f"{attempt}/{DUMP_FOLDER}", None, None
+    dump, program, drill, pgle = f"{attempt}/{DUMP_FOLDER}", None, None, ""
     facts: list[str] = []
     if stays(folder / dump):
         program = _tried(problems, lambda: read_program(folder / dump))
@@ -246,17 +241,14 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
         facts.append(program_fact(program))
     if captures:
         facts += _tried(problems, lambda: _facts_by_others(captures)) or ()
-        window = _tried(problems, lambda: read_window(captures, CaptureWindow()))
-    drill, left_out = window or (None, ())
-    pgle = ""
+        drill = _tried(problems, lambda: _window_of(captures, None, problems))
     if drill is not None:
         facts.append(drill_fact(drill))
-        problems += left_out
+    if drill is not None and drill.ops:
         # a trial is known by this path, so that the file of another run needs another path
         path = (folder / attempt).absolute() / f"pgle{PGLE_SUFFIX}"
-        if drill.ops:
-            write_bytes(path, pgle_profile(drill, program).encode())
-            pgle = str(path)
+        write_bytes(path, pgle_profile(drill, program).encode())
+        pgle = str(path)
     return EvidenceRecorded(
         trial_id=trial_id,
         dump="" if program is None else dump,
@@ -307,41 +299,39 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     sides = latest[BASELINE_ID], latest[winner]
     results = [state.trials[event.trial_id].result for event in sides]
     jobs = tuple(job for result in results for job in result.job_ids[-1:])
-    where = Path(folder.parent.name, folder.name)
     problems: list[str] = []
     program = traces = None
     facts: list[EvidenceFact] = []
+
+    def add(of_files: Iterable[EvidenceFact], artifacts: Iterable[str]) -> None:
+        where = Path(folder.parent.name, folder.name)
+        shown = tuple(str(where / path) for path in artifacts)
+        facts.extend(replace(fact, artifacts=shown, jobs=jobs) for fact in of_files)
+
     if all(event.dump for event in sides):
         dumps = [folder / event.dump for event in sides]
         program = _tried(problems, lambda: difference(*map(read_program, dumps)))
+        messages = program.messages if program else ()
+        hlo = [EvidenceFact(kind="HLO", text=sentence(message)) for message in messages]
+        add(hlo, (event.dump for event in sides))
     else:
         problems.append("the ledger names no HLO dump of both sides")
-    if program is not None:
-        shown = tuple(str(where / event.dump) for event in sides)
-        facts += [
-            EvidenceFact(kind="HLO", text=sentence(message), artifacts=shown, jobs=jobs)
-            for message in program.messages
-        ]
     captures = [[folder / capture for capture in event.captures] for event in sides]
     of_traces: list[EvidenceFact] = []
     if all(captures):
         steps = results[0].trial.protocol.profiler_steps or None
-
-        def compared() -> TraceComparison:
-            return compare_windows(*(_window_of(side, steps, problems) for side in captures))
-
-        traces = _tried(problems, compared)
+        traces = _tried(
+            problems,
+            lambda: compare_windows(*(_window_of(side, steps, problems) for side in captures)),
+        )
         of_traces += [] if traces is None else _trace_facts(traces)
     else:
         problems.append("the ledger names no trace of both sides")
     of_traces += _tried(problems, lambda: _changes_by_others(*captures)) or ()
     if of_traces:
         # the folder that holds all captures of a side
-        shown = tuple(
-            str(where / os.path.commonpath([Path(capture).parent for capture in event.captures]))
-            for event in sides
-        )
-        facts += [replace(fact, artifacts=shown, jobs=jobs) for fact in of_traces]
+        folders = ([Path(capture).parent for capture in event.captures] for event in sides)
+        add(of_traces, map(os.path.commonpath, folders))
     span = traces.of(SPAN)[0] if traces else None
     return Explanation(
         profile=winner if facts else "",
@@ -354,9 +344,12 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
 
 
 def _window_of(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
+    """Drill captures; another number of steps than was asked for is taken as it is."""
     try:
         drill, left_out = read_window(captures, CaptureWindow(steps=steps))
-    except ParseError:  # another number of steps than was asked for
+    except ParseError:
+        if steps is None:
+            raise
         drill, left_out = read_window(captures, CaptureWindow())
     problems += left_out
     return drill

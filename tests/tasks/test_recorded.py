@@ -116,11 +116,11 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "pp8:overlap-2").mkdir()
     assert dump_of("pp8:overlap-2", lambda: tmp_path) == Path("pp8:overlap-2")
     assert dump_of("gone/xla_dump", lambda: tmp_path) == Path("gone/xla_dump")
-    assert captures_of("gone", lambda: tmp_path) == ([Path("gone")], None)
+    assert captures_of("gone", lambda: tmp_path) == ((Path("gone"),), None)
 
 
 def test_what_a_name_does_not_say_is_asked_for(tmp_path: Path) -> None:
-    assert find_recorded("pp8", lambda: tmp_path) is None
+    assert find_recorded("pp8", lambda: tmp_path).dump == Path("pp8")
     with pytest.raises(ConfigError, match="no evidence of it below"):
         find_recorded("pp8:overlap-2", lambda: tmp_path)
     for axes in ("PP=8", "FSDP=8"):

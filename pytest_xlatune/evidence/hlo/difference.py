@@ -189,31 +189,29 @@ def _sizes(counts: Counter[int]) -> str:
     return (shown + (f" + {rest} smaller" if rest else "")) or "none"
 
 
-def _unrolled(program: Program) -> int:
-    return sum(loop.is_unrolled for loop in program.loops)
-
-
-def _windowed(program: Program) -> int:
-    return sum(loop.is_windowed_einsum for loop in program.loops)
-
-
 def _trips(program: Program) -> str:
     """Return the trip counts in the order of the program, e.g. `8, 8`."""
     trips = ("?" if loop.trips is None else str(loop.trips) for loop in program.loops)
     return ", ".join(trips) or "no"
 
 
-def _memory(program: Program) -> str | None:
-    return None if program.memory_bytes is None else size(program.memory_bytes)
+def _windowed(program: Program) -> int:
+    return sum(loop.is_windowed_einsum for loop in program.loops)
 
 
 # the message about a change of a fact, and the function that reads the fact from a program
 _OF_PROGRAM: tuple[tuple[str, Callable[[Program], Value]], ...] = (
     ("loops run {old} -> {new} rounds", _trips),
-    ("double-buffered loops: {old} -> {new}", _unrolled),
+    (
+        "double-buffered loops: {old} -> {new}",
+        lambda program: sum(loop.is_unrolled for loop in program.loops),
+    ),
     ("windowed einsum loops: {old} -> {new}", _windowed),
     ("collectives in flight: {old} -> {new}", lambda program: program.in_flight),
-    ("memory {old} -> {new}", _memory),
+    (
+        "memory {old} -> {new}",
+        lambda program: None if program.memory_bytes is None else size(program.memory_bytes),
+    ),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from pathlib import Path
@@ -27,10 +28,8 @@ _PROGRAM = re.compile(
     r"(?P<module>.*?)(?P<device>\.(?:(?:sm_|gfx)[\w.]+?_gpu|cpu)_|\.cl_\d{1,19}\.)"
     r"after_optimizations\.txt"
 )
-
-
-# a file of a module:  module_0001.jit_init.before_optimizations.txt
-_FILE = re.compile(r"module_\d{1,9}\.(?P<name>[^.]+)\..*")
+# a file or folder of a module:  module_0008.jit_train_step.config.pbtxt    module_0003.jit_other
+_NUMBERED = re.compile(r"module_(\d{1,9})\.(.*)")
 # in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
 _SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
 _PART = 0.25  # least share of its arguments that a step returns, as in `workers.rotate`
@@ -50,21 +49,21 @@ def _step_in(folder: Path) -> Path:
     Raises:
         ParseError: the folder has no compiled program.
     """
-    files = [entry for entry in os.scandir(folder) if entry.is_file()]
-    programs = [entry for entry in files if _PROGRAM.fullmatch(entry.name)]
+    files = [Path(entry) for entry in os.scandir(folder) if entry.is_file()]
+    programs = [path for path in files if _PROGRAM.fullmatch(path.name)]
     if not programs:
-        matches = (_FILE.fullmatch(entry.name) for entry in files)
-        names = sorted({match["name"] for match in matches if match})
+        matches = (_NUMBERED.fullmatch(path.name) for path in files)
+        names = sorted({match[2].partition(".")[0] for match in matches if match})
         seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "of no module"
         raise ParseError(
             f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
             "the folder of --xla_dump_to. With a hit in the compilation cache nothing is dumped: "
             "set JAX_ENABLE_COMPILATION_CACHE=false"
         )
-    states = {entry.name: _state_bytes(Path(entry)) for entry in programs}
+    states = {path: _state_bytes(path) for path in programs}
     least = _PART * max(states.values())
-    steps = [entry for entry in programs if states[entry.name] >= least]
-    return Path(max(steps, key=lambda entry: (entry.stat().st_size, entry.name)))
+    steps = [path for path in programs if states[path] >= least]
+    return max(steps, key=lambda path: (path.stat().st_size, path.name))
 
 
 def _state_bytes(program: Path) -> int:
@@ -119,8 +118,6 @@ _CONFIG, _COMPILE = ".config.pbtxt", "compile_options.textproto"
 _INNER = re.compile(r'^ {2,4}(xla_\w+): "?(.*?)"?$', re.MULTILINE)
 # an option of the program:  env_option_overrides {\n  key: "xla_gpu_autotune_level"\n  value {\n...
 _OVERRIDE = re.compile(r'^  key: "(xla_\w+)"\s+value \{\s+\w+_field: "?(.*?)"?$', re.MULTILINE)
-# files with options:  module_0008.jit_train_step.config.pbtxt    .../compile_options.textproto
-_NUMBER = re.compile(r"module_(\d{1,9})\.(.*)")
 
 
 def seen_options(folder: Path) -> Options | None:
@@ -164,26 +161,24 @@ def seen_devices(folder: Path) -> dict[str, str]:
 
 def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
     """Return witness -> (device, file)."""
-    files_by_witness: dict[str, list[tuple[str, Path]]] = {}
+    told: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.iterdir(), key=_place) if folder.is_dir() else ():
         program = _PROGRAM.fullmatch(path.name)
-        module = _NUMBER.fullmatch(program["module"] if program else path.name)
-        if module is None:
+        module = _NUMBERED.fullmatch(program["module"] if program else path.name)
+        topology = path / _TOPOLOGY
+        if module and program:
+            witness, device, file = f"module {module[2]}", _device(program["device"]), path
+        elif module and "train_step" in module[2] and topology.is_file():
+            witness, device, file = f"topology of {module[2]}", _platform(topology), topology
+        else:
             continue
-        if program is not None:
-            files_by_witness.setdefault(f"module {module[2]}", []).append(
-                (_device(program["device"]), path)
-            )
-        elif "train_step" in module[2] and (path / _TOPOLOGY).is_file():
-            files_by_witness.setdefault(f"topology of {module[2]}", []).append(
-                (_platform(path / _TOPOLOGY), path / _TOPOLOGY)
-            )
+        told.setdefault(witness, {}).setdefault(device, file)
     alike = {
-        witness: files[0]
-        for witness, files in files_by_witness.items()
-        if len({device for device, _ in files}) == 1 and files[0][0]
+        witness: next(iter(devices.items()))
+        for witness, devices in told.items()
+        if len(devices) == 1 and "" not in devices
     }
-    return dict([*alike.items()][:_MOST_WITNESSES])
+    return dict(itertools.islice(alike.items(), _MOST_WITNESSES))
 
 
 def _device(name: str) -> str:
@@ -228,7 +223,7 @@ def _options_in(folder: Path) -> Path | None:
 
 
 def _place(path: Path) -> tuple[bool, int, str]:
-    module = _NUMBER.fullmatch(path.parent.name if path.name == _COMPILE else path.name)
+    module = _NUMBERED.fullmatch(path.parent.name if path.name == _COMPILE else path.name)
     number, name = (int(module[1]), module[2]) if module else (-1, path.name)
     return "train_step" in name, number, name
 

@@ -112,7 +112,7 @@ class Trace:
         planes_present: the number of device planes, also of devices without a kernel.
         marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
             step was dispatched: rows of step, start and end in picoseconds, by their starts.
-        launches: host calls that started work on a device: rows of id and start, by their ids.
+        launches: host calls that started work on a device: their ids, sorted, and their starts.
         started_unix_ns, stopped_unix_ns: of the profiler's session, where they are known.
         truncated: why the file does not hold the whole window; None if it does. Such a capture is
             always shown with the reason and never averaged with others.
@@ -126,7 +126,7 @@ class Trace:
     devices: tuple[Device, ...]
     planes_present: int
     marks: Ints
-    launches: Ints
+    launches: tuple[Ints, Ints]
     started_unix_ns: int | None = None
     stopped_unix_ns: int | None = None
     truncated: str | None
@@ -139,12 +139,13 @@ def by_start(marks: Ints) -> Ints:
     return marks[:, np.argsort(marks[1], kind="stable")]
 
 
-def by_id(launches: Ints) -> Ints:
+def by_id(ids: Ints, start_ps: Ints) -> tuple[Ints, Ints]:
     """Return host calls by their ids; if several have one id, the first is the launch."""
-    if (np.diff(launches[0]) > 0).all():  # the ids of one thread are sorted already
-        return launches
-    launches = launches[:, np.lexsort((launches[1], launches[0]))]
-    return launches[:, np.unique(launches[0], return_index=True)[1]]
+    if not (np.diff(ids) > 0).all():  # the ids of one thread are sorted already
+        order = np.lexsort((start_ps, ids))
+        ids, first = np.unique(ids[order], return_index=True)
+        start_ps = start_ps[order][first]
+    return ids, start_ps
 
 
 def narrow(column: Ints) -> Ints:

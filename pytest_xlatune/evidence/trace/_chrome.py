@@ -204,7 +204,7 @@ class _ChromeReader:
             devices=tuple(self._device(name, lines[name], is_gpu=bool(gpus)) for name in names),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
             marks=by_start(_rows(self._marks, 3)),
-            launches=by_id(_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
+            launches=by_id(*_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
             truncated=truncated,
             foreign=self._foreign(),
         )

@@ -393,8 +393,12 @@ class _WindowSums:
         self._warn(trace, *_ended_early(trace, devices, assignment))
         families = (*self._window.families, OTHER)
         family, _ = classify(trace.names, self._window.families)
-        keys = (len(trace.names) + 1) * len(families)  # 0 stands for ABSENT
-        sums = {label: np.zeros((len(_FIGURES), keys), np.int64) for label in self._rows}
+        # a name is of one family, and an operation may have kernels of several; 0 stands for ABSENT
+        widths = {"name": 1, "op": len(families)}
+        sums = {
+            label: np.zeros((len(_FIGURES), (len(trace.names) + 1) * width), np.int64)
+            for label, width in widths.items()
+        }
         for device, step in zip(devices, assignment.kernel_steps, strict=True):
             device.kernels["step"] = step
             if self._window.observe is not None:
@@ -403,20 +407,23 @@ class _WindowSums:
             self._backends.add(device.backend)
             self._gpus.append(gpu)
             times = [kernels[figure] for figure in _FIGURES[1:-1]]
+            of_name = family[kernels["name"]]
             for label, of_label in sums.items():
-                key = (kernels[label].astype(np.int64) + 1) * len(families) + family[
-                    kernels["name"]
-                ]
+                width = widths[label]
+                key = (kernels[label].astype(np.int64) + 1) * width + of_name % width
                 np.add.at(of_label[0], key, 1)
                 for row, time in zip(of_label[1:-1], times, strict=True):
                     np.add.at(row, key, time)
                 np.maximum.at(of_label[-1], key, times[0])
         for label, of_label in sums.items():
             for key in np.flatnonzero(of_label[0]).tolist():
-                at, place = divmod(key, len(families))
+                at, place = divmod(key, widths[label])
                 name = trace.names[at - 1]
-                if at and not (label == "op" and _GRAPH.fullmatch(name)):
-                    _add_row(self._rows[label], name, families[place], of_label[:, key])
+                if label == "name":
+                    place = family[at - 1]
+                elif not at or _GRAPH.fullmatch(name):
+                    continue
+                _add_row(self._rows[label], name, families[place], of_label[:, key])
 
     def _check_whole(self, trace: Trace, devices: Sequence[Columns]) -> None:
         """Refuse a number of steps that contradicts the kernels of a stretch.

@@ -130,7 +130,7 @@ def _candidates(
             cut=_cut(numbers, counts),
         )
 
-    if marked and trace.launches.size:
+    if marked and trace.launches[0].size:
         launched = [_launched(trace.launches, kernels["launch"]) for kernels in devices]
         yield candidate(StepRule.LAUNCH, marked, [_inside(trace.marks, at) for at in launched])
     runs = [
@@ -149,7 +149,7 @@ def _candidates(
         yield candidate(StepRule.WINDOWS, marked, inside)
 
 
-def _launched(launches: Ints, launch: Ints) -> Ints:
+def _launched(launches: tuple[Ints, Ints], launch: Ints) -> Ints:
     """Return when each kernel was launched, on the host's clock; ABSENT where it is unknown."""
     ids, start_ps = launches
     place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)

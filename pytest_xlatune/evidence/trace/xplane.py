@@ -300,7 +300,8 @@ class _XplaneReader:
         self._origin_ns: int | None = None
         self._events_read = 0
         self._marks = [np.zeros((3, 0), np.int64)]
-        self._launches = [np.zeros((2, 0), np.int64)]
+        none = np.zeros(0, np.int64)
+        self._launches: list[tuple[Ints, Ints]] = [(narrow(none), none)]
 
     def trace(self) -> Trace:
         """Return what the file holds; an error about bytes that are no capture names the file."""
@@ -338,7 +339,7 @@ class _XplaneReader:
             devices=tuple(devices),
             planes_present=len(gpus),
             marks=by_start(np.concatenate(self._marks, axis=1)),
-            launches=by_id(np.concatenate(self._launches, axis=1)),
+            launches=by_id(*map(np.concatenate, zip(*self._launches, strict=True))),
             started_unix_ns=task.get("profile_start_time"),
             stopped_unix_ns=task.get("profile_stop_time"),
             truncated=next(filter(_LOST.search, warnings), None) or _capped(devices),
@@ -511,7 +512,7 @@ class _XplaneReader:
         calls = launch != ABSENT
         if "ordinal" in columns:
             calls &= columns["ordinal"] == ABSENT
-        self._launches.append(np.stack([launch[calls], start_ps[calls]]))
+        self._launches.append((narrow(launch[calls]), start_ps[calls]))
 
 
 def _device(

@@ -79,30 +79,26 @@ def drill_variants(
             "it once for each, in their order, or not at all"
         )
     programs: Sequence[Program | None] = [*map(read_program, dumps)] or [None] * len(named)
-    drills: list[Drill] = []
-    watches: list[Watch] = []
+    talks = collectives or bool(dumps)
+    read: list[tuple[Drill, Program | None, Watch]] = []
     problems: list[str] = []
     left_out: list[str] = []
-    for paths, step_s in zip_longest(variants, step_times_s):
-        watch = Watch() if collectives or dumps else None
+    for paths, program, step_s in zip_longest(variants, programs, step_times_s):
+        watch = Watch()
         try:
-            drill, without = read_window(paths, replace(window, step_s=step_s, observe=watch))
+            here = replace(window, step_s=step_s, observe=watch if talks else None)
+            drill, without = read_window(paths, here)
         except XlatuneError as error:
             problems.append(str(error))
         else:
-            drills.append(drill)
+            read.append((drill, program, watch))
             left_out += without
-            watches += [] if watch is None else [watch]
-    if not drills:
+    if not read:
         raise ParseError("; ".join(problems))
-    # if a variant is missing, nothing says which program belongs to which of the others
-    talking = [] if problems else watches
     return Drilled(
-        drills=tuple(drills),
-        collectives=tuple(
-            communication_of(drill, program, watch)
-            for drill, watch, program in zip(drills, talking, programs, strict=False)
-        ),
+        drills=tuple(drill for drill, _, _ in read),
+        # if a variant is missing, nothing says which program belongs to which of the others
+        collectives=tuple(communication_of(*variant) for variant in read if talks and not problems),
         problems=(*problems, *left_out),
     )
 

@@ -297,8 +297,8 @@ def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
             os.kill(os.getpid(), signal.SIGKILL)
         return read_one(path)
 
-    read_one = captures._read_one
-    monkeypatch.setattr(captures, "_read_one", noted)
+    read_one = read_xplane_file
+    monkeypatch.setattr(captures, "read_xplane_file", noted)
     together = read_window(paths, CaptureWindow())
     processes = {each.stem for each in tmp_path.glob("*.pid")} - {str(here)}
     assert processes
@@ -327,7 +327,8 @@ def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> Non
         def waits(path):
             Path({str(tmp_path)!r}, f"{{os.getpid()}}.pid").touch()
             time.sleep(3600 if "node1" in path else 0)
-        captures._SIDE_BY_SIDE_BYTES, captures._cores, captures._read_one = 0, lambda: 2, waits
+        captures._SIDE_BY_SIDE_BYTES, captures._cores = 0, lambda: 2
+        captures.read_xplane_file = waits
         list(captures._side_by_side(sys.argv[1:]))
     """
     paths = sorted(map(str, tmp_path.glob("*.pb")))

@@ -244,9 +244,7 @@ def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> TimeRow:
 MADE = drill([node(steps=1, gpus=1).trace()])
 
 
-def drilled(
-    *, ops: tuple[TimeRow, ...] = (), kernels: tuple[TimeRow, ...] = (), span_ps: int = 1000
-) -> Drill:
+def drilled(rows: dict[str, tuple[TimeRow, ...]], span_ps: int = 1000) -> Drill:
     line = Timeline(
         span_ps=span_ps,
         busy_ps=900,
@@ -255,7 +253,7 @@ def drilled(
         exposed_memory_ps=50,
     )
     gpu = replace(MADE.gpus[0], steps=(line,), outside=Timeline())
-    return replace(MADE, gpus=(gpu,), kernels=kernels, ops=ops)
+    return replace(MADE, gpus=(gpu,), **({"kernels": (), "ops": ()} | rows))
 
 
 def program(*kinds: str) -> Program:
@@ -267,54 +265,43 @@ def program(*kinds: str) -> Program:
 WHOLE = {"communication": 0.25, "compute": 0.6, "copies": 0.05, "idle": 0.1}
 
 
-def test_operations_say_which_collective_it_was() -> None:
-    ops = (
-        row("all-gather-start.3", 100),
-        row("all-gather.7", 20),
-        row("reduce-scatter-start", 80),
-        row("ragged-all-to-all.1", 30),
-        row("send-done.2", 20),
-        row("all-gather-fusion-like", 500, Kind.COMPUTE),
-    )
-    assert shares_of(drilled(ops=ops), None) == Shares(
-        of_step={
-            "all-gather": 0.12,
-            "reduce-scatter": 0.08,
-            "all-to-all": 0.03,
-            "collective-permute": 0.02,
-            **WHOLE,
-        }
-    )
-
-
+OPS = (
+    row("all-gather-start.3", 100),
+    row("all-gather.7", 20),
+    row("reduce-scatter-start", 80),
+    row("ragged-all-to-all.1", 30),
+    row("send-done.2", 20),
+    row("all-gather-fusion-like", 500, Kind.COMPUTE),
+)
 KERNELS = (
-    row("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 100),
-    row("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 40),
+    row("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 120),
+    row("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 80),
     row("ncclDevKernel_SendRecv", 60),
     row("mscclKernel_Sum_half_LL", 5),
 )
 
 
 @pytest.mark.parametrize(
-    ("kinds", "exchanged"),
+    ("rows", "kinds", "exchanged"),
     [
-        (("all-gather", "collective-permute"), {"collective-permute": 0.06}),
-        (("all-gather", "ragged-all-to-all"), {"all-to-all": 0.06}),
-        (("all-to-all", "collective-permute"), {}),
-        ((), {}),
+        ({"ops": OPS}, None, {"all-to-all": 0.03, "collective-permute": 0.02}),
+        ({"kernels": KERNELS}, ("all-gather", "collective-permute"), {"collective-permute": 0.06}),
+        ({"kernels": KERNELS}, ("all-gather", "ragged-all-to-all"), {"all-to-all": 0.06}),
+        ({"kernels": KERNELS}, ("all-to-all", "collective-permute"), {}),
+        ({"kernels": KERNELS}, (), {}),
     ],
-    ids=["a pipeline's", "an exchange of tokens", "either", "unknown"],
+    ids=["operations say it", "a pipeline's", "an exchange of tokens", "either", "unknown"],
 )
 def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
-    kinds: tuple[str, ...], exchanged: dict[str, float]
+    rows: dict[str, tuple[TimeRow, ...]], kinds: tuple[str, ...] | None, exchanged: dict[str, float]
 ) -> None:
-    found = shares_of(drilled(kernels=KERNELS), program(*kinds))
+    found = shares_of(drilled(rows), None if kinds is None else program(*kinds))
     assert found is not None
-    assert found.of_step == {"all-gather": 0.1, "reduce-scatter": 0.04, **exchanged, **WHOLE}
+    assert found.of_step == {"all-gather": 0.12, "reduce-scatter": 0.08, **exchanged, **WHOLE}
 
 
 def test_a_dump_alone_tells_the_kinds_and_no_time_and_nothing_tells_nothing() -> None:
     assert shares_of(None, None) is None
     found = shares_of(None, program("send", "recv", "all-reduce", "all-reduce"))
     assert found == Shares(of_step={}, kinds=("all-reduce", "collective-permute"))
-    assert shares_of(drilled(span_ps=0), program()) == Shares(of_step={}, kinds=())
+    assert shares_of(drilled({}, span_ps=0), program()) == Shares(of_step={}, kinds=())

@@ -162,22 +162,15 @@ def test_bad_hlo_is_one_clear_message(lines: str, says: str) -> None:
         read_hlo(lines.splitlines(keepends=True), "bad.txt")
 
 
-def test_numbers_that_count_nothing_are_read_over() -> None:
-    long = "9" * 5000
+def test_numbers_of_any_length_are_read_over_or_end_somewhere() -> None:
+    long, rounds = "9" * 5000, 10**17
     header = body("m", GATHER).replace("p: f32[4]", f"p: f32[{long}]")
     trips = loop("w", "m", 3).replace('"3"', f'"{long}"')
     (found,) = made(header, entry(trips)).collectives
     assert (found.executions, found.in_loop) == (1, True)
-
-
-def test_loops_in_loops_come_to_a_number_that_can_be_written() -> None:
-    rounds = 10**17
-    bodies = [
-        body("b0", GATHER),
-        *(body(f"b{i}", loop("w", f"b{i - 1}", rounds)) for i in range(1, 300)),
-    ]
-    found = made(*bodies, entry(loop("w", "b299", rounds)))
-    json.dumps(programs_json(found))
+    nested = (body(f"b{i}", loop("w", f"b{i - 1}", rounds)) for i in range(1, 300))
+    deep = made(body("b0", GATHER), *nested, entry(loop("w", "b299", rounds)))
+    json.dumps(programs_json(deep))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -231,19 +224,16 @@ def test_the_files_beside_a_program_are_read_with_it(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_double_buffering_unrolls_the_loop_and_keeps_the_executions(version: str) -> None:
-    found = program(version, "fsdp-db")
-    assert [(loop.trips, loop.unrolled) for loop in found.loops] == [(4, 2), (4, 2)]
-    assert sum(each.executions for each in found.collectives_of("all-gather")) == 32
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_decomposed_permutes_are_pairs_of_send_and_recv(version: str) -> None:
-    found = program(version, "pp-dec")
-    assert not found.collectives_of("collective-permute")
+def test_double_buffering_unrolls_a_loop_and_decomposed_permutes_are_send_and_recv(
+    version: str,
+) -> None:
+    buffered, pipeline = program(version, "fsdp-db"), program(version, "pp-dec")
+    assert [(loop.trips, loop.unrolled) for loop in buffered.loops] == [(4, 2), (4, 2)]
+    assert sum(each.executions for each in buffered.collectives_of("all-gather")) == 32
+    assert not pipeline.collectives_of("collective-permute")
     for kind in ("send", "recv"):
-        assert [each.size_bytes for each in found.collectives_of(kind)] == [4 * MIB] * 2
-    assert found.in_flight == 1
+        assert [each.size_bytes for each in pipeline.collectives_of(kind)] == [4 * MIB] * 2
+    assert pipeline.in_flight == 1
 
 
 def test_a_windowed_einsum_sends_the_same_bytes_in_a_loop_of_its_own() -> None:

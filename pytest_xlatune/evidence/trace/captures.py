@@ -111,7 +111,7 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
         for place in range(len(paths)):
             try:
                 ahead += [
-                    pool.submit(_read_in_process, path)
+                    pool.submit(_read_one, path)
                     for path in paths[place + len(ahead) : place + count + 1]
                 ]
                 trace = ahead.popleft().result()
@@ -122,10 +122,6 @@ def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
         else:
             return
     yield from map(_read_one, paths[place:])
-
-
-def _read_in_process(path: str) -> Trace | ParseError:
-    return _read_one(path)
 
 
 def _end_with_parent() -> None:

@@ -106,7 +106,7 @@ def _name_at(data: Bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def decode(
-    line: TraceLine, wanted: Mapping[str, int], intern: Callable[[str], int], *, first: bool = False
+    line: TraceLine, wanted: Mapping[str, int], intern: Callable[[str], int]
 ) -> Iterator[Columns]:
     """Decode the timed events of a line, block by block; aggregates are left out.
 
@@ -117,7 +117,6 @@ def decode(
         line: what `line_parts` of `xplane` found.
         wanted: name of a column -> id of the stat that fills it.
         intern: gives the stat id under which a string value is known.
-        first: each event has at most one of the wanted stats, so stop at the first one.
 
     Raises:
         WireError: an event is no message, or its time is out of range.
@@ -125,7 +124,7 @@ def decode(
     ids = tuple(wanted.values())
     slots = _slots(ids)
     for begin in range(0, len(line.tags), BLOCK):
-        block = _Block(line, begin, len(ids), first=first)
+        block = _Block(line, begin, len(ids))
         odd = np.arange(len(block.name)) if slots is None else block.lockstep(slots)
         block.take_strings(odd, intern)
         for row in odd:
@@ -149,7 +148,7 @@ def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
 class _Block:
     """Some events of a line on their way into columns."""
 
-    def __init__(self, line: TraceLine, begin: int, wanted: int, *, first: bool) -> None:
+    def __init__(self, line: TraceLine, begin: int, wanted: int) -> None:
         tags = line.tags[begin : begin + BLOCK]
         stop, size = begin + len(tags), len(tags)
         until = int(line.tags[stop]) if stop < len(line.tags) else line.end
@@ -158,7 +157,6 @@ class _Block:
         length, width = octets.varints(at)
         self._begins = at + width
         self._ends = self._begins + length
-        self._first = first
         self.name, self.offset_ps, self.duration_ps = (np.zeros(size, np.int64) for _ in range(3))
         self.timed = np.ones(size, bool)
         self.stats = np.full((wanted, size), ABSENT, np.int64)
@@ -200,14 +198,12 @@ class _Block:
         while rows.size:
             tag = self._octets.byte(at)
             if (tag == tag[0]).all():  # as a profiler writes them
-                end = self._field(int(tag[0]), at, stop, rows, slots)
+                end = self._field(int(tag[0]), at, rows, slots)
             else:
                 end = at.copy()
                 for tag_byte in np.flatnonzero(np.bincount(tag)):
                     which = np.flatnonzero(tag == tag_byte)
-                    end[which] = self._field(
-                        int(tag_byte), at[which], stop[which], rows[which], slots
-                    )
+                    end[which] = self._field(int(tag_byte), at[which], rows[which], slots)
             alive = end < stop
             if alive.all():
                 at = end
@@ -216,10 +212,10 @@ class _Block:
                 rows, at, stop = rows[alive], end[alive], stop[alive]
         return np.concatenate(odd) if odd else np.zeros(0, np.int64)
 
-    def _field(self, tag: int, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+    def _field(self, tag: int, at: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
         """Read a field that all rows have; return where it ends, or NOWHERE if that fails."""
         if tag == _STATS:
-            return self._stat(at, stop, rows, slots)
+            return self._stat(at, rows, slots)
         column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
         if column is None:
             return np.full(len(at), NOWHERE, np.int64)
@@ -230,8 +226,8 @@ class _Block:
             end[size == 0] = NOWHERE
         return end
 
-    def _stat(self, at: Ints, stop: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
-        """Read an XStat of each row; return its end, NOWHERE, or `stop` if no more are wanted."""
+    def _stat(self, at: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
+        """Read an XStat of each row; return where it ends, or NOWHERE if that fails."""
         octets = self._octets
         # tag, length, tag of the id, id: nearly always a byte each
         length, ident = octets.byte(at, 1), octets.byte(at, 3)
@@ -257,17 +253,14 @@ class _Block:
         plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
         plain &= (size > 0) & (at == limit)
         string = tag == _STAT_STRING
-        if string.any() and not self._first:
+        if string.any():
             string &= (size > 0) & (at + value == limit)
             place = np.flatnonzero(string)
             # until then, a code below ABSENT stands for the string, because no number is negative
             value[place] = -2 - len(self._strings) - np.arange(len(place))
             self._strings += zip(at[place].tolist(), limit[place].tolist(), strict=True)
             plain |= string
-        if self._first:
-            plain &= limit <= stop[which]
-            limit = stop[which]
-        if self._first or not plain.all():
+        if not plain.all():
             end[which] = np.where(plain, limit, NOWHERE)
         if (row == row[0]).all():
             self.stats[row[0]][rows] = value

@@ -483,8 +483,7 @@ class _XplaneReader:
         for begin, end in plane.lines:
             by_device: dict[int, list[Columns]] = {}
             for line in self._lines(begin, end):
-                # on a GPU no event of the host is a kernel, and each has one of the stats at most
-                for columns in decode(line, wanted, texts.intern, first=on_gpu):
+                for columns in decode(line, wanted, texts.intern):
                     self._markers(line, columns)
                     if "ordinal" not in wanted:
                         continue

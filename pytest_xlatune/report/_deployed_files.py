@@ -1,16 +1,14 @@
-"""The files that deploy a cell, as texts: a setting is changed where it stands. Pure.
+"""Change settings in the texts of the files that deploy a cell, where those set them. Pure.
 
-The env file, a shell text: a setting is changed where the file has one plain assignment of it. Any
-other line stays as it is, and the caller appends: at the end of the file a setting has the last
-word. Plain is a variable that one line of its own sets to a text without expansions, outside
-every block, and of which nothing else in the file speaks; and a flag that stands once, in an
-assignment to XLA_FLAGS that later ones keep. The shell is not parsed: a file of which this module
-is not sure is one that is appended to.
+The env file is a shell text. A setting is changed in place if the file has one plain assignment of
+it; else the caller appends the setting, because the last assignment counts. Plain is a variable
+that one line sets to a text without expansions, outside of blocks, and that the file mentions
+nowhere else. Plain is also a flag that the file has once, in an assignment to XLA_FLAGS that later
+ones keep. The shell is not parsed: if this module is not sure, the caller appends.
 
-The trainer's configuration, a YAML text: ruamel.yaml tells where each value begins and ends. Only
-the characters of a changed value are replaced, so that comments, quotes, blanks and order stay as a
-person wrote them and a patch shows the change alone. The result is read again before it is handed
-out.
+The trainer's configuration is a YAML text. ruamel.yaml gives the position of each value, and only
+the characters of a changed value are replaced. So comments, quotes, blanks and order are kept, and
+a patch shows only the change. The result is read again before it is returned.
 """
 
 from __future__ import annotations
@@ -31,33 +29,33 @@ from pytest_xlatune.model.profile import ALIASES, APPENDING, Flag, Flags
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.text import is_relative
 
-# export NCCL_ALGO=Ring  # as on the old fabric        export A='two words'
+# assignments:  export NCCL_ALGO=Ring  # as on the old fabric        export A='two words'
 _ASSIGNED = re.compile(
     r"""(?P<head>export[ ]+(?P<name>[A-Za-z_][A-Za-z0-9_]*)=)
     (?P<value>[A-Za-z0-9_.,:/+@%^=-]*|'[^']*'|"[^"$`\\!]*")
     (?P<comment>[ \t]+\#.*|[ \t]*)""",
     re.VERBOSE,
 )
-# the begin of an assignment:  export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1
+# the start of an assignment of flags:  export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1
 _OF_FLAGS = re.compile(r"export +XLA_FLAGS\+?=")
 # the flags so far:  $XLA_FLAGS   ${XLA_FLAGS}   ${XLA_FLAGS:+$XLA_FLAGS }   ${XLA_FLAGS:-}
 _SO_FAR = re.compile(
     r"\$XLA_FLAGS\b|\$\{XLA_FLAGS(?::?-)?\}|\$\{XLA_FLAGS:?\+(?:\$XLA_FLAGS|\$\{XLA_FLAGS\}) ?\}"
 )
 # what is left of a line without its flags:  export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }"     \
-# (one that begins anew keeps out what the trainer would inherit)
+# (A line without the flags so far matters: it discards what the trainer would inherit.)
 _SETS_NOTHING = re.compile(rf"""{_OF_FLAGS.pattern}"?(?:{_SO_FAR.pattern})\s*"?\s*|\s*\\?\s*""")
-_SAFE = re.compile(r"[A-Za-z0-9_.,:/+-]*")  # a value that needs no quotes, inside quotes or not
-# what makes the order of lines another one than the one they stand in
+_SAFE = re.compile(r"[A-Za-z0-9_.,:/+-]*")  # needs no quotes, within quotes or without
+# lines of a block may run in another order, more than once or never
 _BLOCK = re.compile(
     r"\s*(?:if|for|while|until|case|select|function|then|else|elif|do|fi|done|esac)\b|.*[{(]\s*$"
     r"|\s*[(){}]|.*(?:&&|\|\||<<)|.*;"
 )
-# another file, or text, that is run:  source site.sh   . ./site.sh   eval "$MORE"   unset A
+# lines that run another file or text:  source site.sh   . ./site.sh   eval "$MORE"   unset A
 _RUNS = re.compile(
     r"\s*(?:source|\.|eval|unset|exec|exit|return|set|declare|typeset|local)\b|\s*\. "
 )
-# a quoted character, a text in quotes, or a comment, whichever begins first
+# an escaped character, a text in quotes, or a comment, whichever starts first
 _QUOTED_OR_COMMENT = re.compile(
     r"""\\.|\$'(?:\\.|[^'\\])*'|'[^']*'|"(?:\\.|[^"\\])*"|(?<![^\s;&|()])\#[^\n]*""", re.DOTALL
 )
@@ -65,13 +63,13 @@ _QUOTED_OR_COMMENT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """An env file with settings changed in place.
+    """An env file in which settings were changed.
 
     Attributes:
         text: the text of the file.
-        names: names of the settings that were changed, as people write them.
-        at: number of the first changed line, from 0; None where none was.
-        flags, env: the settings that are left to append.
+        names: the names of the changed settings, as people write them.
+        at: the number of the first changed line, from 0; None if no line was changed.
+        flags, env: the settings that the caller has to append.
     """
 
     text: str
@@ -84,16 +82,16 @@ class Changed:
 def with_settings(
     text: str, flags: Flags, env: Mapping[str, str], *, drops: bool = False
 ) -> Changed:
-    """Return an env file in which each setting that stands there plainly has its new value.
+    """Return an env file in which each plain setting has its new value.
 
-    With `drops` the flags are at their defaults: one that stands there plainly is taken out.
+    With `drops` the flags get their defaults, so plain ones are removed.
     """
     lines = text.split("\n")
     changed: set[int] = set()
     left_flags, left_env, names = list[Flag](), dict[str, str](), list[str]()
     is_plain = _is_simple(lines)
     for name, value in env.items():
-        # the deployed text of a channel stays, and the recipe is appended to it
+        # the deployed text of a variable of flags is kept, and the recipe is appended to it
         at = _variable(lines, name) if is_plain and name not in CHANNELS else None
         if at is None:
             left_env[name] = value
@@ -132,7 +130,7 @@ def with_settings(
 
 
 def _is_simple(lines: list[str]) -> bool:
-    """Whether no line runs another file or stands in a block: then the last line decides."""
+    """Return whether no line runs another file or is in a block, so that the last line decides."""
     return not any(_BLOCK.match(line) or _RUNS.match(line) for line in _code(lines))
 
 
@@ -145,7 +143,7 @@ def _code(lines: list[str]) -> list[str]:
 
 
 def _variable(lines: list[str], name: str) -> int | None:
-    """Return the line that sets a variable; None where that is not the only one to speak of it."""
+    """Return the number of the line that sets a variable; None if other lines mention it too."""
     speaks = [
         at for at, line in enumerate(_code(lines)) if re.search(rf"(?<!\w){name}(?!\w)", line)
     ]
@@ -158,12 +156,12 @@ def _variable(lines: list[str], name: str) -> int | None:
 
 
 def _token(name: str) -> re.Pattern[str]:
-    """Return the pattern of a flag in a text of flags, with a value that needs no quotes."""
+    """Return the pattern for a flag in a text of flags, with a value that needs no quotes."""
     return re.compile(rf"""(?<=[\s"'=}}])--{re.escape(name)}(?:={_SAFE.pattern})?(?=[\s"'\\]|$)""")
 
 
 def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
-    """Return the line in which a flag stands; None where that is not the one that has effect."""
+    """Return the number of the line with a flag; None if another line may decide its value."""
     if (
         flag.name in APPENDING
         or is_relative(flag.value or "")
@@ -191,7 +189,7 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
     )
     if not is_plain:
         return None
-    # flags of before stand in front of it, and nothing later takes it away
+    # the flags so far come before it, and nothing later removes it
     after = token.split(command)[1]
     behind = [line for line in code[at + 1 :] if "XLA_FLAGS" in line]
     is_last = not _SO_FAR.search(after) and not _expands(command)
@@ -207,38 +205,38 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
 
 
 def _expands(command: str) -> bool:
-    """Whether the shell puts more into a command than the flags so far."""
+    """Return whether the shell expands more in a command than the flags so far."""
     return bool(re.search(r"[$`]", _SO_FAR.sub("", command)))
 
 
 def _begin(lines: list[str], at: int) -> int:
-    """Return where the command of a line begins: a line before it may end with a backslash."""
+    """Return the first line of the command that a line belongs to, across ends with a backslash."""
     while at and lines[at - 1].endswith("\\") and not lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
 
 
 def _is_inside(lines: list[str], at: int) -> bool:
-    """Whether a line may be a part of a text in quotes, or of the command before it."""
+    """Return whether a line may be within quotes, or may continue the command before it."""
     left = _QUOTED_OR_COMMENT.sub("", "\n".join(lines[:at]))
     return "'" in left or '"' in left or _begin(lines, at) != at
 
 
-# a scalar that YAML reads as it stands:  false   0.5   minimal_flash
+# scalars that YAML reads without quotes:  false   0.5   minimal_flash
 _PLAIN = re.compile(r"[A-Za-z0-9_.+/][A-Za-z0-9_.+/-]*|-[0-9.][A-Za-z0-9_.+/-]*")
 _SEVERAL = "(several lines)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A key at the top of a configuration.
+    """A key at the top level of a configuration.
 
-    Attributes:
-        key: its name.
-        value: a scalar's text without quotes, "" where it is empty; None for a list or a table.
+    key: the name of the key.
+        value: the text of a scalar without quotes, "" if it is empty; None for a list or a table.
         written: the setting as the file has it, in one line.
-        at: where the value begins and ends in the text; None where one line does not hold all of
-            it, or other keys refer to it.
+        at: the start and the end of the value in the text; None if the value has several lines, or
+            if
+                    other keys refer to it.
     """
 
     key: str
@@ -248,7 +246,7 @@ class Setting:
 
 
 def settings_of(text: str) -> tuple[Setting, ...] | None:
-    """Return the keys at the top of a YAML text in its order; None where it is no YAML table."""
+    """Return the keys at the top level of a YAML text, in order; None if it is no YAML table."""
     try:
         root = YAML().compose(io.StringIO(text))
     except YAMLError:
@@ -261,13 +259,13 @@ def settings_of(text: str) -> tuple[Setting, ...] | None:
 
 
 def values_of(text: str) -> dict[str, str]:
-    """Return the scalars at the top of a YAML text, by their keys."""
+    """Return key -> scalar for the top level of a YAML text."""
     settings = settings_of(text) or ()
     return {setting.key: setting.value for setting in settings if setting.value is not None}
 
 
 def with_value(text: str, key: str, value: str) -> str | None:
-    """Return a YAML text with a key at its top set; None where the key has no single value."""
+    """Return a YAML text with a key at the top level set; None if the key has no single value."""
     before = settings_of(text)
     if before is None:
         return None
@@ -289,11 +287,11 @@ def with_value(text: str, key: str, value: str) -> str | None:
 
 def _setting(text: str, key: Any, node: Any) -> Setting:
     start, end = node.start_mark.index, node.end_mark.index
-    if start == end:  # an empty value stands where the next key begins
+    if start == end:  # the position of an empty value is that of the next key
         start = end = text.find(":", key.end_mark.index) + 1
     is_scalar = isinstance(node.value, str)
     is_block = not is_scalar and not node.flow_style
-    # an alias is the very node that it refers to, which stands further up
+    # the node of an alias is the node that it refers to, which is earlier in the text
     is_alias = start < key.end_mark.index
     is_one_line = is_scalar and "\n" not in text[start:end]
     return Setting(

@@ -1,9 +1,8 @@
-"""The bubble of a pipeline: the share of its iterations in which a stage is idle.
+"""Predict how settings change the bubble of a pipeline: the share of iterations without work.
 
-No XLA flag changes it. The shape of the pipeline does: stages, microbatches, repeats. This module
-repeats how MaxText derives that shape from its settings (`pyconfig.py`: repeats and microbatches
-follow from the rest; `layers/pipeline.py`: M V iterations that work, d (S-1) in the bubble), and
-predicts the change that it makes. Pure.
+No XLA flag changes the bubble. The shape of the pipeline does: its stages, microbatches and
+repeats. This module derives the shape from settings as MaxText does. `pyconfig.py` has repeats and
+microbatches; `layers/pipeline.py` has M V iterations with work and d (S-1) in the bubble. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ DELAY = "pipeline_delay_activation_forwarding"
 LAYERS = ("num_decoder_layers", "base_num_decoder_layers")
 _NUMBERS = (MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, *LAYERS)
 _MODEL = "model_name"
-_SCALE = "global_parameter_scale"  # of 1; another one changes the layers by rules of its own
+# 1 by default; with another scale MaxText computes the number of layers
+_SCALE = "global_parameter_scale"
 _UNSET = -1
 
 
@@ -38,9 +38,9 @@ class Pipeline:
 
     Attributes:
         stages: S, the product of the pipeline axes.
-        microbatches: M of a step.
-        repeats: V, how often a microbatch comes by each stage.
-        delay: iterations from one stage to the next, 2 with delayed forwarding.
+        microbatches: M, the number of microbatches in a step.
+        repeats: V, how often a microbatch passes each stage.
+        delay: d, the iterations from one stage to the next; 2 with delayed forwarding.
     """
 
     stages: int
@@ -55,38 +55,38 @@ class Pipeline:
         return idle / (self.microbatches * self.repeats + idle)
 
     def over(self, other: Pipeline) -> float:
-        """Return the relative change of throughput against `other` if the bubble alone changed."""
+        """Return the relative change of throughput against `other` if only the bubble changed."""
         return (1 - self.bubble) / (1 - other.bubble) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPipeline:
-    """Why the bubble of a profile is unknown; `is_refused`: MaxText ends at the start for it."""
+    """Why the bubble of a profile is unknown; `is_refused` if MaxText stops at the start for it."""
 
     reason: str
     is_refused: bool = False
 
 
 def config_of(files: Iterable[DeployedFile]) -> dict[str, str]:
-    """Return the scalars at the top of the trainer's configuration, as text."""
+    """Return key -> scalar, as text, for the top level of the trainer's configuration."""
     texts = [file.text for file in files if not file.is_shell]
     return {key: value for text in texts for key, value in values_of(text).items()}
 
 
 def stages_of(cell: Cell) -> int:
-    """Return S, the degree of the pipeline axis; 1 is no pipeline."""
+    """Return S, the degree of the pipeline axis; 1 if there is no pipeline."""
     return dict(cell.parallelism.axes).get(Axis.PP.name, 1)
 
 
 def pipeline_of(
     cell: Cell, profile: Profile, config: Mapping[str, str] | None = None
 ) -> Pipeline | NoPipeline:
-    """Return the pipeline of a profile in a cell.
+    """Return the pipeline of a profile in a cell, or why it is unknown.
 
-    The profile's overrides go on top of the cell's, and these on top of `config`, the settings of
-    the trainer's configuration. In between come the layers of the model that all this names, for
-    MaxText takes them over those of its base configuration; not over the layers of the pipeline
-    that a configuration states.
+    The overrides of the profile replace those of the cell, and these replace `config`, the
+    trainer's configuration. MaxText takes the layers of the model that these settings name, and
+    prefers them to those of its base configuration. The layers of the pipeline in a configuration
+    are kept.
     """
     asked = {**cell.overrides, **profile.overrides}
     model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
@@ -94,7 +94,7 @@ def pipeline_of(
     settings = {**(config or {}), **of_model, **asked}
     in_pipeline = (config or {}).get(PIPELINE_LAYERS, str(_UNSET))
     if PIPELINE_LAYERS not in asked and whole(in_pipeline) != _UNSET:
-        # the model's own number stands for the default alone
+        # the number of layers of the model replaces only the default
         settings[PIPELINE_LAYERS] = in_pipeline
     stages = stages_of(cell)
     if stages == 1:
@@ -119,9 +119,9 @@ def pipeline_of(
 
 
 def layers_of(model_name: str) -> dict[str, str]:
-    """Return the keys that say how many layers a model of MaxText has; {} where it is unknown.
+    """Return the keys for the number of layers of a model of MaxText; {} if the model is unknown.
 
-    Source: `layers.toml` beside this file.
+    The source is `layers.toml` in this folder.
     """
     table = _models()
     if model_name not in table["layers"]:
@@ -143,7 +143,7 @@ def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPi
     if repeats != _UNSET:
         return repeats if repeats > 0 else NoPipeline(reason=f"{REPEATS} is {repeats}")
     if per_stage == _UNSET:
-        return 1  # a stage holds all its layers at once
+        return 1  # each stage holds all its layers at once
     layers = known.get(PIPELINE_LAYERS, _UNSET)
     if layers == _UNSET and scale != "1":
         return NoPipeline(reason=f"{_SCALE} is {scale}: name {REPEATS} in the overrides")
@@ -167,9 +167,9 @@ _COLUMNS = columns("~Profile", ">S", ">M", ">V", ">bubble", ">predicted delta %"
 def bubbles(
     cell: Cell, profiles: Sequence[Profile], *, files: Sequence[DeployedFile] = ()
 ) -> Section | None:
-    """Return the section of a plan; None where no profile changes the shape of a pipeline.
+    """Return the section of a plan; None if no profile changes the shape of a pipeline.
 
-    The trainer's configuration is among `files` where it is known.
+    `files` should have the trainer's configuration, if it is known.
     """
     shaping = [profile for profile in profiles if profile.overrides.keys() & {*_NUMBERS, DELAY}]
     if not shaping or stages_of(cell) == 1:

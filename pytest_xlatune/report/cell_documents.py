@@ -1,8 +1,8 @@
 """The document of the studies whose arms are cells: nodes, network, batch size, commits.
 
-All of them have the same parts in the same order: the answer and how often it is wrong, a row of
-figures for each arm, the pairs where arms ran in pairs, what to deploy, what the study can tell,
-the jobs. Nothing is computed here but the means of what the scores carry.
+Their documents have the same parts in the same order: the answer and its error rates, the figures
+of each arm, the pairs if arms ran in pairs, what to deploy, what the study can tell, and the jobs.
+The only computation is that of means over scores.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
 from pytest_xlatune.report.study_plots import pair_matrix
 
 _HOW_SURE = {
-    "network": "A pair's single run proves nothing: a node or link is accused by fresh runs beside "
-    "others alone. ",
-    "nodes": "Single runs prove nothing: a node is accused by fresh runs beside controls alone. ",
-    "commits": "Single runs prove nothing: a commit is accused by fresh pairs with the one before "
-    "it alone. ",
+    "network": "A pair's single run proves nothing: only fresh runs, compared "
+    "with other fresh runs, accuse a node or a link. ",
+    "nodes": "Single runs prove nothing: only fresh runs beside controls accuse a node. ",
+    "commits": "Single runs prove nothing: only fresh pairs with the commit before "
+    "accuse a commit. ",
     "batch": "A first run only chooses the sizes that are run again; blocks decide. ",
 }
 _RATES = "How often that is wrong: docs/reference/error_rates.md."
-_MOST_PAIRS = 40  # in the table: the slowest
+_MOST_PAIRS = 40  # pairs in the table: the slowest ones
 
 
 def cell_document(subject: MeasuredCell) -> Document:
-    """Return the document of a conclusion on cells."""
+    """Return the document of a conclusion about cells."""
     conclusion, record = subject.conclusion, subject.conclusion.found(CellsRecord)
     nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
     on_all = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
@@ -85,14 +85,14 @@ def cell_document(subject: MeasuredCell) -> Document:
 
 
 def checked_alone(conclusion: Conclusion, *, sweep: str, written: datetime) -> str:
-    """Return how nodes did in a check of each alone, for the document of a check in pairs."""
+    """Return how nodes did in the earlier check of each node alone, for a document about pairs."""
     answer = plain(sentence(conclusion.facts.summary[0]))
     when = f"{written:%Y-%m-%d %H:%M %Z}".rstrip()
     return f"the nodes were checked alone, {when}, {literal(sweep)}: {answer}"
 
 
 def _sizes(subject: MeasuredCell) -> str:
-    """Return the batch sizes of the cells that were measured, where they differ; "" else."""
+    """Return the batch sizes of the measured cells; "" if all are equal."""
     ran = {result.trial.cell_digest for result in subject.history}
     sizes = {cell.per_device_batch_size or 0.0 for cell in subject.cells if cell.digest in ran}
     if len(sizes) < 2:  # noqa: PLR2004 - one size is the load
@@ -101,7 +101,7 @@ def _sizes(subject: MeasuredCell) -> str:
 
 
 def _arms(subject: MeasuredCell) -> Table:
-    """Return a row of figures for each arm, the one that others are held against the first."""
+    """Return a row of figures for each arm, with the reference first."""
     conclusion = subject.conclusion
     reference = conclusion.reference
 
@@ -137,8 +137,8 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
         "Pairs",
         Text(
             text=f"The slowest {len(rows)} of {counted(len(pairs), 'pair')}; network.json has all. "
-            "A first run is held against the median of its round; fresh runs against the median of "
-            "all first runs, those of the slowest pair against the runs beside them."
+            "A first run is compared with the median of its round, and fresh runs with the median "
+            "of all first runs; those of the slowest pair with the runs next to them."
         ),
         Table(columns=columns("~Pair", ">change %", ">runs"), rows=rows),
     )
@@ -159,7 +159,7 @@ def _use_columns(subject: MeasuredCell) -> list[Shown]:
 
 
 def _to_deploy(subject: MeasuredCell) -> tuple[Section, ...]:
-    """Return what the study leaves to later sweeps, and the patch that sets it."""
+    """Return the setting that the study recommends for later sweeps, and the patch for it."""
     if not subject.conclusion.complete:
         return ()
     files = subject.conclusion.facts.files

@@ -1,9 +1,9 @@
-"""What a test may claim of a verdict: true or false, and why, so that a failed `assert` says it.
+"""The claims that a test makes about a verdict; a failed `assert` shows the reasons.
 
     assert faster(verdict)       assert within(verdict, 0.01)       assert no_regression(verdict)
 
-All rest on the verdict's 95 % interval: one-sided, stricter than 5 %. One trial supports none, and
-what the data cannot tell is never a pass.
+Each claim uses the 95 % interval of the verdict, so a one-sided claim is stricter than 5 %. One
+trial supports no claim, and an undecided claim never passes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
 from pytest_xlatune.model.text import interval, percent, size
 
-REPR_CHARS = 240  # pytest cuts the middle out of a longer text
+REPR_CHARS = 240  # pytest cuts out the middle of a longer text
 _NO_REASON = "no reason is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim: true in an `if` or an `assert` where it holds; its text is the evidence.
+    """A claim, which is true in an `if` or an `assert` if it holds; its text is the evidence.
 
-    What a failed assertion shows of it ends where pytest would cut; the figures come first.
+    What a failed assertion shows ends where pytest would cut; the figures come first.
     """
 
     holds: bool
     text: str
-    is_undecided: bool = False  # neither it nor its contrary is shown
+    is_undecided: bool = False  # neither the claim nor its contrary is shown
 
     def __bool__(self) -> bool:
         return self.holds
@@ -37,14 +37,14 @@ class Claim:
 
 
 def faster(verdict: Verdict) -> Claim:
-    """Claim that the profile was found faster, false winners counted over the whole sweep."""
+    """Claim that the profile was found faster, with false winners controlled over the sweep."""
     is_open = verdict.kind is VerdictKind.INCONCLUSIVE
     holds = verdict.kind is VerdictKind.FASTER
     return _claim(verdict, "faster", holds=holds, is_undecided=is_open)
 
 
 def faster_by(verdict: Verdict, margin: float) -> Claim:
-    """Claim a gain of more than `margin`; 0.02 is +2 %."""
+    """Claim a gain of more than `margin`, a fraction: 0.02 is +2 %."""
     low, high = verdict.ci95 or (None, None)
     holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
     is_open = high is not None and high > margin
@@ -69,7 +69,7 @@ def within(verdict: Verdict, margin: float) -> Claim:
 
 
 def no_regression(verdict: Verdict) -> Claim:
-    """Claim that a gate passes: its margin holds. What cannot be told does not."""
+    """Claim that a gate passes, so that its margin holds; an undecided gate does not pass."""
     if verdict.kind is VerdictKind.INVALID:
         return _claim(verdict, "no regression", holds=False, is_undecided=False)
     if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:

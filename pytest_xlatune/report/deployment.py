@@ -1,10 +1,10 @@
-"""The recipe of each cell as text for `git apply`: changed and appended lines, guards, diffs.
+"""Make the patch for `git apply` that deploys the recipe of each cell.
 
-A setting changes in place where the env file has one plain assignment of it; else it goes to the
-end of the file, where it has the last word, and so does all that a guard limits. A key of the
-trainer's configuration changes in place. Where a recipe must not reach another cell, a guard reads
-the parallelism or the configuration that it was measured on, and a comment says where it was not
-verified. A line with a hidden secret is no context: it would not match.
+A setting is changed in place if the env file has one plain assignment of it. Else it is appended,
+because the last assignment counts; so is everything within a guard. A key of the trainer's
+configuration is changed in place. If a recipe must not reach another cell, a guard reads the
+parallelism or the configuration, and a comment says where the recipe is not verified. A line with
+a hidden secret cannot be context in the patch, because it would not match the file.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pytest_xlatune.report.lines import effect_words
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.recipes import recipe_remarks
 
-_CONTEXT = 3  # lines; fewer where one of them is hidden
-# a path that a diff may name without quoting it
+_CONTEXT = 3  # lines of context in a diff; fewer if one of them is hidden
+# paths that a diff can name without quotes
 _PATH = re.compile(r"[A-Za-z0-9._+/@-]+")
-# a variable of the environment:  XLA_PYTHON_CLIENT_MEM_FRACTION
+# variables of the environment:  XLA_PYTHON_CLIENT_MEM_FRACTION
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
-# between two settings:  per_device_batch_size=8 remat_policy=full
+# the blank between two settings:  per_device_batch_size=8 remat_policy=full
 _NEXT_SETTING = re.compile(r" (?=[A-Za-z_][\w.]*=)")
 
 
@@ -42,9 +42,9 @@ class Patch:
     """The text for `git apply`.
 
     Attributes:
-        text: the patch; "" where there is none.
+        text: the patch; "" if there is none.
         paths: the paths of the files that it changes.
-        missing: cell digest -> why the patch lacks its recipe or a part of it.
+        missing: digest of a cell -> why the patch lacks its recipe, or a part of it.
     """
 
     text: str
@@ -53,20 +53,20 @@ class Patch:
 
 
 def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
-    """Return the patch that deploys every recipe that a file can deploy.
+    """Return the patch that deploys every recipe that files can deploy.
 
-    `say` writes the reasons of recipes that are not in it.
+    `say` writes the reasons for the recipes that are not in it.
     """
     made = _patch_of(cells, say, in_place=True)
     if not made.text and made.missing:
-        # a line beside a hidden secret cannot change; one at the end of the file can follow
+        # a line next to a hidden secret cannot be changed, but lines can be appended
         return _patch_of(cells, say, in_place=False)
     return made
 
 
 def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
-    # of each file the text that the newest sweep saw is taken
+    # take the text of each file that the newest sweep read
     latest = {
         file.path: file
         for cell in sorted(cells, key=lambda cell: cell.written_s)
@@ -111,10 +111,10 @@ def _why_not(
     latest: Mapping[str, DeployedFile],
     say: Translator,
 ) -> str:
-    """Return why no file that others read too can deploy a recipe; "" where one can."""
+    """Return why files that other cells read too cannot deploy a recipe; "" if they can."""
     if any(not conflict.guard and not conflict.is_open for conflict in against):
         return say("no variable tells the conflicting cells apart")
-    # a guard can keep lines of a shell from a configuration, and no key of the trainer
+    # a guard works in a shell, and not around a key of the trainer
     if harmed := [
         conflict.where for conflict in against if conflict.other is None and conflict.is_of_keys
     ]:
@@ -131,16 +131,16 @@ def _why_not(
 
 
 def recommended_patch(cell: MeasuredCell) -> str:
-    """Return the patch of the setting that a study recommends, once it is over; "" without one."""
+    """Return the patch for the setting that a finished study recommends; "" if there is none."""
     setting = cell.conclusion.facts.setting
     return patch_of_setting(cell.files, setting) if setting and cell.conclusion.complete else ""
 
 
 def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
-    """Return the patch that deploys a setting, `key=value`; "" where no file has to change.
+    """Return the patch that deploys a setting `key=value`; "" if no file has to change.
 
-    Several are `key=value key=value`: all of them, or no patch. A name in capitals is a variable of
-    the env file, any other a key of the configuration.
+    Several settings are `key=value key=value`: the patch has all of them, or there is none. A name
+    in capitals is a variable of the env file, and any other name a key of the configuration.
     """
     texts: dict[DeployedFile, str] = {}
     for assignment in _NEXT_SETTING.split(setting):
@@ -168,7 +168,7 @@ def _with_key(text: str, key: str, value: str) -> str | None:
 
 
 def _is_number(written: str | None, value: str) -> bool:
-    """Whether a value as written is the same number."""
+    """Return whether a written value is the same number."""
     try:
         return float(written or "") == float(value)
     except ValueError:
@@ -176,7 +176,7 @@ def _is_number(written: str | None, value: str) -> bool:
 
 
 def recipe_lines(recipe: Profile) -> str:
-    """Return the shell lines that a recipe appends, without a guard; "" where it has none."""
+    """Return the shell lines that a recipe appends, without a guard; "" if there are none."""
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     secret = (
         f"# {name}: set it yourself, its value is secret\n"
@@ -187,7 +187,7 @@ def recipe_lines(recipe: Profile) -> str:
 
 
 def guarded_lines(recipe: Profile, against: Sequence[Conflict]) -> str:
-    """Return the shell lines that a recipe appends, which apply where it may go."""
+    """Return the shell lines that a recipe appends, with the guard that they need."""
     lines, guard = recipe_lines(recipe), guard_against(against)
     return f"if [[ {guard} ]]; then\n{lines}fi\n" if guard and lines else lines
 
@@ -195,7 +195,7 @@ def guarded_lines(recipe: Profile, against: Sequence[Conflict]) -> str:
 def deployed_by_hand(
     recipe: Profile, lines: str, head: Text, say: Translator = ENGLISH
 ) -> Iterator[Block]:
-    """Yield shell lines below their head, and the keys of the trainer that a recipe sets."""
+    """Yield the shell lines below their heading, and the trainer's keys that a recipe sets."""
     if lines:
         yield head
         yield Code(text=lines, language="bash")
@@ -205,13 +205,13 @@ def deployed_by_hand(
 
 
 def diff(file: DeployedFile, after: str) -> str | None:
-    """Return the unified diff of a file that became `after`; None where it cannot be written."""
+    """Return the unified diff of a file whose text becomes `after`; None if a diff cannot."""
     if not _PATH.fullmatch(file.path) or ".." in file.path.split("/"):
         return None
     head = f"diff --git a/{file.path} b/{file.path}\n"
     if file.is_new:
         head += "new file mode 100644\n"
-    # split as git does: at line feeds and nothing else
+    # split as git does, only at line feeds
     before_lines, after_lines = list(io.StringIO(file.text)), list(io.StringIO(after))
     for context in range(_CONTEXT, -1, -1):
         lines = list(
@@ -238,13 +238,12 @@ def _deployed(
     *,
     in_place: bool,
 ) -> str:
-    """Return the env file with a recipe in it, and above it where it was not verified."""
+    """Return the env file with a recipe, and comments about where it is not verified."""
     if guard_against(against) or not in_place:
         lines = guarded_lines(recipe, against)
         return _appended(text, _recipe_comment(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
-    # lines are changed in place: the contrary at the end of the file would leave the bad line and
-    # its comment where they are
+    # Lines are changed in place. To append the contrary would leave the bad line and its comment.
     is_default = recipe.id == NO_ENV_ID
     changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
@@ -262,7 +261,7 @@ def _deployed(
 def _recipe_comment(
     cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more: str
 ) -> str:
-    """Return the comment of a recipe: where it was measured, its parts, where it must not go."""
+    """Return the comment on a recipe: where it was measured, its parts, and where not to use it."""
     jobs = cell.best.job_ids if cell.best else ()
     of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
     remarks = [f"{recipe.id}: measured on {cell.label}{of_jobs}"]
@@ -286,7 +285,7 @@ def _configured(
     recipe: Profile,
     say: Translator,
 ) -> str:
-    """Change the trainer's configuration in place; return why that is impossible, or ""."""
+    """Change the trainer's configuration in place; return why not, "" if it is done."""
     if config is None:
         return say("the sweep did not record the trainer's configuration file")
     fixed = [key for key in recipe.overrides if key in cell.cell.overrides]

@@ -1,8 +1,8 @@
-"""The document model: titles, paragraphs and tables, independent of how they are rendered.
+"""Documents of titles, paragraphs and tables, independent of how they are rendered.
 
-Text is plain with one convention: backticks enclose a literal (a flag, an id, a log line). Foreign
-text comes in through `literal` or `plain`, so it can never open a literal by itself. All figures
-are text already; a renderer only lays them out.
+Text is plain, with one convention: backticks enclose a literal (a flag, an id, a log line). Foreign
+text passes through `literal` or `plain`, so that it cannot start a literal. All figures are text
+already, and a renderer only lays them out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_xlatune.model.text import counted, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table; `wrap` marks long text that a narrow terminal may break."""
+    """A column of a table; `wrap` marks long text that may be wrapped in a narrow terminal."""
 
     title: str
     align: Literal["left", "right"] = "left"
@@ -25,7 +25,7 @@ class Column:
 
 
 def columns(*titles: str) -> tuple[Column, ...]:
-    """Return columns by their titles; `>` before a title aligns right, `~` lets long text wrap."""
+    """Return columns for titles; `>` before a title aligns right, `~` lets long text wrap."""
     return tuple(
         Column(
             title=title.lstrip(">~"),
@@ -38,10 +38,10 @@ def columns(*titles: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table; `title` stands above it, and each row has one text for each column.
+    """A table; `title` is above it, and each row has one text for each column.
 
-    In a terminal each row of a `compact` one is one line, however long, and no rule is drawn: rows
-    that people search and copy.
+    In a terminal each row of a `compact` table is one line of any length, without rules, for people
+    to search and copy.
     """
 
     title: str = ""
@@ -66,14 +66,14 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """A list whose items a terminal shows as they stand, without marks and unbroken."""
+    """A list whose items a terminal shows without bullets and without wrapping."""
 
     items: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Lines that readers copy as they stand; backticks mean nothing here."""
+    """Lines to copy, shown unchanged; backticks mean nothing here."""
 
     text: str
     language: str = ""
@@ -81,7 +81,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """A heading inside a section: the blocks after it are about one cell of several."""
+    """A heading within a section; the blocks after it are about one of several cells."""
 
     text: str
 
@@ -97,18 +97,18 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-MOST_ROWS = 200  # of a table whose rows grow with what was read, unless all are asked for
-_ENDS = 50  # rows at its beginning, and at its end
-_DIFFERENT = 100  # rows between the two that differ from the others
+MOST_ROWS = 200  # rows of a table that grows with its data, unless all are requested
+_ENDS = 50  # rows shown at its start, and as many at its end
+_DIFFERENT = 100  # rows shown between these, if they differ from the others
 _Row = TypeVar("_Row")
 
 
 def shortened(
     rows: Sequence[_Row], differs: Callable[[_Row], bool], *, shows_all: bool = False
 ) -> list[_Row | None]:
-    """Return the first rows, the last and those that differ; None stands where some are left out.
+    """Return the first rows, the last ones, and those that differ; None marks a gap.
 
-    Up to MOST_ROWS of them all are shown. This is the rule of every table that grows with its data.
+    Up to MOST_ROWS rows are all shown. Every table that grows with its data follows this rule.
     """
     if shows_all or len(rows) <= MOST_ROWS:
         return [*rows]
@@ -122,7 +122,7 @@ def shortened(
 
 
 def left_out(shown: Sequence[object], rows: Sequence[object], noun: str) -> tuple[str, ...]:
-    """Say how many rows `shortened` left out; () where it shows all."""
+    """Return a line that says how many rows `shortened` left out; () if it left out none."""
     count = len(rows) - sum(row is not None for row in shown)
     return (f"{counted(count, noun)} of {len(rows)} left out (...): --all",) if count else ()
 
@@ -133,7 +133,7 @@ def bullets(*items: str) -> Bullets:
 
 
 def lines(*items: str) -> Lines:
-    """Return a list that a terminal shows as it stands."""
+    """Return a list that a terminal shows unchanged."""
     return Lines(items=items)
 
 
@@ -144,7 +144,7 @@ def section(title: str, *blocks: Block) -> Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A plot under a title: a page draws it after the first section, a text leaves it out."""
+    """A plot with a title; a page draws it after the first section, and texts leave it out."""
 
     title: str
     plot: object
@@ -152,9 +152,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A title, the bullets under it, and sections; `drawn` is for pages alone.
+    """A title, bullets under it, and sections; only pages show `drawn`.
 
-    Of a `brief` one a terminal shows the blocks alone: its reader has just typed what it is about.
+    Of a `brief` document a terminal shows only the blocks: the reader has just typed what it is
+    about.
     """
 
     title: str
@@ -165,27 +166,27 @@ class Document:
 
 
 def brief(title: str, *blocks: Block) -> Document:
-    """Return a document of one part, of which a terminal shows the blocks alone."""
+    """Return a document of one section, of which a terminal shows only the blocks."""
     shown = (Section(title=title, blocks=blocks),) if blocks else ()
     return Document(title=title, sections=shown, brief=True)
 
 
 def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:
-    """Return a plot under a title; () where there is none."""
+    """Return a plot with a title; () if there is no plot."""
     return () if plot is None else (Drawn(title=title, plot=plot),)
 
 
 def plain(text: str) -> str:
-    """Bring foreign text into one line of plain text."""
+    """Return foreign text as one line of plain text."""
     return " ".join(printable(text).replace("`", "'").split())
 
 
 def literal(text: str) -> str:
-    """Bring foreign text into one line between backticks; "" stays empty."""
+    """Return foreign text as one line between backticks; "" stays empty."""
     line = plain(text)
     return f"`{line}`" if line else ""
 
 
 def literals(texts: Iterable[str]) -> str:
-    """List foreign texts, each between backticks."""
+    """Return foreign texts as a list, each between backticks."""
     return ", ".join(map(literal, texts))

@@ -1,12 +1,10 @@
-"""A report in the formats of other programs: github-action-benchmark and CSV.
+"""Write a report in the formats of other programs: github-action-benchmark and CSV.
 
     text of the JSON report -> exported() -> Exported -> Export.texts()
 
-They are made from the JSON report and from nothing else, so every figure is one of its figures, and
-what it hides is hidden here. Any study has them: they take the verdicts and the trials, which all
-have in common. A figure that is absent or not finite is left out.
-
-The tool of github-benchmark is `customBiggerIsBetter` of
+Formats are made only from the JSON report: they have its figures, and they hide what it hides. They
+take the verdicts and the trials, which every study has, and leave out figures that are absent or
+not finite. The `tool` of github-benchmark is `customBiggerIsBetter` of
 https://github.com/benchmark-action/github-action-benchmark.
 
 Other distributions add formats: an entry point of `pytest_xlatune.exports` names an `Export`.
@@ -42,17 +40,17 @@ _TGS_UNIT = "Tokens/s/device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A JSON report, read again, and which sweep and study it is of.
+    """A JSON report that was read again, with the names of its sweep and study.
 
     Attributes:
-        sweep: name of the sweep.
-        study: kind of the study, e.g. "tuning" or "nodes".
-        written: when, ISO 8601.
-        cell_digest: identity of the cell, the first of several.
-        cell: as it may be shown.
+        sweep: the name of the sweep.
+        study: the kind of the study, e.g. "tuning" or "nodes".
+        written: when the report was written, ISO 8601.
+        cell_digest: the digest of the cell, or of the first of several.
+        cell: the cell, with secrets hidden.
         profiles: the profiles that were compared.
-        conclusion: the verdicts, and what they are against.
-        trials: id and result, in the order of the report.
+        conclusion: the verdicts and their reference.
+        trials: the id and the result of each trial, in the order of the report.
     """
 
     sweep: str
@@ -66,7 +64,7 @@ class Exported:
 
     @property
     def arms(self) -> tuple[Verdict, ...]:
-        """The reference, where there is one, and each arm with a verdict, each once."""
+        """The reference, if there is one, and every arm with a verdict, each once."""
         reference = self.conclusion.reference
         references = (reference,) if reference is not None else ()
         return tuple(
@@ -75,17 +73,17 @@ class Exported:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Arm -> its settings in one line."""
+        """Arm -> its settings, in one line."""
         return {profile.id: profile.settings_text for profile in self.profiles}
 
     def is_reference(self, arm: str) -> bool:
-        """Whether the others are compared with it."""
+        """Return whether the others are compared with this arm."""
         reference = self.conclusion.reference
         return reference is not None and reference.arm == arm
 
 
 def formats(text: str) -> tuple[str, ...]:
-    """Read `csv,github-benchmark`.
+    """Return the names in a list such as `csv,github-benchmark`.
 
     Raises:
         ConfigError: there is no such format.
@@ -98,39 +96,38 @@ def formats(text: str) -> tuple[str, ...]:
 
 
 class Export(ABC):
-    """A format; a subclass is made without arguments.
+    """A format; subclasses are made without arguments.
 
-    One may need a program or a server, so that it is asked before anything is measured whether it
-    can be written.
+    A format may need a program or a server. So `check` is called before anything is measured.
     """
 
     def check(self) -> None:  # noqa: B027 - most formats always can be
-        """Find out whether it can be written; no server is asked.
+        """Find out whether the format can be written, without asking a server.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: it cannot be written.
         """
 
     @abstractmethod
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Return suffix of a file beside the report -> its text, e.g. `.mlflow.json`.
+        """Return suffix of a file of the report -> its text, e.g. for `.mlflow.json`.
 
         Args:
             report: the report as it was written.
-            key: the same for each report of one ledger and of no other.
+            key: a text that is the same for every report of a ledger, and differs between ledgers.
 
         Raises:
-            LedgerError: what takes the figures does not; the reports are written already.
+            LedgerError: the program or server refuses the figures; the reports are already written.
         """
 
 
 class ClientExport(Export):
-    """A format that the client library of another program writes, each fault of it told alike.
+    """A format that another program's client library writes; errors have the same form for all.
 
     Attributes:
-        name: of the format and of the extra that installs the client.
-        title: of the program, as its users write it.
-        remedy: what to set where the client cannot be used.
+        name: the name of the format, and of the extra that installs the client.
+        title: the name of the program, as its users write it.
+        remedy: what to set if the client cannot be used.
     """
 
     name: ClassVar[str]
@@ -139,11 +136,11 @@ class ClientExport(Export):
 
     @abstractmethod
     def connect(self) -> None:
-        """Import the client and find out whether it can be used; whatever it raises is told."""
+        """Import the client and find out whether it can be used; raise any error if not."""
 
     @abstractmethod
     def log(self, report: Exported, *, key: str) -> Json:
-        """Give the figures to the client; return where they are. `key` is as `texts` takes it."""
+        """Give the figures to the client, and return where they are; `key` is that of `texts`."""
 
     def check(self) -> None:
         """Find out whether the client is installed and can be used."""
@@ -169,7 +166,7 @@ class ClientExport(Export):
                 kept = {"schema": 1, **self.log(report, key=key)}
         except Exception as error:  # noqa: BLE001 - as above
             raise LedgerError(
-                f"{self.title} did not take the figures: {_first_line(error)}; the reports are "
+                f"{self.title} did not accept the figures: {_first_line(error)}; the reports are "
                 f"complete: mend the cause, then run `xlatune report --export {self.name}`"
             ) from None
         return {f".{self.name}.json": json.dumps(kept, indent=2, sort_keys=True) + "\n"}
@@ -177,7 +174,7 @@ class ClientExport(Export):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings of a client, which a pytest may turn into errors."""
+    """Hide the warnings of a client, which pytest may turn into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -190,7 +187,7 @@ def _first_line(error: Exception) -> str:
 
 
 def export_of(name: str) -> Export:
-    """Return a format, ours or one that another distribution brings.
+    """Return a format by its name, ours or that of another distribution.
 
     Raises:
         ConfigError: there is no such format, or it cannot be loaded.
@@ -201,12 +198,12 @@ def export_of(name: str) -> Export:
 
 
 def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the formats that can be written, and why each other cannot, before all is measured.
+    """Return the formats that can be written, and for each of the others why it cannot.
 
-    One that cannot be had does not refuse the others.
+    It is called before the sweep runs. A format that cannot be written does not affect the others.
 
     Raises:
-        ConfigError: formats are asked for, and none can be written.
+        ConfigError: formats are requested, and none can be written.
     """
     kept, problems = [], []
     for name in formats:
@@ -222,10 +219,10 @@ def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def exported(text: str, *, sweep: str, study: str) -> Exported:
-    """Read the text of a JSON report.
+    """Return the JSON report that a text holds.
 
     Raises:
-        LedgerError: it is none.
+        LedgerError: the text is no JSON report.
     """
     data: Json = read_json(text)
     return Exported(
@@ -244,7 +241,7 @@ def exported(text: str, *, sweep: str, study: str) -> Exported:
 
 
 def figure_of(scored: Verdict | Score) -> Figure | None:
-    """Return what an arm or a trial is measured by; None without one."""
+    """Return the figure of an arm or a trial; None if it has none."""
     figure = scored.figure
     if figure is None and scored.tgs is not None:
         figure = Figure(metric=TGS, value=scored.tgs)
@@ -252,12 +249,12 @@ def figure_of(scored: Verdict | Score) -> Figure | None:
 
 
 def slug(metric: Metric) -> str:
-    """Return a metric's name as other programs take it: letters, digits and dashes, at most 64."""
+    """Return the name of a metric for other programs: letters, digits and dashes, at most 64."""
     return re.sub(r"[^a-z0-9]+", "-", metric.name.lower()).strip("-")[:64].strip("-") or "figure"
 
 
 def figures(verdict: Verdict) -> dict[str, float]:
-    """Return name -> figure of an arm, the finite ones: delta and interval are fractions."""
+    """Return name -> figure of an arm, only the finite ones; delta and interval are fractions."""
     low, high = verdict.ci95 or (None, None)
     figure = figure_of(verdict)
     numbers = {
@@ -279,7 +276,7 @@ def _unit(metric: Metric) -> str:
 
 
 class GithubExport(Export):
-    """The format `github-benchmark`: an entry for each arm; where less is better, its inverse."""
+    """The format `github-benchmark`: an entry for each arm; the inverse of a figure to be small."""
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - a file
         """Return the entries of the arms."""
@@ -290,14 +287,14 @@ class GithubExport(Export):
 
 
 def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
-    """Return the entry of an arm; None of one without a figure of which a ratio can be taken."""
+    """Return the entry of an arm; None if it has no figure that can be in a ratio."""
     figure = figure_of(verdict)
     if figure is None:
         return None
     unit, value = _unit(figure.metric), figure.value
     if figure.metric.is_lower_better:
         unit, value = f"1 / {unit or figure.metric.title}", 1 / value if value else math.inf
-    if not 0 < value < math.inf:  # the action takes a ratio to the figure before
+    if not 0 < value < math.inf:  # the action divides by the previous figure
         return None
     texts = [f"{verdict.kind} {percent(verdict.delta)}"]
     if report.is_reference(verdict.arm):
@@ -305,7 +302,8 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     elif verdict.ci95 is not None:
         texts.append(f"95 % {interval(verdict.ci95)}")
     return {
-        # the name stays the same over sweeps, images and commits, so that the action can compare
+        # the name is the same for all sweeps, images and commits, so that the action can compare
+        # them
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,
@@ -314,7 +312,7 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
 
 
 class CsvExport(Export):
-    """The format `csv`, two tables: a row for each arm, and a row for each trial."""
+    """The format `csv`: one table with a row for each arm, and one with a row for each trial."""
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - files
         """Return the two tables."""
@@ -328,7 +326,7 @@ class CsvExport(Export):
 
 
 def study_row(report: Exported) -> dict[str, str]:
-    """Return which study a figure is of."""
+    """Return the columns that name the study."""
     return {
         "written": report.written,
         "sweep": report.sweep,
@@ -339,7 +337,7 @@ def study_row(report: Exported) -> dict[str, str]:
 
 
 def arm_row(report: Exported, verdict: Verdict) -> dict[str, object]:
-    """Return all that is said of an arm; an absent figure is None."""
+    """Return the columns of an arm; the value of an absent figure is None."""
     low, high = verdict.ci95 or (None, None)
     return {
         "complete": report.conclusion.complete,
@@ -394,11 +392,11 @@ def _figure_row(scored: Verdict | Score | None) -> dict[str, object]:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as CSV, "" where there is none; an absent value is an empty field."""
+    """Return rows as CSV; "" if there are no rows. An absent value is an empty field."""
     if not rows:
         return ""
     file = io.StringIO(newline="")
-    # with RFC 4180's own line ends Python quotes a carriage return in a text too
+    # with the line ends of RFC 4180 Python also quotes a carriage return within a text
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
     writer.writeheader()
     writer.writerows(rows)

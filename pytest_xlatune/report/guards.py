@@ -1,9 +1,9 @@
-"""Which other cells of a model must not get a recipe, and settings that help one cell and hurt one.
+"""Find the cells of a model that must not get a recipe, and settings that hurt some cells.
 
-All cells of a model may read the file that a recipe goes into. So a recipe is guarded by default:
-without a guard it reaches another cell only where the settings that this cell then has were
-measured there and exclude a loss, against the baseline and against that cell's own recipe. What was
-measured of a part of it counts too: a setting that cannot run there is named. This module writes no
+All cells of a model may read the file that a recipe is written into. So a recipe gets a guard by
+default. It reaches another cell without a guard only if all settings that this cell would then have
+were measured there, and a loss is excluded against the baseline and against that cell's own recipe.
+Measurements of a part count too: a setting that cannot run there is named. This module writes no
 file.
 """
 
@@ -29,36 +29,36 @@ from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.report.measured_cell import MeasuredCell, names
 
-# the axes in the order in which they tell cells apart; FSDP takes what the others leave
+# the axes, in the order in which they tell cells apart; FSDP takes what the others leave
 _AXES = ("PP", "TP", "EP", "CP", "SP", "DP", "FSDP")
-MARGIN = 0.01  # a loss of this much or more must be excluded elsewhere
+MARGIN = 0.01  # a loss of this share or more must be excluded elsewhere
 
 Settings = Mapping[tuple[str, str], str]  # (kind, name) -> value
 
 
 class Doubt(StrEnum):
-    """Why a recipe must not reach another cell without a guard; the worst comes first."""
+    """Why a recipe must not reach another cell without a guard; the worst reason comes first."""
 
-    HARMFUL = "harmful"  # measured there: slower, cannot run, another loss
-    CONTRARY = "contrary"  # the other cell's recipe sets the same thing to another value
-    LESS = "less"  # measured there, and not shown to be as fast as what the other cell has
+    HARMFUL = "harmful"  # measured there: it is slower, cannot run, or trains to another loss
+    CONTRARY = "contrary"  # the recipe of the other cell sets the same key to another value
+    LESS = "less"  # measured there, and not shown to be as fast as the other cell's settings
     UNTOLD = "untold"  # measured there, and a loss is not excluded
     UNMEASURED = "unmeasured"  # never measured there, or not together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """What keeps a recipe from another cell of the model, or from another configuration of its own.
+    """What keeps a recipe from another cell of the model, or from another configuration.
 
     Attributes:
         where: the cell that must not get it, or the tag of the configuration, in a few words.
-        other: the cell; None of a configuration, of which a gate told it.
-        doubt: why not.
+        other: the other cell; None for a configuration that a gate measured.
+        doubt: why the other must not get the recipe.
         settings: the names of the recipe's settings that the doubt is about.
-        is_of_keys: whether a configuration file that both read would hold a part of the recipe.
-        verdict: the other cell's on them; None where it has none.
-        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" where none
-            does.
+        is_of_keys: whether a part of the recipe would be in a configuration file that both read.
+        verdict: the verdict on these settings in the other cell; None if there is none.
+        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" if there
+            is none.
         variables: the variables that the condition reads.
     """
 
@@ -73,12 +73,12 @@ class Conflict:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing that is known forbids the recipe there: it was not verified."""
+        """Whether the recipe is only not verified there, and nothing forbids it."""
         return self.doubt in (Doubt.UNTOLD, Doubt.UNMEASURED)
 
     @property
     def remark(self) -> str:
-        """What the patch says of it, in one line without a line feed."""
+        """The remark of the patch about it, in one line without a line feed."""
         named = ", ".join(self.settings)
         label = self.where
         match self.doubt:
@@ -91,7 +91,7 @@ class Conflict:
             case Doubt.CONTRARY:
                 return f"NOT for {label}: its own recipe sets {named} to another value"
             case Doubt.LESS:
-                least = "not shown to be as fast there as its own recipe alone"
+                least = "not shown to be as fast there as its own recipe without it"
                 gain = percent(self.verdict.delta if self.verdict else None)
                 return f"NOT for {label}: {named}: {least} ({gain} with it)"
             case Doubt.UNTOLD:
@@ -104,9 +104,9 @@ class Conflict:
 def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflict]:
     """Return what must not get the recipe of a cell without a guard, and why.
 
-    Other cells of the model first, then configurations of this one where wave 6 measured it, and
-    found a loss or cannot tell. A cell gets the unguarded recipes of all others beside its own. So
-    each recipe is judged together with those before it in `cells` that need no guard.
+    Other cells of the model come first. Then come configurations of this cell where wave 6 found a
+    loss or cannot tell. A cell gets the unguarded recipes of all others together with its own. So
+    each recipe is judged together with the recipes before it in `cells` that need no guard.
     """
     if cell.recipe is None:
         return []
@@ -155,14 +155,15 @@ _WORST = tuple(Doubt)
 
 
 def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Reason]:
-    """Return which recipes must not reach `other`, by the digest of their cell, and why."""
+    """Return digest of a cell -> why its recipe must not reach `other`."""
     reasons: dict[str, _Reason] = {}
     has = dict(settings_of(other.recipe)) if other.recipe else {}
     for cell in cells:
         if cell.cell_digest == other.cell_digest or cell.recipe is None:
             continue
         added = _added(cell, other)
-        # it is judged beside what the cell has and alone: the cell's own recipe may be in no patch
+        # judge it together with the cell's settings and alone: no patch may have the cell's own
+        # recipe
         both = (_doubt(added, base, cell=cell, other=other) for base in (has, {}))
         reason = min(filter(None, both), key=lambda doubt: _WORST.index(doubt.kind), default=None)
         if reason is None:
@@ -173,13 +174,13 @@ def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Rea
 
 
 def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
-    """Return what of a recipe lies in a file that the other cell reads too.
+    """Return the part of a recipe that is in a file which the other cell reads too.
 
     A file that the sweep did not record counts as one that both read.
     """
     shared = {}
     for is_shell in (True, False):
-        # the first of a kind is the one that a recipe goes into
+        # a recipe is written into the first file of each kind
         mine, theirs = (
             next((file.path for file in reader.files if file.is_shell is is_shell), "")
             for reader in (cell, other)
@@ -192,10 +193,10 @@ def _added(cell: MeasuredCell, other: MeasuredCell) -> Settings:
 def _doubt(
     added: Settings, has: Settings, *, cell: MeasuredCell, other: MeasuredCell
 ) -> _Reason | None:
-    """Return why settings must not be added to those that a cell has; None where they may."""
+    """Return why settings must not be added to those of a cell; None if they may be."""
     after = {**has, **added}
     if after == dict(has):
-        return None  # the cell has these settings already
+        return None  # the cell already has these settings
     contrary = tuple(key[1] for key, value in added.items() if has.get(key, value) != value)
     if contrary:
         return _Reason(kind=Doubt.CONTRARY, settings=contrary)
@@ -203,8 +204,8 @@ def _doubt(
     verdict_after = _verdict_on(after, other)
     is_safe = verdict_after is not None and _excludes_a_loss(verdict_after)
     own_settings = settings_of(other.recipe) if has and other.recipe else {}
-    # a gain over the baseline can still be a loss against the cell's own recipe, and each setting
-    # that others bring without a guard may cost a little
+    # A gain over the baseline can be a loss against the cell's own recipe, and each setting that
+    # others bring without a guard may cost a little.
     against = (_verdict_on(base, other) for base in (has, own_settings) if base)
     if (
         verdict_after is not None
@@ -214,8 +215,9 @@ def _doubt(
         return None
     if not has and _is_shown_by_a_gate(cell, other):
         return None
-    # every part that was measured there counts: a recipe once went unguarded to a cell where one of
-    # its flags had run out of memory, and after `git apply` even the baseline could not run there
+    # Every part that was measured there counts. A recipe once went without a guard to a cell where
+    # one of its flags had run out of memory. After `git apply` even the baseline could not run
+    # there.
     parts = [
         (tuple(key[1] for key in part), verdict)
         for profile, verdict in _measured(other)
@@ -223,7 +225,7 @@ def _doubt(
     ]
     harmful = [pair for pair in parts if _is_harm(pair[1])]
     if harmful:
-        # the smallest part that does harm says most
+        # the smallest harmful part says most
         settings, verdict = min(harmful, key=lambda pair: len(pair[0]))
         return _Reason(kind=Doubt.HARMFUL, settings=settings, verdict=verdict)
     if verdict_after is not None:
@@ -235,7 +237,7 @@ def _doubt(
 
 
 def _is_shown_by_a_gate(cell: MeasuredCell, other: MeasuredCell) -> bool:
-    """Whether wave 6 excluded a loss by the recipe in the other cell."""
+    """Return whether wave 6 excluded a loss from the recipe in the other cell."""
     mine, theirs = cell.cell, other.cell
     is_variant = mine.parallelism == theirs.parallelism and mine.batch_text == theirs.batch_text
     gates = (gate for gate in cell.elsewhere if gate.config_tag == theirs.config_tag)
@@ -246,7 +248,7 @@ _OVERRIDE = "override"
 
 
 def settings_of(profile: Profile) -> dict[tuple[str, str], str]:
-    """Return all that a profile sets: (kind, name) -> value, the newer name for a flag's alias."""
+    """Return (kind, name) -> value for all settings of a profile; aliases have the newer name."""
     flags = effective_values(profile.flags)
     return {
         **{("flag", ALIASES.get(name, name)): value for name, value in flags.items()},
@@ -256,7 +258,7 @@ def settings_of(profile: Profile) -> dict[tuple[str, str], str]:
 
 
 def _measured(cell: MeasuredCell) -> Iterable[tuple[Profile, Verdict]]:
-    """Yield the profiles of a cell that were run, or that cannot run."""
+    """Yield the profiles of a cell that ran, or that cannot run."""
     for profile in cell.profiles:
         verdict = cell.conclusion.verdict(profile.id)
         if verdict is not None and _was_tried(verdict):
@@ -268,7 +270,7 @@ def _was_tried(verdict: Verdict) -> bool:
 
 
 def _verdict_on(settings: Settings, cell: MeasuredCell) -> Verdict | None:
-    """Return what a cell says of exactly these settings, the surest of its verdicts."""
+    """Return the verdict of a cell on exactly these settings; the surest of several."""
     verdicts = [
         verdict for profile, verdict in _measured(cell) if settings_of(profile) == dict(settings)
     ]
@@ -280,7 +282,7 @@ def _sureness(verdict: Verdict) -> int:
 
 
 def _excludes_a_loss(verdict: Verdict) -> bool:
-    """Whether a cell's verdict excludes a loss of `MARGIN` or more."""
+    """Return whether a verdict excludes a loss of `MARGIN` or more."""
     if verdict.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
         return True
     is_told = verdict.kind is VerdictKind.INCONCLUSIVE and verdict.n > 1
@@ -288,10 +290,11 @@ def _excludes_a_loss(verdict: Verdict) -> bool:
 
 
 def _keeps(after: Verdict, has: Verdict | None) -> bool:
-    """Whether a loss of `MARGIN` or more against what a cell has is excluded.
+    """Return whether a loss of `MARGIN` or more against the settings of a cell is excluded.
 
-    A gain over the baseline alone may be less than the cell's own recipe gives. The two share their
-    baselines, so an interval of the difference as of independent ones is rather too wide.
+    A gain over the baseline may be less than the cell's own recipe gives. Both share their
+    baselines, so the interval of the difference, computed as of independent estimates, is rather
+    too wide.
     """
     if has is None or after.delta is None or has.delta is None:
         return False
@@ -306,12 +309,12 @@ def _is_harm(verdict: Verdict) -> bool:
 
 
 def _is_broken(verdict: Verdict) -> bool:
-    """Whether the settings cannot run, or train to another loss."""
+    """Return whether the settings cannot run, or train to another loss."""
     return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
 
 
 def _short(verdict: Verdict | None) -> str:
-    """Say a verdict of the other cell in one line of a patch."""
+    """Return a verdict of the other cell in one line for a patch."""
     if verdict is None:
         return "not measured there"
     if not verdict.can_run:
@@ -330,10 +333,10 @@ def _short(verdict: Verdict | None) -> str:
 
 
 def guard_of(cell: MeasuredCell, other: MeasuredCell) -> tuple[str, tuple[str, ...]]:
-    """Return the condition that tells a cell from another, and the variables it reads.
+    """Return the condition that tells a cell from another, and the variables that it reads.
 
-    By one axis where one differs: a variable that is not exported counts as 1, so the best axis is
-    one that a cell does not use. Else by the configuration's tag.
+    It reads one axis that differs, if there is one. A variable that is not exported counts as 1, so
+    an axis that a cell does not use is best. Else it reads the tag of the configuration.
     """
     mine, theirs = dict(cell.cell.parallelism.axes), dict(other.cell.parallelism.axes)
     degrees = [(axis, mine.get(axis, 1), theirs.get(axis, 1)) for axis in _AXES]
@@ -353,12 +356,12 @@ def _guard_of_tag(tag: str, other: str) -> tuple[str, tuple[str, ...]]:
 
 
 def guard_against(against: Sequence[Conflict]) -> str:
-    """Return the condition of bash under which a recipe's lines apply; "" is always."""
+    """Return the condition of bash under which the lines of a recipe apply; "" means always."""
     return " && ".join(dict.fromkeys(conflict.guard for conflict in against if conflict.guard))
 
 
 def sign_flips(cells: Sequence[MeasuredCell], say: Translator) -> tuple[Block, ...] | None:
-    """Return the table of settings measured on several parallelisms; None with only one."""
+    """Return a table of the settings measured on several parallelisms; None if only one."""
     if len({cell.cell.parallelism for cell in cells}) < 2:  # noqa: PLR2004
         return None
     shown: dict[str, str] = {}
@@ -401,7 +404,7 @@ def _figures(verdict: Verdict | None) -> tuple[str, ...]:
 
 
 def _identity(profile: Profile) -> str:
-    """Return the identity of a profile's settings: equal for profiles of different names."""
+    """Return the identity of a profile's settings, which does not depend on its name."""
     settings = sorted((*key, value) for key, value in settings_of(profile).items())
     return digest(canonical([list(setting) for setting in settings]))
 
@@ -410,7 +413,7 @@ _UP_OR_DOWN = {VerdictKind.FASTER: 1, VerdictKind.SLOWER: -1}
 
 
 def sign(verdicts: Mapping[str, Verdict]) -> str:
-    """Say whether an effect changes its sign from cell to cell: name of the cell -> its verdict."""
+    """Return how an effect changes its sign between cells, from name of a cell -> its verdict."""
     # a setting that was dropped on both cells once read "cannot run on one"
     broken = [name for name, verdict in verdicts.items() if _is_broken(verdict)]
     dead = [name for name in broken if not verdicts[name].can_run]

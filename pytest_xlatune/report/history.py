@@ -1,4 +1,4 @@
-"""All studies by date, or those of one cell, from ledgers as they are."""
+"""List all studies by date, or those of one cell, from their ledgers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class PastStudy:
 
     Attributes:
         folder: the folder of the ledger.
-        sweep: name of the sweep.
+        sweep: the name of the sweep.
         kind: the kind of the study, e.g. "tuning" or "gate".
-        cells: the cells of the study; the first is the reference's.
-        digest: identity of the first cell.
+        cells: the cells of the study; the first is that of the reference.
+        digest: the digest of the first cell.
         conclusion: the conclusion of the study.
-        jobs: how many were submitted.
-        node_hours: node-hours of all attempts; None where none has ended.
-        ended_s: time of the ledger's last event, seconds since the epoch.
+        jobs: the number of submitted jobs.
+        node_hours: the node-hours of all attempts; None if no attempt has ended.
+        ended_s: the time of the ledger's last event, in seconds since the epoch.
     """
 
     folder: str
@@ -64,12 +64,12 @@ class PastStudy:
 
     @property
     def best(self) -> Verdict | None:
-        """The verdict on the recommended arm; None where the study recommends none."""
+        """The verdict on the recommended arm; None if the study recommends none."""
         return None if self.conclusion.facts.summary else self.conclusion.winner
 
     @property
     def answer(self) -> str:
-        """The finding in a few words: the study's own, the winner, or how many of each verdict."""
+        """The finding in a few words: the study's own words, the winner, or a tally of verdicts."""
         if summary := self.conclusion.facts.summary:
             return plainly(summary[0])
         if (best := self.best) is not None:
@@ -78,7 +78,7 @@ class PastStudy:
         return tally(self.conclusion.verdicts)
 
     def to_json(self) -> Json:
-        """Return it for programs, without the verdicts: `xlatune report --json` has them."""
+        """Return the entry for programs, without verdicts: `xlatune report --json` has them."""
         best = self.best
         return {
             "folder": self.folder,
@@ -101,13 +101,13 @@ _LEAST_DIGEST = 4
 
 
 def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
-    """Whether a name may mean a cell: label, model, sweep, folder, or the head of its id."""
+    """Return whether a name may mean a cell: its label, model, sweep, folder or start of its id."""
     names = (cell.label, cell.variant, cell.model_tag, sweep, folder.rpartition("/")[2], folder)
     return name in names or (len(name) >= _LEAST_DIGEST and cell.digest.startswith(name))
 
 
 def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
-    """Return them with the oldest first."""
+    """Return studies with the oldest first."""
     return sorted(past, key=lambda study: (study.ended_s, study.folder))
 
 
@@ -124,10 +124,10 @@ _VARIED = {
 
 
 def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
-    """Return studies as a document, the oldest first, with what they cost.
+    """Return studies as a document with their cost, the oldest first.
 
-    As the course of one cell it also says in what each study's cell differs from the first one's,
-    for then their figures do not compare, and a page draws the reference over time.
+    As the course of one cell, it also says how the cell of each study differs from the first one,
+    since figures of different cells do not compare. A page then draws the reference over time.
     """
     ordered = by_date(past)
     differing = varied_fields([study.cell for study in ordered]) if is_course else ()
@@ -175,7 +175,7 @@ def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
 
 
 def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
-    """Return one figure of each study, the oldest first; None of fewer than two."""
+    """Return a chart with one figure for each study, the oldest first; None for fewer than two."""
     metric = ordered[-1].conclusion.metric
     figures = [
         (study, value)
@@ -212,7 +212,7 @@ def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
 
 
 def _up(at: float) -> float:
-    """Turn a share of an axis into a place below the top."""
+    """Return a share of an axis as a distance from the top."""
     return round(100 - at, 2)
 
 

@@ -1,11 +1,11 @@
-"""The languages of the tuning document: English stands in the code, the others in `po/`.
+"""The languages of the tuning document: the code has the English texts, and `po/` the others.
 
     say = Say(Language.CHINESE)
     say("There is no winner to explain.")               "没有需要解释的胜出者。"
     say.count(3, "{n} job", "{n} jobs")                 "3 个作业"
 
-The msgids and their catalogs are those of GNU gettext: `po/zh.po` is edited, `make translations`
-compiles it to `po/zh.mo`, which the package reads. Headings of sections, flags, ids and log lines
+The msgids and their catalogs are those of GNU gettext. People edit `po/zh.po`, and `make
+translations` compiles it to `po/zh.mo`, which the package reads. Headings, flags, ids and log lines
 are the same in all languages, so they are no msgids.
 """
 
@@ -23,14 +23,14 @@ from pytest_xlatune.report.document import Text, plain
 
 
 class Language(StrEnum):
-    """A language that the tuning document is written in; the value is in the file's name."""
+    """A language of the tuning document; the value is a part of the file's name."""
 
     ENGLISH = "en"
     CHINESE = "zh"
 
 
 def N_(msgid: str) -> str:  # noqa: N802 - gettext's own name for it
-    """Mark a msgid that stands apart from the `say` that translates it."""
+    """Mark a msgid that is not an argument of the `say` that translates it."""
     return msgid
 
 
@@ -45,7 +45,7 @@ class Translator:
         return _catalog(self.language).gettext(msgid).format(**fields)
 
     def text_of(self, msgid: str) -> str:
-        """Return the msgid in this language, its fields not filled in."""
+        """Return a msgid in this language, without filling in its fields."""
         return _catalog(self.language).gettext(msgid)
 
     def text(self, msgid: str, /, **fields: object) -> Text:
@@ -53,7 +53,7 @@ class Translator:
         return Text(text=self(msgid, **fields))
 
     def count(self, number: int, one: str, many: str) -> str:
-        """Return a counted noun, e.g. `3 jobs`; `one` and `many` are msgids with the field `n`."""
+        """Return a counted noun, e.g. `3 jobs`; `one` and `many` are msgids with a field `n`."""
         return _catalog(self.language).ngettext(one, many, number).format(n=number)
 
 
@@ -70,7 +70,7 @@ ENGLISH = Translator(Language.ENGLISH)
 
 
 def plainly(message: Message | None, say: Translator = ENGLISH) -> str:
-    """Return the sentence of a message as one line of a document, without markup of its own."""
+    """Return the sentence of a message as one line of a document, without markup."""
     return plain(sentence(message, say.text_of))
 
 

@@ -1,9 +1,9 @@
-"""The leaderboard of a cell: how its sweep ended, its profiles in tables, and all of its jobs.
+"""The leaderboard of a cell: how its sweep ended, its profiles in tables, and all its jobs.
 
-A winner is a profile that the statistics call FASTER, never a point estimate. "Structurally
+A winner is a profile that the statistics call FASTER, never the largest estimate. "Structurally
 bounded" is a claim about all measured profiles at once, by M. Confirmed and screened profiles never
-share a table: the first of many single runs is first by luck (winner's curse), and its delta does
-not compare with a confirmed one. The order inside a table is the conclusion's. This module computes
+share a table: the best of many single runs is best by luck (winner's curse), so its delta does not
+compare with a confirmed one. The order in a table is that of the conclusion. This module computes
 no delta, interval or verdict.
 """
 
@@ -68,12 +68,12 @@ from pytest_xlatune.report.measured_cell import (
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 
-SCHEMA = 3  # of the JSON text
-ALPHA = 0.05  # of a sweep; the conclusion says how much of it is spent
+SCHEMA = 3  # version of the JSON text
+ALPHA = 0.05  # risk of a false winner in a sweep; the conclusion says how much of it is spent
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
 )
-# screened profiles that a short table keeps
+# screened profiles in a short table
 _TOP, _BOTTOM = 8, 5
 
 _JOB = columns("~Job")
@@ -84,16 +84,16 @@ JOBS_TITLE = "Jobs"
 
 
 def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile") -> Table | None:
-    """Return the table of all jobs in the order of their start; None where there is none.
+    """Return the table of all jobs in the order of their start; None if there are no jobs.
 
-    `cells`: each with its name, which is shown where there are several. `arms`: what the arms are,
-    in the head.
+    `cells` has names and cells; names are shown if there are several. `arms` is the head of their
+    column.
     """
     has_names = len(cells) > 1
     numbers = {k: n for _, cell in cells for k, n in slot_numbers(cell.slots).items()}
     has_logs = any(cell.logs for _, cell in cells)
     trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
-    # ids are no order: those of this machine's jobs are numbers of processes, which begin anew
+    # ids have no order: on this machine they are process numbers, which start anew
     trials.sort(key=lambda trial: _start_s(trial[2]))
     rows = [
         (
@@ -124,7 +124,7 @@ def _start_s(result: TrialResult) -> float:
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
-    """Return the section of all jobs of a study; its arms are called so."""
+    """Return the section of all jobs of a study; `arms` is the word for its arms."""
     table = jobs_table([("", subject)], arms=arms)
     return section(JOBS_TITLE, table or Text(text="No job."))
 
@@ -136,12 +136,12 @@ def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
 
 
 def can_tell(conclusion: Conclusion, noun: str) -> Section:
-    """Return the section on what a check, a gate, a study can tell."""
+    """Return the section about what a check, a gate or a study can tell."""
     return section(f"What this {noun} can tell", bullets(*sigma_and_notes(conclusion)))
 
 
 def head_of(metrics: Collection[Metric]) -> str:
-    """Return the head of a column of figures; TGS of none, one word for several metrics."""
+    """Return the head of a column of figures: TGS without metrics, one word for several metrics."""
     heads = {metric.head for metric in metrics} or {TGS.head}
     return heads.pop() if len(heads) == 1 else "figure"
 
@@ -164,7 +164,7 @@ def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tu
 
 def _state(result: TrialResult) -> str:
     outcome = result.outcome
-    # while an attempt runs, the outcome is still that of the one before
+    # while an attempt runs, the outcome is that of the attempt before
     if outcome is None or result.status is TrialStatus.RUNNING:
         return str(result.status)
     if outcome.signal is not None:
@@ -195,7 +195,7 @@ def leaderboard(subject: MeasuredCell) -> Document:
 
 
 def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
-    """Say on how many node slots it was measured; () of one."""
+    """Return a sentence with the number of node slots in the sweep; () for one slot."""
     if not slots:
         return ()
     text = say(
@@ -207,12 +207,13 @@ def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
 
 
 def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
-    """Return the bullets that tell the cell, the nodes, the load and the time.
+    """Return the bullets about the cell, the nodes, the load and the time.
 
-    `load` are the batch sizes that were measured where there are several.
+    `load` has the measured batch sizes if there are several, and is "" else.
     """
     cell, conclusion = subject.cell, subject.conclusion
-    history = [result for result in subject.history if result.memory is None]  # nothing ran
+    # a trial with `memory` only compiled; nothing ran
+    history = [result for result in subject.history if result.memory is None]
     protocol = cell.protocol
     length = cell.max_target_length
     batch = cell.per_device_batch_size
@@ -273,9 +274,9 @@ def state_line(
     *,
     evidence: int = 0,
 ) -> str:
-    """Say how far a sweep is: its trials and jobs, and how many verdicts of each kind it has.
+    """Return how far a sweep is: its trials and jobs, and the number of verdicts of each kind.
 
-    Trials of the `evidence` are no part of them, so they are counted alone.
+    `evidence` trials are counted apart, since they are no part of these.
     """
     jobs = sum(len(result.job_ids) for result in history)
     return say(
@@ -301,7 +302,7 @@ _RECORDED: Mapping[str, str] = {
 
 
 def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
-    """Yield the bullets of what the figures rest on besides the settings."""
+    """Yield the bullets about what the figures rest on besides the settings."""
     for part, msgid in _RECORDED.items():
         facts = record.facts(part)
         by_path = part in ("code", "repositories")
@@ -340,7 +341,7 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
 
 
 def _of_programs(record: RunRecord, say: Translator) -> Iterator[str]:
-    """Yield how the programs of a cell came about."""
+    """Yield the bullets about how the programs of a cell were made."""
     if record.autotuning:
         yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
     for message in record.two_speeds:
@@ -371,7 +372,7 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
-    """Say which profile won, which were passed over, and how much a better one may gain."""
+    """Return the headline: the winner, faster arms that do not win, and the possible gain."""
     best, bound = conclusion.winner, conclusion.tuning.bound
     faster = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
     if best is None and faster is not None and not faster.unproved:
@@ -431,7 +432,7 @@ _ALL_SLOWER = N_("Every setting that was decided is slower, by {loss} at least (
 
 
 def control_failed(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
-    """Yield that an A/A control moved, where one did: no figure of that sweep is to be trusted."""
+    """Yield a warning if an A/A control moved: no figure of that sweep can be trusted."""
     if (moved := conclusion.tuning.moved) is not None:
         yield say(
             "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
@@ -449,9 +450,9 @@ _REMEDY = N_(
 
 
 def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
-    """Yield why arms of larger figures than the recommended one are not recommended.
+    """Yield why arms with a larger figure than the recommended one are not recommended.
 
-    Those whose interval lies above 0; what would make them winners is said too.
+    These are arms whose interval is above 0; the text also says what would make them winners.
     """
     best, recipe = conclusion.winner, conclusion.tuning.recipe
     least = (best.delta if best is not None else None) or 0.0
@@ -485,7 +486,7 @@ def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[s
         elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
             largest = conclusion.verdict(recipe.largest)
             most = (largest.delta if largest is not None else None) or 0.0
-            # the largest is taken among those that may lead: a stack without a part may not
+            # take the largest of the arms that may lead; a stack that lacks a part may not
             is_of_recipe = (verdict.delta or 0.0) <= most
             yield say(
                 _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
@@ -505,7 +506,7 @@ _LIKELY = "Likely gain of the winner, corrected for picking the best of several"
 
 
 def sensitivity(conclusion: Conclusion) -> Table:
-    """Say which effects the sweep finds, which it excludes, and how much alpha it spent."""
+    """Return the effects that the sweep can find and can exclude, and the alpha that it spent."""
     rows = (
         *([_excluded(conclusion.tuning.bound)] if conclusion.winner is None else []),
         *(
@@ -539,14 +540,14 @@ def sensitivity(conclusion: Conclusion) -> Table:
 
 
 def _excluded(bound: float | None) -> tuple[str, str]:
-    """Return what M says: a negative one that every setting loses."""
+    """Return the row for M; if M is negative, every setting loses."""
     if bound is not None and bound < 0:
         return "Every setting that was decided is slower, at 95 % (M), by at least", size(-bound)
     return "Any larger gain is ruled out, at 95 % (M)", size(bound)
 
 
 def _methods(conclusion: Conclusion) -> str:
-    """Say each method once, and which arms have a noise of their own beside it."""
+    """Return each method once, with the arms that have a noise of their own."""
     alone: dict[Message, list[str]] = {}
     for verdict in conclusion.verdicts:
         if verdict.kind in CONFIRMED and verdict.method:
@@ -560,7 +561,7 @@ def _methods(conclusion: Conclusion) -> str:
 
 
 def _shared(method: Message) -> Message:
-    """Return a method without the word that an arm has a noise of its own."""
+    """Return a method without its remark that an arm has a noise of its own."""
     kept = {
         name: None if value.code is MessageCode.OWN_NOISE else _shared(value)
         for name, value in method.values.items()
@@ -570,12 +571,13 @@ def _shared(method: Message) -> Message:
 
 
 def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
-    """Return arm -> its settings as the cell of a table."""
+    """Return arm -> its settings, as the cell of a table."""
     settings = {profile.id: literal(profile.shown_text) or ABSENT for profile in profiles}
     return {**settings, BASELINE_ID: "as deployed"}
 
 
-Shown = tuple[str, Callable[[Verdict], str]]  # the head of a column, and a verdict's cell in it
+# the head of a column, and a function that returns a verdict's cell in it
+Shown = tuple[str, Callable[[Verdict], str]]
 REASONS: Shown = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
 JOBS: Shown = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
 _TROUBLES: tuple[Shown, ...] = (
@@ -599,7 +601,7 @@ def verdict_table(verdicts: Iterable[Verdict], *shown: Shown, title: str = "") -
 
 
 def named_by(subject: MeasuredCell) -> tuple[Shown, Shown]:
-    """Return the columns that say which profile it is, the winner with a star, and its settings."""
+    """Return the columns for the name, with a star for the winner, and for the settings."""
     best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles)
     return (
         ("~Profile", lambda verdict: ("★ " if verdict is best else "") + literal(verdict.arm)),
@@ -608,7 +610,7 @@ def named_by(subject: MeasuredCell) -> tuple[Shown, Shown]:
 
 
 def _columns_of(conclusion: Conclusion) -> tuple[Shown, ...]:
-    """Return the columns of a leaderboard behind the settings."""
+    """Return the columns of a leaderboard after the settings."""
     base, metric = conclusion.baseline, conclusion.metric
 
     def of_others(shown: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
@@ -640,10 +642,10 @@ def tables(
     is_short: bool = False,
     say: Translator = ENGLISH,
 ) -> Iterator[Block]:
-    """Yield the tables that have rows, the reference's always.
+    """Yield the tables that have rows, and always the reference's.
 
-    `only` are the verdicts to show, None is all; `is_short` keeps the top and the bottom of the
-    screened profiles alone.
+    `only` has the verdicts to show, and None means all. `is_short` shows only the top and the
+    bottom of the screened profiles.
     """
     conclusion, named = subject.conclusion, named_by(subject)
     verdicts = conclusion.verdicts if only is None else only
@@ -700,13 +702,13 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
         for finding in result.findings
         if finding.said is not None
     ]
-    # the finding that dropped the profile is shown, else the first
+    # show the finding that dropped the profile, else the first one
     findings.sort(key=lambda finding: finding.action is not Action.DROP)
     return literal(sentence(findings[0].said)) if findings else ABSENT
 
 
 def leaderboard_json(subject: MeasuredCell) -> str:
-    """Return the leaderboard for programs: one JSON text with the scores a conclusion rests on.
+    """Return the leaderboard for programs: one JSON text with the scores behind a conclusion.
 
     One newline at its end. The fields:
 

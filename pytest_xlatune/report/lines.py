@@ -1,8 +1,8 @@
-"""A verdict, a trial or a whole sweep in a few words, in a line, in a message.
+"""Words for a verdict, a trial or a whole sweep, in a few words, in a line, or in a message.
 
-A test's message, junit, the terminal, the reports and the messages to people use the same words.
-The form of the stop message is that of the tuning playbook, so a reader recognises it in a chat at
-night. This module sends nothing and must not know its readers.
+The message of a test, junit, the terminal, reports and messages to people use the same words. The
+form of the stop message is that of the tuning playbook, so that readers recognise it. This module
+sends nothing and must not know its readers.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from pytest_xlatune.report.language import ENGLISH, N_, Translator, plainly
 
 
 def is_pending(verdict: Verdict) -> bool:
-    """Whether no trial of the profile is over yet."""
+    """Return whether no trial of the profile is over yet."""
     return verdict.kind is VerdictKind.INCONCLUSIVE and not verdict.n
 
 
 def words(verdict: Verdict) -> str:
-    """Say a verdict in the few words of a table's cell or a test's status, with the runs lost."""
+    """Return a verdict in a few words for a table or a test's status, with the lost runs."""
     if verdict.kind is VerdictKind.SCREENED and not verdict.n:
         return "not run"
     return (verdict.word or _kind(verdict)) + _lost(verdict)
 
 
 def words_beside(verdict: Verdict) -> str:
-    """Say a verdict where its change and its n stand in columns beside it."""
+    """Return a verdict in words for a table that has its change and its n in other columns."""
     if verdict.word or verdict.kind is not VerdictKind.SCREENED or not verdict.n:
         return words(verdict)
     by = f" up to {verdict.up_to}" if verdict.up_to else ""
@@ -89,10 +89,10 @@ def _kind(verdict: Verdict) -> str:
 
 
 def effect_words(verdict: Verdict) -> str:
-    """Say how well it is known that an arm's settings were in effect; a dash where none are."""
+    """Return how well it is known that an arm's settings were in effect; a dash if it has none."""
     if verdict.effect is None:
         return ABSENT
-    # no reader of a FASTER verdict saw "not checked" while it stood in the JSON alone
+    # readers of a FASTER verdict did not see "not checked" when only the JSON had it
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
     is_shown = verdict.effect is Effect.IN_EFFECT
     declared = "" if names or is_shown else " (declared unseen)"
@@ -100,27 +100,27 @@ def effect_words(verdict: Verdict) -> str:
 
 
 def figure(scored: Verdict | Score | None) -> str:
-    """Write what was measured without its unit, as a table's cell; a dash where there is none."""
+    """Return a figure without its unit, as the cell of a table; a dash if there is none."""
     if scored is None or scored.figure is None:
         return rate(scored.tgs if scored else None)
     return significant(scored.figure.value)
 
 
 def speed(scored: Verdict | Score) -> str:
-    """Say what was measured, e.g. `994.9 TGS` or `first step 12.30 s`."""
+    """Return a figure with its unit, e.g. `994.9 TGS` or `first step 12.30 s`."""
     return scored.figure.words if scored.figure else f"{rate(scored.tgs)} TGS"
 
 
 def step(scored: Verdict | Score, before: str) -> str:
-    """Say the seconds of a step behind a word; "" where another figure than TGS is scored."""
+    """Return the seconds of a step after the word `before`; "" if the score is not TGS."""
     return "" if scored.figure else f"{before}{significant(scored.step_s)} s/step"
 
 
 def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
-    """Describe a profile's verdict in one plain paragraph.
+    """Return a profile's verdict as one plain paragraph.
 
-    Delta, interval, n, method, the smallest effect that would have been found, the reasons and the
-    jobs: the message of a failed test, and the profile's paragraph in a report.
+    It has delta, interval, n, method, the smallest effect that could be found, the reasons and the
+    jobs. It is the message of a failed test, and the paragraph of the profile in a report.
     """
     is_deployed = verdict.arm == BASELINE_ID
     against = sentence(verdict.against) or reference
@@ -166,15 +166,16 @@ def progress_text(
     left_s: tuple[float, float] | None = None,
     left: tuple[int, int] | None = None,
 ) -> str:
-    """Say where a sweep stands: its jobs as a plan counts them, and the time that is left.
+    """Return how far a sweep is: its jobs as a plan counts them, and the time that is left.
 
     Args:
-        history: its trials.
-        step: the last one of the trial that runs; None where unknown.
-        left_s: seconds that the rest takes, as planned and at most; None where unknown.
-        left: how many jobs are to come, as planned and at most; None is those of the history.
+        history: the results of its trials.
+        step: the last step of the trial that runs; None if it is not known.
+        left_s: the seconds that are left, as planned and at most; None if they are not known.
+        left: the jobs that are left, as planned and at most; None counts those of the history.
     """
-    history = [result for result in history if result.memory is None]  # compiled alone: no job
+    # trials that only compiled are no jobs
+    history = [result for result in history if result.memory is None]
     running = [result for result in history if result.status is TrialStatus.RUNNING]
     over = sum(result.status.is_final for result in history)
     fewest, most = (over + jobs for jobs in left) if left else (len(history), len(history))
@@ -187,11 +188,12 @@ def progress_text(
     return ", ".join(parts)
 
 
-_CLOSE, _FAR = 1.25, 5.0  # times the shortest time: about that, or up to the longest
+# ratios of the longest time to the shortest: below, "about" is said; above, "up to" the longest
+_CLOSE, _FAR = 1.25, 5.0
 
 
 def time_left(fewest_s: float, most_s: float) -> str:
-    """Say how long the rest of a sweep takes: as planned, and at most where trials may be added."""
+    """Return the time that is left, as planned; and at most, if trials may be added."""
     if most_s <= _CLOSE * max(fewest_s, 1.0):
         return f"about {duration(fewest_s)}"
     if most_s > _FAR * fewest_s:
@@ -207,9 +209,9 @@ def live_line(
     place: Message | None = None,
     slot: str = "",
 ) -> str:
-    """Say in one line that a trial has landed, and where the sweep stands.
+    """Return a line that says that a trial has ended, and how far the sweep is.
 
-    `place` is where the trial stands, of a study that says so itself, `slot` the node slot where
+    `place` is the trial's place in its study, if the study gives it. `slot` is the node slot if
     there are several, e.g. `slot 2`.
     """
     if result.rotation is not None and result.rotation.is_found:
@@ -225,7 +227,7 @@ def live_line(
 
 
 def _turned(result: TrialResult, rotation: RotationResult) -> str:
-    """Say what a rotation came to, or after a look that programs can take turns."""
+    """Return what a rotation came to, or that a first run shows that programs can take turns."""
     score = rotation.score
     if result.trial.rotation is not None and result.trial.rotation.is_look:
         return "the step's program is found: profiles can take turns"
@@ -237,13 +239,13 @@ def _turned(result: TrialResult, rotation: RotationResult) -> str:
     return f"{counted(len(score.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
 
 
-_COLUMNS = 80  # of a terminal, and of the log of a pipeline
+_COLUMNS = 80  # characters in a line of a terminal, and of the log of a pipeline
 
 
 def in_columns(line: str) -> str:
-    """Return a live line in so many columns: where the sweep stands follows on a line of its own.
+    """Wrap a live line at 80 columns; the state of the sweep begins on a new line.
 
-    A word, such as a path or a flag, is never cut.
+    No word, such as a path or a flag, is cut.
     """
     if len(line) <= _COLUMNS:
         return line
@@ -261,7 +263,7 @@ def in_columns(line: str) -> str:
     )
 
 
-_MOST_CHARS = 160  # of a reason in a line: the report, or the test that failed, has all of it
+_MOST_CHARS = 160  # characters of a reason in a line; the report or the failed test has all of it
 
 
 def _cut(text: str) -> str:
@@ -269,7 +271,7 @@ def _cut(text: str) -> str:
 
 
 def evidence_line(result: TrialResult) -> str:
-    """Say in one line that an evidence run is over: it has no figure."""
+    """Return a line that says that an evidence run is over; it has no figure."""
     is_there = result.status is TrialStatus.MEASURED
     how = (
         "ran with profiler and dump" if is_there else f"left no evidence: {plainly(result.reason)}"
@@ -301,7 +303,7 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
 
 
 def tally(verdicts: Sequence[Verdict]) -> str:
-    """Count verdicts by kind, e.g. `1 FASTER, 2 SLOWER, 9 SCREENED`, or `no verdict`."""
+    """Return the count of verdicts of each kind, e.g. `1 FASTER, 9 SCREENED`, or `no verdict`."""
     words_of = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
     names = [*words_of, *VerdictKind, "not measured yet"]
     kinds = [
@@ -327,12 +329,11 @@ def stop_message(
     evidence: str = "",
     recovery: Sequence[str] = (),
 ) -> str:
-    """Return the message of a sweep that was stopped.
+    """Return the message about a sweep that was stopped.
 
-    `reason` and `evidence` are the sentence and the line of the decision that stopped it, `nodes`
-    failed as far as that is known, and `recovery` has what was done to nodes before, in order.
-    Without `is_failure` a limit of the sweep was reached. `artifacts` is the folder of the jobs'
-    files.
+    `reason` and `evidence` come from the decision that stopped it. `nodes` are the nodes known to
+    have failed, and `recovery` has what was done to nodes before, in order. Without `is_failure`, a
+    limit of the sweep was reached. `artifacts` is the folder with the files of the jobs.
     """
     pending = [result.trial.arm for result in history if not result.status.is_final]
     jobs = [job for result in history for job in result.job_ids]
@@ -368,9 +369,9 @@ def summary_message(*, label: str, conclusion: Conclusion, history: Sequence[Tri
 
 
 def best_lines(conclusion: Conclusion) -> list[str]:
-    """Return the leading profiles so far, at most three lines.
+    """Return the leading profiles so far, in at most three lines.
 
-    The recommended profile comes first; a single run never stands before one that blocks decided.
+    The recommended profile comes first, and profiles that blocks decided come before single runs.
     """
     if summary := conclusion.facts.summary:
         return [f"- {sentence(message)}" for message in summary]
@@ -402,10 +403,11 @@ def _tested(conclusion: Conclusion) -> list[Verdict]:
     ]
 
 
-BOUNDED = 0.02  # no profile beats the baseline by more: these flags have no more to give
+# below this gain over the baseline the sweep ends bounded: its flags have no more to give
+BOUNDED = 0.02
 _STOPPED = N_("The sweep was stopped, so this report is preliminary. The recorded reason: {reason}")
 _RUNNING = N_("The sweep is not over: {left} still to run. This report is preliminary.")
-# a session that asked for some waves only leaves the others unplanned
+# a session that ran only some waves leaves the others unplanned
 _PARTLY = N_(
     "The sweep is not over: every trial asked for so far is measured, and others follow. This "
     "report is preliminary."
@@ -430,9 +432,9 @@ _UNDECIDED = N_(
 def ending_text(
     say: Translator, conclusion: Conclusion, *, history: Sequence[TrialResult], stopped: str
 ) -> str:
-    """Return the sentence that says how the sweep stands.
+    """Return the sentence that says how the sweep ended, or how far it is.
 
-    `stopped` is the recorded reason of a stop, by the playbook or a budget; "" without one.
+    `stopped` is the recorded reason for a stop, by the playbook or a budget; "" if there was none.
     """
     left = sum(not result.status.is_final for result in history)
     if conclusion.complete and (summary := conclusion.facts.summary):

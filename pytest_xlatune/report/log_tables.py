@@ -1,4 +1,4 @@
-"""The documents of plain logs: the steps and findings of one, and the comparison of two sides.
+"""The documents of plain logs: steps and findings of one log, and the comparison of two sides.
 
 This module reads no log and computes nothing.
 """
@@ -41,9 +41,9 @@ def steps_of_log(
     notes: Sequence[str],
     shows_all: bool = False,
 ) -> Document:
-    """Return the steps of one log and the score of its steady state.
+    """Return the steps of one log, and the score of its steady state.
 
-    Of many steps the table shows the first, the last and those that differ, unless `shows_all`.
+    The table of many steps shows the first, the last and those that differ, unless `shows_all`.
     """
     if isinstance(score, Score):
         first, last = score.window
@@ -74,9 +74,9 @@ def triage_of_log(
     reached: str,
     advice: Sequence[tuple[str, str]] = (),
 ) -> Document:
-    """Return the findings of one log, the root cause first.
+    """Return the findings of one log, with the root cause first.
 
-    `advice` is what a person can do, each with its class.
+    `advice` has what a person can do, each with its failure class.
     """
     ordered = sorted(
         findings, key=lambda finding: (finding.cls != status, finding.action is Action.NONE)
@@ -118,7 +118,7 @@ _MOST_ROWS = 64
 
 
 def rank_behind(standstill: Standstill) -> Document:
-    """Return which rank of a job the others waited for, and where each stands."""
+    """Return which rank of a job the others waited for, and what each rank did last."""
     behind = [state for state in standstill.stands if state.rank in standstill.behind]
     others = [state for state in standstill.stands if state.rank not in standstill.behind]
     shown = (*behind, *others)[:_MOST_ROWS]
@@ -146,15 +146,15 @@ def _last_line(finding: Finding) -> str:
 
 
 def _shown(lines: str) -> str:
-    """Bring foreign lines to a terminal: no escape among them acts."""
+    """Return foreign lines for a terminal, without escape sequences."""
     return "\n".join(map(plain, lines.splitlines()))
 
 
-_FAR = 0.2  # of the score's seconds of a step
+_FAR = 0.2  # of the score's seconds per step; steps that differ by more are shown
 
 
 def _differing(steps: Steps, score: Score | NoScore) -> Collection[int]:
-    """Return which steps are not like the others: in what they did, their loss, or their time."""
+    """Return the steps that differ from the others in what they did, their loss, or their time."""
     losses = enumerate(steps.loss)
     differing = {at for at, kind in enumerate(steps.kind) if kind != "step"}
     differing |= {at for at, loss in losses if loss is not None and not math.isfinite(loss)}
@@ -193,7 +193,7 @@ def compared(
     left_out: Sequence[tuple[str, Path, str]],
     gate: str = "",
 ) -> Document:
-    """Return the comparison of B with A. `gate` is the gate's answer, "" without a gate."""
+    """Return the comparison of B with A; `gate` is the answer of the gate, "" if there is none."""
     shown = ABSENT if ratio is None else f"{ratio:.4f}"
     ends = f"95 % interval {interval(verdict.ci95)}"
     figures = (

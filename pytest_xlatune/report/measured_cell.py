@@ -1,7 +1,7 @@
-"""The facts of a measured cell, and the cells of one model as data: the JSON of their document.
+"""The facts of a measured cell, and the JSON file with the cells of one model.
 
-The next sweep adds its cell to this file, and the markdown is written from it again. All figures
-are those of the ledgers. Values whose names speak of a secret are hidden before they come here.
+The next sweep adds its cell to this file, and the tuning document is written from it again. All
+figures are those of the ledgers. Values whose names suggest a secret are already hidden.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EvidenceFact(Record, frozen=True, kw_only=True):
     Attributes:
         kind: "HLO", "step", "kernel family", "overlap" or "network".
         text: the sentence or the figure.
-        artifacts: files or folders that show it, below the work directory.
+        artifacts: the files or folders that show it, below the work directory.
         jobs: the jobs that wrote the artifacts.
     """
 
@@ -58,13 +58,13 @@ class EvidenceFact(Record, frozen=True, kw_only=True):
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """What recorded evidence says of a winner against `baseline-deployed`.
+    """What recorded evidence says about a winner, against `baseline-deployed`.
 
     Attributes:
-        profile: id of the profile that the evidence belongs to; "" without evidence.
-        facts: in the order HLO, step, families, overlap, network.
-        is_identical: whether the two programs are the same; None where a dump is missing.
-        moved: relative change of a step's span between the traces; None where one is missing.
+        profile: the id of the profile that has the evidence; "" if there is none.
+        facts: the facts in the order HLO, step, families, overlap, network.
+        is_identical: whether the two programs are the same; None if a dump is missing.
+        moved: the relative change of a step's time between the traces; None if a trace is missing.
         problems: one sentence for each artifact that could not be read.
     """
 
@@ -79,14 +79,15 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     """An earlier measurement of a cell that was measured again under other conditions.
 
     Attributes:
-        cell_digest: its identity then.
-        written_s: seconds since the epoch of its last event.
-        baseline: the baseline's line then.
-        best: the winner then; None where there was none.
-        recipe: settings of the winner.
-        deployed: the environment that was deployed then, as far as it is known.
-        scores: the scores of the baseline's trials then, as logarithms.
-        change: of `baseline-deployed` from then to today: what, and its 95 % interval; relative.
+        cell_digest: the digest of the cell at that time.
+        written_s: the time of its last event, in seconds since the epoch.
+        baseline: the verdict line of the baseline at that time.
+        best: the winner at that time; None if there was none.
+        recipe: the settings of that winner.
+        deployed: the environment deployed at that time, as far as it is known.
+        scores: the logarithms of the scores of the baseline's trials.
+        change: the relative change of `baseline-deployed` from then to today, and its 95 %
+            interval.
     """
 
     cell_digest: str
@@ -100,12 +101,12 @@ class FormerSweep(Record, frozen=True, kw_only=True):
 
 
 class OtherCell(Record, frozen=True, kw_only=True):
-    """The verdict of wave 6 on the winner, on another configuration of the model.
+    """The verdict of wave 6 on the winner, in another configuration of the model.
 
     Attributes:
-        config_tag: names that configuration.
-        sweep: of the gate, which names the folder of its report.
-        verdict: on the winner there.
+        config_tag: the name of that configuration.
+        sweep: the name of the gate, which is also that of its report's folder.
+        verdict: the verdict on the winner there.
     """
 
     config_tag: str
@@ -119,7 +120,7 @@ class OtherCell(Record, frozen=True, kw_only=True):
 
     @property
     def is_harmful(self) -> bool:
-        """Whether it is slower there, or cannot run."""
+        """Whether the winner is slower there, or cannot run."""
         cannot_run = self.verdict.kind is VerdictKind.INVALID and not self.verdict.can_run
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
@@ -128,17 +129,18 @@ Slots = tuple[tuple[str, str], ...]
 
 
 def slot_numbers(slots: Slots) -> dict[str, int]:
-    """Return the number of each slot, from 1, by the identity of the cell on it."""
+    """Return digest of the cell on a slot -> number of the slot, from 1."""
     return {name: number for number, (name, _) in enumerate(slots, start=1)}
 
 
 class DeviceUse(Record, frozen=True, kw_only=True):
-    """What an arm takes of a device, by the logs of its runs.
+    """How an arm uses a device, from the logs of its runs.
 
     Attributes:
-        tflops: TFLOP/s, the mean over the runs that print it; None likewise of the others.
-        mfu: percent of the stated peak; without one, as the logs print it.
-        memory_gb: of the compiled step, the largest of any run, 2^30 bytes.
+        tflops: TFLOP/s, the mean over runs that print it; this and the others are None if none
+            does.
+        mfu: percent of the stated peak; as printed in the logs, if no peak is stated.
+        memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes.
     """
 
     tflops: Real | None = None
@@ -147,32 +149,33 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
 
 class MeasuredCell(Record, frozen=True, kw_only=True):
-    """All facts of a study and of its cell: what every document, page and patch is made of.
+    """All facts of a study and its cells, of which documents, pages and patches are made.
 
     Attributes:
         conclusion: the conclusion of the study.
-        cells: as measured, the nodes that the scheduler picked included; mostly one.
-        written_s: time of the ledger's last event, seconds since the epoch.
-        sweep: the sweep's name.
-        cell_digest: the first cell's identity where secrets are hidden in `cells`, so that it
-            cannot be computed again; "" where it can.
-        profiles: what was compared with the baseline.
-        history: the results, every score in the window of all trials.
-        evidence: each evidence run with what was read of it, one line each.
-        stopped: why the sweep was stopped, "" if it was not.
-        remarks: job id -> why it has no score, where no result says so.
-        logs: job id -> its log, below the work directory.
-        commands: `arm` -> command, environment and files of a job of it; not kept in a file.
-        files: the files that deploy the cell, as the sweep read them when it began.
-        versions: of the software that ran the sweep.
-        explanation: the evidence on the winner; None where no one asked for it.
-        earlier: earlier measurements of the same cell, oldest first.
-        elsewhere: verdicts of wave 6 on the winner, one a configuration.
-        record: what the figures rest on besides the settings; None of an imported table.
-        slots: identity of the cell on each node slot -> its nodes as a host list; () is one slot.
-        exposed: where a step of the baseline goes, by an evidence run of it.
-        known: lines that other files of the cell add: of a calibration the figures that later
-            plans use, of nodes that ran in pairs how each did alone.
+        cells: the cells as measured, with the nodes that the scheduler chose; mostly one cell.
+        written_s: the time of the ledger's last event, in seconds since the epoch.
+        sweep: the name of the sweep.
+        cell_digest: the digest of the first cell, if hidden secrets in `cells` prevent that it is
+                    computed; "" else.
+        profiles: the profiles that were compared with the baseline.
+        history: the results; all scores use the same window of steps.
+        evidence: each evidence run with what was read from it, in one line each.
+        stopped: why the sweep was stopped; "" if it was not.
+        remarks: id of a job -> why it has no score, if no result says so.
+        logs: id of a job -> its log, below the work directory.
+        commands: `arm` -> command, environment and files of its jobs; not written to a file.
+        files: the files that deploy the cell, as the sweep read them at its start.
+        versions: the versions of the software that ran the sweep.
+        explanation: the evidence on the winner; None if it was not requested.
+        earlier: earlier measurements of the same cell, the oldest first.
+        elsewhere: the verdicts of wave 6 on the winner, one for each configuration.
+        record: what the figures rest on besides the settings; None for an imported table.
+        slots: digest of the cell on each node slot -> its nodes as a host list; () for one slot.
+        exposed: the parts of a step of the baseline, from an evidence run; None if there is none.
+        known: lines from other files of the cell: figures of a calibration that later plans use, or
+            how
+                    nodes that ran in pairs did alone.
     """
 
     conclusion: Conclusion
@@ -204,12 +207,12 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def written(self) -> datetime:
-        """Time of the ledger's last event, in UTC."""
+        """The time of the ledger's last event, in UTC."""
         return datetime.fromtimestamp(self.written_s, UTC)
 
     @property
     def uses(self) -> dict[str, DeviceUse]:
-        """Arm -> what it takes of a device, of a study whose arms are cells."""
+        """Arm -> how it uses a device, for a study whose arms are cells."""
         facts = self.conclusion.facts
         if not facts.arms_are_cells:
             return {}
@@ -225,24 +228,24 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The cell without its model, e.g. `PP=8 sparse pdbs=7`: a document has one model."""
+        """The cell without its model, e.g. `PP=8 sparse pdbs=7`: a document has only one model."""
         return self.cell.variant
 
     @property
     def jobs(self) -> frozenset[str]:
-        """All its jobs: another ledger of the same cell has none of them."""
+        """The ids of all its jobs, which no other ledger of the cell has."""
         return frozenset(job for result in self.history for job in result.job_ids)
 
     @property
     def every_trial(self) -> tuple[TrialResult, ...]:
-        """The results, and those of the evidence runs behind them."""
+        """The results, followed by those of the evidence runs."""
         known = {result.trial.id for result in self.history}
         others = (result for result, _ in self.evidence if result.trial.id not in known)
         return (*self.history, *others)
 
     @property
     def baseline_scores(self) -> tuple[float, ...]:
-        """The scores of the baseline's trials: logarithms."""
+        """The logarithms of the scores of the baseline's trials."""
         return tuple(
             result.score.value
             for result in self.history
@@ -251,19 +254,19 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Verdict | None:
-        """The verdict on the recommended arm, None where no profile wins."""
+        """The verdict on the recommended arm; None if no profile wins."""
         return self.conclusion.winner
 
     @property
     def recipe(self) -> Profile | None:
-        """The settings of the winner; None without one, or where the sweep names it no more."""
+        """The settings of the winner; None if there is none, or if the sweep no longer names it."""
         best = self.best
         return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
     def deploys(self, earlier: FormerSweep) -> bool:
-        """Whether the deployed environment of today is that of then with its winner on top.
+        """Return whether today's deployed environment is the earlier one with its winner added.
 
-        Only flags and variables are compared: a cell knows its trainer's keys by their file.
+        Only flags and variables are compared, because the trainer's keys are in its own file.
         """
         if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
             return False
@@ -295,7 +298,7 @@ def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
 
 
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
-    """Return cell digest -> how the document calls the cell; two of one label differ by sweep."""
+    """Return digest of a cell -> its name in the document; two with one label differ by sweep."""
     labels = [cell.label for cell in cells]
     return {
         cell.cell_digest: cell.label
@@ -306,10 +309,10 @@ def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
 
 
 def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
-    """Return the document's cells with `new` among them, in the order they first came.
+    """Return the cells of the document with `new` among them, in the order of their first report.
 
-    A cell that was measured again takes its old place. A new ledger of it leaves a summary of the
-    old one. Evidence that was read before stays, because its artifacts may be gone by now.
+    A cell that was measured again keeps its place, and a new ledger leaves a summary of the old
+    one. Evidence that was already read is kept, because its artifacts may be gone.
     """
     cells = list(kept)
     for at, cell in enumerate(cells):
@@ -326,7 +329,8 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
                 deployed=cell.cell.environment,
                 scores=cell.baseline_scores,
             )
-            # a deployed recipe makes another cell: the first one's evidence and patch were gone
+            # a deployed recipe makes another cell: without this, the first one's evidence and patch
+            # were lost
             earlier = (*earlier, then)
         elif cell.explanation and not (new.explanation and new.explanation.facts):
             new = replace(new, explanation=cell.explanation)
@@ -338,9 +342,9 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
 
 
 def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
-    """Return a measurement with how the baseline changed from then to now.
+    """Return an earlier measurement with the change of the baseline until now.
 
-    Two samples of jobs: a drift of the machine between them is in the change.
+    The two samples are of different times, so a drift of the machine is a part of the change.
     """
     scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
     scores += [BlockScore(block=0, arm="now", value=value) for value in now.baseline_scores]
@@ -352,14 +356,14 @@ def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
     return replace(former, change=tuple(map(relative, ends)))
 
 
-# 13,000 steps of each trial made 144 MB of JSON
+# 13,000 steps of each trial once made 144 MB of JSON
 MOST_STEPS = 100
 
 
 def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
-    """Return the result without the times of its steps where they are more than so many.
+    """Return a result without the times of its steps if there are more than `steps`.
 
-    They are in the ledger.
+    The ledger has them.
     """
     score = result.score
     if score is None or len(score.timings) <= steps:
@@ -368,7 +372,7 @@ def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
 
 
 class _CellsFile(msgspec.Struct, frozen=True):
-    """What `write_cells` writes; the cells are read once its schema is known to be ours."""
+    """The content of the file; its cells are decoded only if its schema is ours."""
 
     schema: int
     cells: tuple[msgspec.Raw, ...]
@@ -379,7 +383,7 @@ _CELL = msgspec.json.Decoder(MeasuredCell, dec_hook=decode)
 
 
 def write_cells(cells: Sequence[MeasuredCell]) -> str:
-    """Return the JSON text, one newline at its end; keys are sorted, figures as recorded."""
+    """Return the JSON text, with one newline at its end, sorted keys, and figures as recorded."""
     thin = (
         replace(
             cell,
@@ -394,10 +398,10 @@ def write_cells(cells: Sequence[MeasuredCell]) -> str:
 
 
 def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[MeasuredCell, ...]:
-    """Read what `write_cells` wrote; `advice` says what to do about a file that is none.
+    """Return the cells that `write_cells` wrote; `advice` says what to do about another file.
 
     Raises:
-        LedgerError: it is damaged, or from another version.
+        LedgerError: the file is damaged, or from another version.
     """
     return tuple(_read(text, _CELL, where=where, advice=advice))
 

@@ -1,12 +1,12 @@
-"""A document and its plots as one HTML page that needs nothing else: no file, no other host.
+"""Write a document and its plots as one HTML page that needs no other file and no other host.
 
     page_of(document, subject) -> Page      html(page) -> text      document_page(document)
     Page.live: what a page says while its sweep runs
 
-A page has all of its document, plots of the conclusion and the history, and what the history tells
-of every trial. It must not know which study it is about. All text is escaped by jinja2, which is
-in the extra `page` and imported when a page is written; a policy in the page lets no other script
-run, wherever the text came from.
+A page has the whole document, plots of the conclusion and of the history, and what the history says
+about every trial. It must not know which study it is about. All text is escaped by jinja2, which is
+in the extra `page` and is imported only when a page is written. A policy in the page lets no other
+script run, whatever the text.
 """
 
 from __future__ import annotations
@@ -57,20 +57,22 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _JOBS = "Every job"
-_EVERY_S, _EVERY_STILL_S = 10.0, 60.0  # between two loads of a page, of one that stands still
-STILL_S = 150.0  # without a sign of life: a session gives one in each of these minutes
+# seconds until a page is loaded again, while its sweep runs and while it stands still
+_EVERY_S, _EVERY_STILL_S = 10.0, 60.0
+# seconds without a sign of life until a sweep counts as still; a session gives one each minute
+STILL_S = 150.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """How a sweep stands that is not over; times are seconds since the epoch.
+    """The state of a sweep that is not over; times are in seconds since the epoch.
 
     Attributes:
         written_s: when the page was written.
-        alive_s: when a session was last seen at it.
-        event_s: time of the ledger's last event, seconds since the epoch.
-        progress: trials over, trials to come, time left.
-        running: its jobs in flight, a line each.
+        alive_s: when a session last worked on the sweep.
+        event_s: the time of the ledger's last event.
+        progress: the trials that are over, those to come, and the time left, in words.
+        running: the jobs in flight, with a line for each.
     """
 
     written_s: float
@@ -81,19 +83,19 @@ class Live:
 
     @property
     def is_still(self) -> bool:
-        """Whether no session was at it when the page was written."""
+        """Whether no session worked on the sweep when the page was written."""
         return self.written_s - self.alive_s > STILL_S
 
     @property
     def status(self) -> str:
-        """Say when something happened last, for a reader without scripts."""
+        """The time of the last event or sign of life, for a reader without scripts."""
         if self.is_still:
             return f"Stands still since {_utc(self.alive_s)}: no session is at it"
         return f"Last event {_utc(self.event_s)}; this page is of {_utc(self.written_s)}"
 
     @property
     def data(self) -> Mapping[str, float]:
-        """What the page's script counts with, in seconds, by the name of a data attribute."""
+        """Name of a data attribute -> its seconds, for the script of the page."""
         return {
             "alive": round(self.alive_s, 1),
             "event": round(self.event_s, 1),
@@ -112,7 +114,7 @@ _Shown = Block | Plot | Matrix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagePart:
-    """A titled part of a page; `anchor` is its name in a link."""
+    """A titled part of a page; `anchor` is its name in links."""
 
     title: str
     anchor: str
@@ -125,10 +127,10 @@ class Page:
 
     Attributes:
         title: the title of the page.
-        parts: its parts; the first says what was found.
-        files: names of the files beside it that have the same figures.
+        parts: the parts of the page; the first has the findings.
+        files: the names of files in its folder that have the same figures.
         source: where the figures come from.
-        live: how the sweep stands while it runs; None of a page that is not written again.
+        live: the state of the sweep while it runs; None for a page that is not written again.
     """
 
     title: str
@@ -172,7 +174,7 @@ def page_of(
 
 
 def document_page(document: Document, *, source: str) -> Page:
-    """Return the page of a document that no single study is behind: its text and its plots."""
+    """Return the page of a document about no single study: its text and its plots."""
     opening, rest = document.sections[:1], document.sections[1:]
     sections = [
         *((section.title, section.blocks) for section in opening),
@@ -201,7 +203,7 @@ def _page(
 
 
 def _without_empty(table: Table) -> Table:
-    """Leave out the columns that say nothing in any row: flags get the width that they waste."""
+    """Return a table without its empty columns, which leaves more width for flags."""
     kept = [
         at
         for at in range(len(table.columns))
@@ -219,7 +221,7 @@ def _known(plot: object) -> Chart | Matrix | None:
 
 
 def _deploy(subject: MeasuredCell) -> Iterator[Block]:
-    """Yield the lines that deploy a recipe; nothing without one."""
+    """Yield the lines that deploy a recipe; none if there is no recipe."""
     recipe = subject.recipe
     if recipe is None or subject.conclusion.tuning.recipe is None:
         return
@@ -229,7 +231,7 @@ def _deploy(subject: MeasuredCell) -> Iterator[Block]:
 
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:
-    """Return how well each setting of each arm is known to have been in effect."""
+    """Return how well it is known that each setting of each arm was in effect."""
     counts: dict[tuple[str, ...], int] = {}
     for result in history:
         for setting in result.settings or ():
@@ -257,7 +259,7 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
 
 
 def _findings(history: Sequence[TrialResult]) -> Table | None:
-    """Return what the logs of the trials show: one row of equal findings, with all their jobs."""
+    """Return what the logs of the trials show: a row for equal findings, with all their jobs."""
     jobs: dict[tuple[str, ...], list[str]] = {}
     times: dict[tuple[str, ...], int] = {}
     for result in history:
@@ -310,9 +312,9 @@ _LONG_CELL = 80  # characters
 _CODE = re.compile(r"`([^`]*)`")
 
 
-@functools.lru_cache(maxsize=4096)  # many cells of a table say the same
+@functools.lru_cache(maxsize=4096)  # many cells of a table are the same
 def _rich(text: str) -> str:
-    """Escape a text, with its literals as code."""
+    """Escape a text, and mark its literals as code."""
     from markupsafe import Markup, escape
 
     if "`" not in text:
@@ -323,7 +325,8 @@ def _rich(text: str) -> str:
     def literal_of(part: str) -> Markup:
         if "--" not in part:
             return Markup('<code class="id">{}</code>').format(part)
-        # browsers break a line behind the hyphens of a flag; a word in a box of its own stays whole
+        # browsers break lines at the hyphens of a flag; each word is in a box, so that it stays
+        # whole
         words = (Markup("<span>{}</span>").format(word) for word in part.split(" "))
         return Markup('<code class="flag">{}</code>').format(Markup(" ").join(words))
 
@@ -334,7 +337,7 @@ def _rich(text: str) -> str:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    """Yield the cells of each row: a loop in the template took half the time of a large page."""
+    """Yield the cells of each row; a loop in the template took half the time of a large page."""
     from markupsafe import Markup, escape
 
     heads = [escape(column.title).replace("`", "") for column in table.columns]
@@ -355,7 +358,7 @@ def _looks(cell: str, column: Column) -> str:
 
 
 def _code(text: str) -> str:
-    """Escape code and keep its lines, which the page's own blank lines are not."""
+    """Escape code and keep its lines; the template removes blank lines of the page."""
     from markupsafe import Markup, escape
 
     made: str = Markup("&#10;").join(escape(line) for line in text.rstrip().split("\n"))
@@ -375,7 +378,7 @@ def _style() -> str:
 
 
 def _policy() -> str:
-    """Return what the browser may load and run: the page's own script and styles alone."""
+    """Return the policy for the browser: only the page's own script and styles may run."""
     digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "

@@ -1,8 +1,8 @@
-"""The plots of a page as positions and words: forest, path, step times, drift. Must draw nothing.
+"""The plots of a page as positions and words: forest, path, step times, drift.
 
-Each plot comes from a conclusion or a history of any study, and every text in it is one that the
-tables have too. Positions are percent of the width or the height, so a page may draw them in any
-size. `page.jinja` draws.
+This module must draw nothing; `page.jinja` draws. Each plot comes from a conclusion or a history of
+any study, and the tables have all of its texts too. Positions are in percent of the width or the
+height, so that a page can draw a plot in any size.
 """
 
 from __future__ import annotations
@@ -40,21 +40,23 @@ from pytest_xlatune.report.language import joined
 from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
 
-_TICKS = 7  # at most
-_MARGIN = 0.04  # of an axis, kept free at both of its ends
+_TICKS = 7  # ticks of an axis, at most
+_MARGIN = 0.04  # share of an axis that is kept free at each of its ends
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
-_MOST_STRIPS = 240  # a page of more would be too large to send
-_MOST_POINTS = 30_000  # of all strips together
-_LEAST_CHANGE = 0.005  # a forest of less would draw differences that mean nothing
-_LEAST_SCALE = 0.01  # of a step time: less is noise of the printed digits
-_MOST_SCALE = 1.0  # no step takes less than no time: below the bottom is nothing
-_SCALED = 0.98  # share of the scored steps that the scale of the strips holds
-_SCALE_STEPS = 1_000  # of a trial, at most, of which the scale is made
+_MOST_STRIPS = 240  # strips on a page, at most; more would make it too large to send
+_MOST_POINTS = 30_000  # points of all strips together
+# the smallest width of a forest's axis; a smaller one would enlarge meaningless differences
+_LEAST_CHANGE = 0.005
+# the smallest scale of step times; below it, changes are noise of the printed digits
+_LEAST_SCALE = 0.01
+_MOST_SCALE = 1.0  # the largest scale: no step takes less than no time
+_SCALED = 0.98  # share of the scored steps that fit on the scale of the strips
+_SCALE_STEPS = 1_000  # steps of a trial from which the scale is computed, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark of an axis: where, in percent, and its text."""
+    """A tick of an axis: its place in percent, and its text."""
 
     at: float
     text: str
@@ -62,11 +64,11 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
-    """An arm of a forest plot; `at`, `low`, `high` are percent, None without such a figure.
+    """An arm of a forest plot; `at`, `low` and `high` are in percent, None if there is no figure.
 
-    `what` are its settings, `why` the reason why it has no change. `looks` is the verdict's kind in
-    small letters: a page gives it a colour and a shape. An arm whose settings are not known to have
-    been in effect is `hollow` too.
+    `what` has its settings, and `why` the reason for a missing change. `looks` is the verdict's
+    kind in small letters, to which a page gives a colour and a shape. An arm whose settings are not
+    known to have been in effect is also `hollow`.
     """
 
     name: str
@@ -93,7 +95,7 @@ class ForestPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """Change and interval of each arm on one axis; `zero` is where nothing changes."""
+    """The change and the interval of each arm on one axis; `zero` is the place of no change."""
 
     title: str
     caption: str
@@ -107,9 +109,9 @@ class Strip:
     """The step times of a trial.
 
     Attributes:
-        name, job, figure: the arm, its job, its figure.
+        name, job, figure: the arm, its job and its figure.
         line: the points of a polyline, `x,y` in percent.
-        window: where the scored window begins and ends, in percent.
+        window: the start and the end of the scored window, in percent.
         dropped: (x, y) of the steps in the window that the score leaves out.
     """
 
@@ -130,13 +132,13 @@ class Strips:
     strips: tuple[Strip, ...]
 
 
-_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis: of a page, of a phone
-_LONG = 12  # characters of a name that need more space where it is turned
+_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis, on a page and on a phone
+_LONG = 12  # characters of a name from which on it needs more space when turned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A figure; positions in percent, `looks` gives it a colour."""
+    """A figure; positions are in percent, and `looks` gives it a colour."""
 
     x: float
     y: float
@@ -149,12 +151,12 @@ class Chart:
     """Figures over time.
 
     Attributes:
-        caption: how to read it.
-        dots: the figures; with a `label` they are joined by a line, the oldest first.
-        label: its whole content in a sentence, read aloud where nothing is seen.
-        band: a shaded part, from where to where.
-        zero: a line where nothing changes.
-        unit: behind the figures of the axis.
+        caption: how to read the chart.
+        dots: the figures; if there is a `label`, a line joins them, the oldest first.
+        label: the content of the chart in a sentence, for readers who cannot see it.
+        band: the start and the end of a shaded part.
+        zero: the place of a line for no change.
+        unit: the unit after the figures of the axis.
     """
 
     caption: str
@@ -168,7 +170,7 @@ class Chart:
 
     @property
     def turned(self) -> str:
-        """Whether and where the names below the axis are turned, as classes of the page."""
+        """Classes of the page that say whether and where the names below the axis are turned."""
         if not self.label or _side_by_side(self.x_ticks, _NARROW):
             return ""
         long = " long" if max(len(tick.text) for tick in self.x_ticks) > _LONG else ""
@@ -176,7 +178,7 @@ class Chart:
 
 
 def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
-    """Whether texts fit below an axis of so many characters; neighbours may stand close."""
+    """Return whether texts fit below an axis of `wide` characters; neighbours may be close."""
     placed = sorted(ticks, key=lambda tick: tick.at)
     gaps = [
         (right.at - left.at) * wide / 100 - (len(left.text) + len(right.text)) / 2
@@ -189,7 +191,7 @@ Plot = Forest | Strips | Chart
 
 
 class PlotAxis:
-    """Numbers to percent of an axis, with a margin at both ends."""
+    """An axis that turns numbers into percent, with a margin at both ends."""
 
     def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
         finite = [value for value in values if math.isfinite(value)] or [0.0]
@@ -201,18 +203,18 @@ class PlotAxis:
         self.low, self.high = low - wide, high + wide
 
     def at(self, value: float) -> float:
-        """Return the place of a value, in percent; one beyond the axis stands at its end."""
+        """Return the place of a value in percent; a value beyond the axis is put at its end."""
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
     def ticks(self, *, scale: float = 1.0, sign: bool = False, unit: str = "") -> tuple[Tick, ...]:
-        """Return round values and their places; texts are times `scale`, with `unit` behind."""
+        """Return round values and their places; texts are times `scale`, with `unit` at the end."""
         low, high = self.low * scale, self.high * scale
         rough = (high - low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
         first, last = math.ceil(low / step), math.floor(high / step)
-        # neighbours far from 0 differ in a late digit
+        # neighbours that are far from 0 differ in a late digit
         most = max(abs(low), abs(high), step)
         digits = max(4, math.floor(math.log10(most)) - math.floor(math.log10(step)) + 1)
         return tuple(
@@ -222,7 +224,7 @@ class PlotAxis:
 
 
 def _digits(value: float, digits: int, *, sign: bool) -> str:
-    """Return a number of so many digits, never as 3.9e+04."""
+    """Return a number with so many digits, never as 3.9e+04."""
     if not value:
         return "0"
     text = f"{value:{'+' if sign else ''}.{digits}g}"
@@ -238,11 +240,11 @@ _DROPPED = "Dropped: cannot run here"
 
 
 def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Forest | None:
-    """Return the forest plot of a conclusion; None where no arm has a change to show.
+    """Return the forest plot of a conclusion; None if no arm has a change to show.
 
-    Confirmed arms and screened ones are parts of their own on one axis: they do not compare. Arms
-    that cannot run come last, with the reason in the place of a change. `profiles` say the settings
-    of their arms.
+    Confirmed and screened arms are separate parts on one axis, since they do not compare. Arms that
+    cannot run come last, with the reason in place of a change. `profiles` give the settings of
+    arms.
     """
     shown = [
         verdict
@@ -256,7 +258,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         return None
     reference = "" if conclusion.reference is None else conclusion.reference.arm
     against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
-    # the title names what most rows are compared with; a row of another comparison names it itself
+    # the title names the reference of most rows; a row with another reference names it itself
     usual = max([*against.values(), ""], key=[*against.values()].count)
     ends = [end for verdict in shown for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
     is_small = max(map(abs, ends)) < _LEAST_CHANGE
@@ -311,12 +313,12 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
 
 
 def _name(arm: str) -> str:
-    """Return the id of an arm as code, the words for another reference as they are."""
+    """Return the id of an arm as code; the words for another reference are returned unchanged."""
     return plain(arm) if " " in arm else literal(arm)
 
 
 def _unit(whole_s: float) -> tuple[str, float]:
-    """Return the unit of a time axis that is this long, and its seconds."""
+    """Return the unit for a time axis of a given length, and its seconds."""
     return ("h", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("min", _MINUTE_S)
 
 
@@ -325,10 +327,10 @@ def _start(outcome: Outcome | None) -> float | None:
 
 
 def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | None:
-    """Return the step times of every scored trial; None where no score has any.
+    """Return the step times of every scored trial; None if no score has any.
 
-    Times are relative to the trial's own seconds per step, on one scale for all; a step beyond the
-    scale stands at its edge.
+    Times are relative to the trial's own seconds per step, on one scale for all trials. A step
+    beyond the scale is put at its edge.
     """
     scored = [
         (result, result.score)
@@ -344,7 +346,7 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     )
     scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
     scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
-    # the reference comes first, the other arms follow by their first trial
+    # the reference comes first, and other arms in the order of their first trial
     arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in scored)])
     order = {arm: at for at, arm in enumerate(arms)}
     scored.sort(key=lambda pair: order[pair[0].trial.arm])
@@ -367,7 +369,7 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
 
 
 def _scored_seconds(score: Score) -> Sequence[float]:
-    """Return the seconds of the steps of the window, at most some hundreds that lie evenly."""
+    """Return the seconds of the steps in the window, some hundred evenly spaced ones at most."""
     steps, seconds = split_pairs(score.timings)
     first, last = score.window
     inside = seconds[bisect_left(steps, first) : bisect_right(steps, last)]
@@ -402,7 +404,7 @@ def _strip(
 
 
 def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[int, float]]:
-    """Keep the least and the greatest of each group, so that no outlier is lost."""
+    """Yield the least and the greatest of each group of steps, so that no outlier is lost."""
     if len(timings) <= most:
         return timings
     group = math.ceil(len(timings) / (most / 2))
@@ -417,7 +419,7 @@ def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[
 def drift(
     history: Sequence[TrialResult], *, reference: str = "", sigma: float | None = None
 ) -> Chart | None:
-    """Return each repeated trial against the mean of its arm, over time; None without repeats."""
+    """Return a chart of repeated trials against the mean of their arm; None without repeats."""
     by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
     for result in history:
         start = _start(result.outcome)

@@ -1,7 +1,7 @@
-"""What a sweep recommends, setting by setting: needed, or not shown to be needed.
+"""Show which settings of a recipe are needed, and which are not shown to be needed.
 
-A table for documents and terminals, and comments for the patch. All figures are those of the
-conclusion.
+There is a table for documents and terminals, and comments for the patch. All figures are those of
+the conclusion.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", 
 
 
 def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
-    """Yield the recipe's settings as a table, its ties and where to read what a recipe promises.
+    """Yield the settings of the recipe as a table, its ties, and where to read what it promises.
 
-    Nothing without a recipe, or where what it gains may be nothing.
+    Nothing is yielded if there is no recipe, or if its gain may be nothing.
     """
     recipe = conclusion.tuning.recipe
     if recipe is None or conclusion.winner is None:
@@ -54,7 +54,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
 
 
 def recipe_remarks(conclusion: Conclusion) -> list[str]:
-    """Return what a patch says of each setting of the recipe, one line each."""
+    """Return what a patch says about each setting of the recipe, in one line each."""
     recipe = conclusion.tuning.recipe
     return [] if recipe is None else [_remark(part) for part in recipe.parts]
 

@@ -1,7 +1,7 @@
-"""Render a document as markdown and as lines of a terminal, a table as CSV.
+"""Render a document as markdown or as lines of a terminal.
 
-All tables of the package that a person reads in a terminal or as markdown are laid out here, by
-tabulate. What stands here is which columns fit beside each other.
+All tables that a person reads in a terminal or as markdown are laid out here, by tabulate. This
+module decides which columns fit in a row.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pytest_xlatune.report.document import (
     Text,
 )
 
-# what would be markup outside a literal:  a * b <c> \d
+# characters that are markup outside a literal:  a * b <c> \d
 _MARKUP = re.compile(r"([\\*<])")
 _ALIGNED = {"left": ":---", "right": "---:"}
 _ROW = DataRow("|", "|", "|")
 _PIPES = TableFormat(None, None, None, None, _ROW, _ROW, 1, None)
-_GAP = 2  # blanks that tabulate puts between two columns
-_PADDING = 2  # a column of tabulate is this much wider than its title
-_SENTENCE = 24  # text that may wrap is not made narrower than this, or than its longest word
-_INDENT = "    "  # before what belongs to the row or the bullet above
+_GAP = 2  # blanks between two columns in tabulate
+_PADDING = 2  # a column in tabulate is this much wider than its title
+_SENTENCE = 24  # the smallest width of text that may wrap, unless its longest word is longer
+_INDENT = "    "  # the indent of what belongs to the row or the bullet above
 
 
 def markdown(document: Document) -> str:
-    """Return the document as GitHub-flavoured markdown, one newline at its end."""
+    """Return the document as GitHub-flavoured markdown, with one newline at its end."""
     parts = [f"# {_markup(document.title)}"]
     if document.header:
         parts.append(_markdown_block(Bullets(items=document.header)))
@@ -49,7 +49,7 @@ def markdown(document: Document) -> str:
 
 def _markdown_section(section: Section) -> Iterator[str]:
     yield f"## {_markup(section.title)}"
-    # below a heading of one cell the tables are one level lower
+    # below the heading of a cell, tables are one level lower
     level = "####" if any(isinstance(block, Heading) for block in section.blocks) else "###"
     for block in section.blocks:
         if isinstance(block, Table) and block.title:
@@ -66,14 +66,15 @@ def _markdown_block(block: Block) -> str:
         case Bullets() | Lines():
             return "\n".join(f"* {_markup(item.strip())}" for item in block.items)
         case Code():
-            # a fence is longer than any run of backticks inside it
+            # a fence is longer than any run of backticks within it
             longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
             fence = "`" * max(3, longest + 1)
             return f"{fence}{block.language}\n{block.text.rstrip()}\n{fence}"
         case Table():
             rule = f"| {' | '.join(_ALIGNED[column.align] for column in block.columns)} |"
-            # Without an alignment tabulate pads no cell: a padded table with long flags would be
-            # several times as large, and a change of one cell would change every line of it.
+            # Without an alignment tabulate pads no cell. A padded table with long flags would be
+            # several
+            #             # times as large, and a change of one cell would change every line.
             text: str = tabulate(
                 [list(map(_markdown_cell, row)) for row in block.rows],
                 [_markdown_cell(column.title) for column in block.columns],
@@ -97,9 +98,10 @@ def _markup(text: str) -> str:
 
 
 def terminal(document: Document, *, width: int = 80) -> list[str]:
-    """Return the lines of the document; only code and a word may be wider than `width`.
+    """Return the lines of the document; only code and single words may exceed `width`.
 
-    They have no colour codes: their printer knows whether the terminal takes them.
+    They have no colour codes: the function that prints them knows whether the terminal accepts
+    colours.
     """
     if document.brief:
         blocks = [block for section in document.sections for block in section.blocks]
@@ -132,7 +134,7 @@ def _terminal_block(block: Block, width: int) -> Iterator[str]:
 
 
 def compact_lines(table: Table) -> Iterator[str]:
-    """Yield the titles and the rows of a table, each as one line."""
+    """Yield the titles and the rows of a table, each in one line."""
     rows = [[column.title for column in table.columns], *table.rows]
     cells = [[_bare(text) for text in row] for row in rows]
     yield from _aligned(cells, [column.align for column in table.columns], tablefmt="plain")
@@ -159,9 +161,9 @@ def _aligned(
 
 
 def _table(table: Table, width: int) -> Iterator[str]:
-    """Lay a table out: long texts that do not fit beside the others stand below their row.
+    """Yield a table's lines; long texts that do not fit in a row are below it.
 
-    No word is broken: ids and flags are there to be copied. The first column names the row.
+    No word is broken, because people copy ids and flags. The first column names the row.
     """
     rows = [[_bare(text) for text in row] for row in table.rows]
     in_row, below = list(range(len(table.columns))), list[int]()
@@ -215,7 +217,7 @@ def _laid_out(
 
 
 def _records(table: Table, rows: list[list[str]], below: list[int], width: int) -> Iterator[str]:
-    """Give each row as lines of its own, where not even the short columns fit in one."""
+    """Yield each row as several lines, if not even the short columns fit in one line."""
     for row in rows:
         yield from _wrapped(row[0], width)
         for at, column in enumerate(table.columns):
@@ -234,7 +236,7 @@ def _below(table: Table, row: list[str], columns: list[int], width: int) -> Iter
 def _widths(
     table: Table, rows: list[list[str]], in_row: list[int], width: int, *, names_apart: bool = False
 ) -> list[int]:
-    """Return the widths of the columns beside each other; [] where they do not fit.
+    """Return the widths of the columns in a row; [] if they do not fit.
 
     With `names_apart` the first column may be narrower than its texts.
     """
@@ -263,14 +265,14 @@ def _longest_word(text: str) -> int:
 
 
 def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Break a line between words; a word that is longer than a line stays whole."""
+    """Return a line broken between words; a word longer than a line is not broken."""
     if len(text) <= width and text.isprintable() and not text.endswith(" "):
         return [text] if text else []
     return textwrap.wrap(
         text,
         max(width, len(indent) + 1),
         subsequent_indent=indent,
-        # flags in pieces of eight letters could not be copied out of a table
+        # flags in pieces of eight letters could not be copied from a table
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -1,7 +1,7 @@
-"""The plan of a sweep, and the documents of gates, calibrations, evidence runs, imported tables.
+"""The documents of plans, gates, calibrations, evidence runs and imported tables.
 
-Nothing is computed here. No figure of an evidence run is a measurement of speed, and the document
-of an imported table claims nothing about how its jobs were run, because the table does not tell.
+Nothing is computed here. No figure of an evidence run measures speed. The document of an imported
+table claims nothing about how its jobs were run, because the table does not say it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ANSWERS = {
 
 
 def gate(subject: MeasuredCell) -> Document:
-    """Return the gate as a document: its answer on each candidate, then the figures."""
+    """Return the document of a gate: its answer on each candidate, then the figures."""
     conclusion = subject.conclusion
     answers = [(_answer(verdict), verdict) for verdict in conclusion.verdicts]
     counts = Counter(answer for answer, _ in answers)
@@ -93,7 +93,7 @@ _NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
 
 
 def _candidates(subject: MeasuredCell) -> Table:
-    """Say of each candidate in a cell of its own what differs from the baseline's."""
+    """Return a table with what differs in the cell of each candidate from that of the baseline."""
     by_digest = {cell.digest: cell for cell in subject.cells}
     cell_of = {result.trial.arm: result.trial.cell_digest for result in subject.history}
     rows = []
@@ -112,7 +112,7 @@ def _answer(verdict: Verdict) -> str:
 
 
 def calibration(subject: MeasuredCell) -> Document:
-    """Return the calibration as a document."""
+    """Return the document of a calibration."""
     conclusion, baseline = subject.conclusion, subject.conclusion.baseline
     measured = speed(baseline) + step(baseline, ", ")
     return Document(
@@ -158,7 +158,7 @@ def evidence(subject: MeasuredCell) -> Document:
 
 
 def imported(subject: MeasuredCell) -> Document:
-    """Return the document of a table; it is dated by its import."""
+    """Return the document of an imported table, dated by its import."""
     conclusion, cell = subject.conclusion, subject.cell
     count = counted(len(subject.history), "job")
     named = named_by(subject)
@@ -213,12 +213,12 @@ def plan(
     scripts: Sequence[tuple[str, str]] = (),
     slots: Slots = (),
 ) -> Document:
-    """Return the plan as a document.
+    """Return the document of a plan.
 
-    `trials` are those that can be named, in order: their results decide which ones confirm, and
-    those whose ids are `later` wait for what an earlier one finds. `capacity` says which effects
-    the plan can find, `cost` what it takes. The trials whose ids are `measured` are not run again.
-    `scripts` are titles and texts for submission, `slots` see `MeasuredCell`.
+    `trials` are those that can be named, in order; results decide which others follow. Those whose
+    ids are in `later` wait for an earlier result, and those in `measured` do not run again.
+    `capacity` says which effects the plan can find, and `cost` what it takes. `scripts` are titles
+    and texts of submission scripts; `slots` are those of `MeasuredCell`.
     """
     numbers = slot_numbers(slots)
     rows = tuple(
@@ -263,7 +263,7 @@ def listings(titled: Iterable[tuple[str, str]]) -> Iterator[Block]:
 
 
 def command_of(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
-    """Return a command as one types it: its environment, its words, the files beside it."""
+    """Return a command as one types it: environment, words, and the files that it needs."""
     env = "".join(
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )

@@ -55,8 +55,8 @@ def pair_matrix(
     if not names:
         return None
     caption = (
-        "Change in percent of each pair of nodes, as the table has it: of its fresh runs where it "
-        "has any, else of its first run. Empty: the pair has no score."
+        "Change in percent of each pair of nodes, as in the table: that of its fresh runs, "
+        "or of its first run if it has no others. Empty: the pair has no score."
     )
     if len(names) < len(nodes):
         caption += f" {len(names)} of {len(nodes)} nodes are shown: those in the slowest pairs."

@@ -1,10 +1,10 @@
-"""`<MODEL_TAG>-tuning.md`: a team deploys from it, and the next sweep need not repeat it.
+"""Write `<MODEL_TAG>-tuning.md`, from which a team deploys, and which later sweeps build on.
 
-Ten parts, with the bullets of the header as the first, in one document for all measured cells of a
-model, in one of two languages. Headings and rows are the same in both. Every figure comes from a
-record. Where the records do not support a sentence, the document says so instead: it calls a gain
-explained only where traces of both sides show a step that is shorter by about as much as the
-throughput rose. A changed program alone is a lead, not a cause.
+One document covers all measured cells of a model in ten parts, the bullets of the header being the
+first. It exists in two languages, with the same headings and rows. Every figure comes from a
+record. If the records do not support a sentence, the document says so. It calls a gain explained
+only if traces of both sides show a step that is shorter by about as much as the throughput rose. A
+changed program alone is a lead, and no cause.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from pytest_xlatune.report.measured_cell import (
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 
-# share of the expected change of a step that its trace must show: profiling itself costs time
+# the share of a step's expected change that its trace must show; profiling itself costs time
 _ENOUGH = 0.5
 
 WHY = "Why the winning flag wins"
@@ -118,7 +118,7 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _evidence(explanation: Explanation) -> Iterator[Block]:
-    """Yield the facts, each with the numbers of its artifacts, and the artifacts once."""
+    """Yield the facts with the numbers of their artifacts, and then each artifact once."""
     job_of = {
         path: job
         for fact in explanation.facts
@@ -160,7 +160,7 @@ def _reason(best: Verdict, explanation: Explanation, say: Translator) -> str:
         return say(_OF_NO_STEP, metric=plain(best.figure.metric.title))
     if explanation.moved is None:
         return say(_IDENTICAL if explanation.is_identical else _PROGRAM_ONLY, command=command)
-    # the change of a step's time that this change of TGS is the same as
+    # the change of a step's time that corresponds to this change of TGS
     expected = 1 / (1 + (best.delta or 0.0)) - 1
     is_shown = explanation.moved <= _ENOUGH * expected < 0
     return say(
@@ -180,9 +180,9 @@ _HISTORY = columns(
     ">baseline since then, 95 %",
 )
 _SETTINGS = columns("Setting", "~Value")
-# a line of a shell file without a command:    # left over
+# lines of a shell file without a command:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
-# a batch size of a yml:  8    0.5
+# numbers in a yml:  8    0.5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 _EFFECTS: Mapping[VerdictKind, str] = {
@@ -244,10 +244,9 @@ def tuning(
     *,
     handwritten: str = "",
 ) -> Document:
-    """Return the tuning document of a model's cells, in the order they first came.
+    """Return the tuning document of a model's cells, in the order in which they first came.
 
-    `handwritten` names the document that a person wrote by hand and that is kept; "" where there
-    was none.
+    `handwritten` names a document that a person wrote and that is kept; "" if there was none.
     """
     say = Translator(language)
     model = cells[0].cell.model_tag
@@ -283,7 +282,7 @@ def tuning(
     )
 
 
-# heads of columns and of tables, for the languages in which they are other words
+# heads of columns and titles of tables that other languages translate
 _HEADS = (
     N_("Cell"), N_("Best recipe"), N_("Flags"), N_("jobs"), N_("Setting"), N_("Settings"),
     N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
@@ -310,7 +309,7 @@ def _with_heads(block: Block, say: Translator) -> Block:
 
 
 def _env_file(covered: MeasuredCell) -> str:
-    """Return the path of the file that deploys a cell's environment; "" where none was named."""
+    """Return the path of the file that deploys a cell's environment; "" if none was named."""
     return next((file.path for file in covered.files if file.is_shell), "")
 
 
@@ -320,7 +319,7 @@ def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
 
 
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
-    """Yield the bullets: those that cells share once, the others once for each cell."""
+    """Yield the bullets: once for all cells if they are equal, else once for each cell."""
     of_cell = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
     shared = set.intersection(*map(set, of_cell))
     yield from (bullet for bullet in of_cell[0] if bullet in shared)
@@ -430,7 +429,7 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _file(file: DeployedFile) -> Block:
-    """Show a shell file without comments, and the plain keys of a yml as a table."""
+    """Return a shell file without comments, or the plain keys of a yml as a table."""
     if file.is_shell:
         lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
         return Code(text="\n".join(lines), language="bash")
@@ -476,7 +475,7 @@ def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         yield say.text("No profile is confirmed to be slower, and the sweep dropped none.")
         return
     confirmed, *others = tables(covered, only=verdicts, say=say)
-    # without a slower profile the table has the baseline alone
+    # without a slower profile the table would have only the baseline
     if any(verdict.kind is VerdictKind.SLOWER for verdict in verdicts):
         yield confirmed
     yield from others
@@ -517,7 +516,7 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
 
 
 def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
-    """Return why a recipe must not reach another cell, and what keeps it from there."""
+    """Return why a recipe must not reach another cell, and what prevents that."""
     given = {"cell": name, "other": other, "names": literals(conflict.settings)}
     verdict = words(conflict.verdict) if conflict.verdict else ""
     is_whole = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
@@ -532,7 +531,7 @@ def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> 
 def _shown_for(
     covered: MeasuredCell, against: Sequence[Conflict], say: Translator
 ) -> Iterator[Block]:
-    """Name the configurations that the recipe is proved for, and those that it harms."""
+    """Yield the configurations for which the recipe is proved, and those that it harms."""
     cell = literal(covered.cell.label)
     if not covered.elsewhere:
         yield say.text(
@@ -566,7 +565,7 @@ def _by_hand(
     reason: str,
     say: Translator,
 ) -> Iterator[Block]:
-    """Give the lines to append and the keys to pass where there is no patch."""
+    """Yield the lines to append and the keys to pass if there is no patch."""
     yield say.text("There is no patch: {why}.", why=reason)
     path = _env_file(covered)
     head = (
@@ -581,7 +580,7 @@ def _by_hand(
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
-    """Tell what became of earlier recipes: a sentence for each, and the history of the cell."""
+    """Yield what became of earlier recipes: a sentence for each, and the history of the cell."""
     for earlier in covered.earlier:
         if earlier.best is not None and covered.deploys(earlier):
             yield say.text(

@@ -238,7 +238,6 @@ _OTHER_SIZE = (
     "name nodes, or a QOS, that have so much"
 )
 _LIST = "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
-# Such a job was waited for without end.
 # Reason why Slurm never starts a job as it was requested -> what to change. Without this, such a
 # job was waited for without end. These are limits on a single job and wrong names; limits on all
 # jobs of a user, account or QOS pass when other jobs end. Source of the reasons:

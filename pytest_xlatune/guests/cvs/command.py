@@ -1,4 +1,4 @@
-"""`xlatune cvs`: show what a CVS configuration says and lacks, and measure its thresholds."""
+"""`xlatune cvs`: show what a CVS configuration sets and lacks, and measure its thresholds."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that both actions have: the file, and what fills it in."""
+    """Declare the arguments of both actions: the file, and what fills in its values."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
     parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
@@ -155,14 +155,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
-    """Yield the lines of `show`; `is_full` lists every leaf, not only those that are changed."""
+    """Yield the lines of `show`; `is_full` lists every leaf, not only the changed ones."""
     first = file.cells[0]
     yield f"{file.where}: CVS generation {file.generation}"
-    yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not said'}"
-    yield f"  image {file.image or 'not said'}"
+    yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not named'}"
+    yield f"  image {file.image or 'not named'}"
     for cell in file.cells:
-        nodes = "nodes: yours" if cell.nodes is None else f"nodes: {cell.nodes}"
-        axes = cell.parallelism or "axes: by the number of nodes"
+        nodes = "nodes: not given" if cell.nodes is None else f"nodes: {cell.nodes}"
+        axes = cell.parallelism or "axes: they depend on the number of nodes"
         yield (
             f"  cell {cell.name}: batch {cell.per_device_batch_size}, "
             f"length {cell.max_target_length}, {cell.precision}, {axes}, {nodes}, "
@@ -174,7 +174,7 @@ def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
         yield from _wrapped(f"    XLA_FLAGS: {flags or 'none'}")
     for runtime in (file.container.runtime, "pyxis"):
         if dropped := container_settings(file.container, runtime)[1]:
-            yield from _wrapped(f"  not taken by {runtime}: {' '.join(dropped)}")
+            yield from _wrapped(f"  not supported by {runtime}: {' '.join(dropped)}")
     for title, variables in (("environment", file.env), ("added by CVS", file.added)):
         words = " ".join(f"{name}={value}" for name, value in without_secrets(variables).items())
         yield from _wrapped(f"  {title}: {words or 'none'}")
@@ -191,7 +191,7 @@ def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Return a line as lines of `_WIDTH` characters, the further ones indented by two more."""
+    """Wrap a line at `_WIDTH` characters; further lines are indented by two more blanks."""
     text = line.lstrip()
     indent = " " * (len(line) - len(text))
     return textwrap.wrap(

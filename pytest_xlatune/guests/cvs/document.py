@@ -1,4 +1,4 @@
-"""The report of a study of thresholds: the verdict on each metric, and the jobs it rests on."""
+"""The report of a study of thresholds: the verdict on each metric, and the jobs behind it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 
 
 def thresholds(subject: MeasuredCell) -> Document:
-    """Return the verdict on each metric of a cell, and the jobs that all rest on."""
+    """Return a document with the verdict on each metric of a cell, and the jobs behind them."""
     conclusion, reference = subject.conclusion, subject.conclusion.reference
     words = Counter(our_word(verdict) for verdict in conclusion.verdicts)
     lines = (

@@ -1,4 +1,4 @@
-"""`xlatune cvs` for the list of all commands: an entry point names it."""
+"""`xlatune cvs` in the list of commands; an entry point names this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study of thresholds for the registry: an entry point names it."""
+"""The study of thresholds for the registry; an entry point names this module."""
 
 from __future__ import annotations
 

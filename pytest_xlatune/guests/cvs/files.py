@@ -1,7 +1,7 @@
-"""CVS configurations from disk: with the cluster file and the thresholds that belong to them.
+"""Read CVS configurations from disk, with the cluster file and the thresholds that they name.
 
-What a file means stands in `reading`; here are paths, the user's name, and error messages of files
-that cannot be read. Nothing is started, no node is asked.
+The module `reading` says what a file means. Paths, the user's name and the errors of files that
+cannot be read are handled here. Nothing is started, and no node is asked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_xlatune.guests.cvs.source import Source, is_open, objects_of
 from pytest_xlatune.guests.cvs.values import NO_CONTAINER, CvsFile
 from pytest_xlatune.model.errors import ConfigError
 
-_LARGEST_BYTES = 16 << 20  # the published ones have 10 kB
+_LARGEST_BYTES = 16 << 20  # the published files have 10 kB
 
 
 class RunOptions(NamedTuple):
-    """What the options of a run say, in place of a file."""
+    """What the options of a run set in place of the file."""
 
     nodes: int | None
     runtime: str
@@ -29,12 +29,12 @@ class RunOptions(NamedTuple):
 
     @property
     def needs_digest(self) -> bool:
-        """Whether the file has to name its image with the digest."""
+        """Whether the file has to name its image with a digest."""
         return not self.has_image and self.runtime != NO_CONTAINER
 
 
 def given_values(words: Iterable[str]) -> dict[str, str]:
-    """Return path -> value of `PATH=VALUE` words.
+    """Return path -> value for words such as `config.nnodes=4`.
 
     Raises:
         ConfigError: a word has no `=`.
@@ -49,7 +49,7 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
 
 
 def asked_of(options: Mapping[str, Any]) -> RunOptions:
-    """Return what a run's options say of the nodes, the container's runtime and the image."""
+    """Return the nodes, the runtime of the container and the image that a run's options name."""
     nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
     runtimes = dict(options.get("container") or {}).get("runtime", "")
     runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
@@ -64,17 +64,17 @@ def read_cvs_file(
     nodes: int | None = None,
     needs_digest: bool = False,
 ) -> CvsFile:
-    """Return what a configuration of CVS says, with the thresholds that it names.
+    """Read a configuration of CVS, with the thresholds that it names.
 
     Args:
-        path: of the file.
-        cluster: a cluster file: names and number of the nodes, the user's name.
-        values: path of a leaf -> value in its place.
-        nodes: how many nodes the run has; None is the cluster file's number, or the file's.
-        needs_digest: whether the file has to name its image with the digest.
+        path: the path of the configuration.
+        cluster: a cluster file, which has the names of the nodes and the name of the user.
+        values: path of a leaf -> the value that replaces the file's own.
+        nodes: the number of nodes; None takes that of the cluster file, or else that of the file.
+        needs_digest: whether the file has to name its image with a digest.
 
     Raises:
-        ConfigError: a file cannot be read, or is no such file of CVS.
+        ConfigError: a file cannot be read, or it is no file of CVS.
     """
     user, count = _cluster(cluster) if cluster else ("", None)
 
@@ -96,22 +96,22 @@ def read_cvs_file(
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user number without a name
+    except (KeyError, OSError):  # the user has a number and no name
         return "root"
 
 
 def _cluster(path: Path) -> tuple[str, int | None]:
-    """Return the user and the number of nodes that a cluster file names.
+    """Return the user that a cluster file names ("" if none), and the number of its nodes.
 
     Raises:
-        ConfigError: it is no cluster file, or a name in it names no node.
+        ConfigError: the file is no cluster file, or an entry of it is no name of a node.
     """
     data, _ = objects_of(text_of(path), where=str(path))
     source = Source(data, where=str(path), words={})
     if "node_dict" not in data:
         raise ConfigError(f"{path} is no cluster file: it has no node_dict")
     nodes = source.table("node_dict")
-    # a template of a published file:  {xx.xx.xx.xx|hostname}
+    # a published file has the template  {xx.xx.xx.xx|hostname}
     if unnamed := [name for name in nodes if "{" in name or is_open(name)]:
         raise ConfigError(
             f"{path}: node_dict has {', '.join(unnamed)}, which names no node; put the names of "
@@ -122,12 +122,12 @@ def _cluster(path: Path) -> tuple[str, int | None]:
 
 
 def threshold_file(path: Path, name: str) -> Path | None:
-    """Return the threshold file of a configuration, which stands below its folder; None without."""
+    """Return the threshold file of a configuration, in or below its folder; None if it has none."""
     try:
         thresholds_path = path.parent / name
         is_out = Path(name).is_absolute() or ".." in Path(name).parts
         return thresholds_path if thresholds_path.is_file() and not is_out else None
-    except (OSError, ValueError):  # the name is too long, or has a NUL in it
+    except (OSError, ValueError):  # the name is too long, or holds a NUL
         return None
 
 
@@ -135,7 +135,7 @@ def text_of(path: Path) -> str:
     """Return the text of a CVS file, without a byte order mark.
 
     Raises:
-        ConfigError: it cannot be read, or is far too large.
+        ConfigError: the file cannot be read, or it is far too large.
     """
     try:
         if path.stat().st_size > _LARGEST_BYTES:

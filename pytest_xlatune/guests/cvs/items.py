@@ -1,8 +1,8 @@
-"""`pytest --cvs-config FILE`: one test per cell and metric of a CVS configuration.
+"""`pytest --cvs-config FILE`: one test for each cell and metric of a CVS configuration.
 
-A file becomes a collector, each of its cells a module with a sweep and one test for each metric, so
-that `-n`, `-k`, junit, the ledger and resuming are those of every sweep. Nothing is shared between
-tests: each asks the cell's study for its part.
+The file is a collector, and each of its cells a module with a sweep and a test for each metric. So
+`-n`, `-k`, junit, the ledger and resuming work as in every sweep. Tests share nothing: each asks
+the study of the cell for its own part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DROPPED: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the file; where no other is named, it alone."""
+    """Collect the file; if the command line names no other file, collect only this one."""
     for name, text in THRESHOLDS.markers.items():
         config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     if hasattr(config, "workerinput"):
@@ -51,7 +51,7 @@ def _absolute(config: pytest.Config, named: str) -> Path:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Take the file of `--cvs-config`."""
+    """Return a collector for the file of `--cvs-config`; None for other files."""
     if file_path != _absolute(parent.config, parent.config.option.cvs_config):
         return None
     made: pytest.Collector = CvsConfiguration.from_parent(parent, path=file_path)
@@ -59,13 +59,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 class CvsConfiguration(pytest.File):
-    """A CVS configuration: a module for each of its cells."""
+    """A CVS configuration, which has a module for each of its cells."""
 
     def collect(self) -> Iterator[pytest.Collector]:
-        """Read the file and give its cells.
+        """Read the file and yield a module for each cell.
 
         Raises:
-            ConfigError: it is no CVS file, something is open, the nodes are not known.
+            ConfigError: the file is no CVS file, an item of it is open, or the nodes are not known.
         """
         option = self.config.option
         asked = asked_of(self.config.stash[OPTIONS_KEY].said.values)
@@ -77,7 +77,7 @@ class CvsConfiguration(pytest.File):
         file = read_cvs_file(self.path, **given, needs_digest=asked.needs_digest)
         if file.mode == SINGLE and (asked.nodes or 1) > 1:
             raise ConfigError(
-                f"{self.path} is of one node, and the run has {asked.nodes}: name one"
+                f"{self.path} is for one node, and the run has {asked.nodes}: name one node"
             )
         file.refuse_open()
         used = asked.runtime or file.container.runtime
@@ -116,7 +116,7 @@ class CvsModule(pytest.Module):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a cell's test each of its metrics."""
+    """Parametrize the test of a cell with each of its metrics."""
     if metafunc.function is test_threshold:
         _, _, demands = metafunc.module.CVS
         metafunc.parametrize("demand", demands, ids=[demand.metric for demand in demands])
@@ -125,7 +125,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_threshold(
     request: pytest.FixtureRequest, measure: Callable[[str], Measured], demand: Demand
 ) -> None:
-    """A metric of a cell against its threshold, with its noise over the jobs.
+    """Compare a metric of a cell with its threshold, in view of the noise between jobs.
 
     Raises:
         AssertionError: the threshold is not met, or these jobs cannot tell.
@@ -149,7 +149,7 @@ def test_threshold(
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the verdict on each metric, and all that a run of CVS does and this did not."""
+    """Show the verdict on each metric, and what CVS would also have run and this run did not."""
     lines = [
         line
         for some in terminalreporter.stats.values()
@@ -166,7 +166,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(printable(line))
     if dropped := config.stash.get(_DROPPED, []):
         terminalreporter.write_line(
-            f"not taken from the file's container, for the runtime has no such option: "
+            f"left out of the file's container settings, because the runtime has no such option: "
             f"{' '.join(dropped)}"
         )
     terminalreporter.write_line(

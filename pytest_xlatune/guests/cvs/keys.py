@@ -1,4 +1,4 @@
-"""What becomes of each key of a CVS file: the accounting. The keys are data: `keys.toml`."""
+"""What becomes of each key of a CVS file. The keys are data: `keys.toml`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ USED, DIFFERENT, DROPPED = "used", "different", "dropped"
 IGNORED, COMMENT, UNKNOWN = "ignored", "comment", "unknown"
 CLASSES = (USED, DIFFERENT, DROPPED, IGNORED, COMMENT, UNKNOWN)
 
-# below a key: what all of it becomes, `CLASS: text`, or the keys that may stand there
+# what becomes of everything below a key (`CLASS: text`), or the keys that may be below it
 Use = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One leaf: where it stands, its value, its class, and as what it is used or why not."""
+    """One leaf of a file: its path, its value, its class, and how it is used or why it is not."""
 
     path: Path
     value: Json
@@ -32,13 +32,13 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The path as it is written: `container.env.NCCL_IB_HCA`."""
+        """The path in the notation of messages: `container.env.NCCL_IB_HCA`."""
         return written(self.path)
 
 
 @cache
 def keys_of(generation: str, *path: str) -> Mapping[str, Any]:
-    """Return the keys of a generation that may stand below a path; `*` is any other."""
+    """Return the keys that may be below a path in a generation; `*` matches any other key."""
     keys = _tables()[generation]
     for key in path:
         keys = keys[key]
@@ -52,7 +52,7 @@ def _tables() -> dict[str, Any]:
 
 
 def _single(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with one key in each entry."""
+    """Return a nested table in which keys that share an entry have one each."""
     return {
         key: _single(use) if isinstance(use, dict) else use
         for keys, use in table.items()
@@ -63,12 +63,12 @@ def _single(table: Mapping[str, Any]) -> dict[str, Any]:
 def account(
     data: Mapping[str, Json], generation: str, others: Mapping[Path, str]
 ) -> tuple[Leaf, ...]:
-    """Put every leaf of a file into one class.
+    """Return every leaf of a file with its class.
 
     Args:
-        data: of the file.
-        generation: whose keys.
-        others: path -> what becomes of it in this file, in the place of what the keys say.
+        data: the objects of the file.
+        generation: the generation of the file, which decides what becomes of a key.
+        others: path -> what becomes of it in this file, if that differs from what its key says.
     """
     leaves: list[Leaf] = []
     _walk(data, (), keys_of(generation), others, leaves)
@@ -89,7 +89,7 @@ def _walk(
         return
     if not isinstance(use, str):
         if value == {}:
-            use = f"{IGNORED}: nothing stands here"
+            use = f"{IGNORED}: there is no value here"
         else:
             use = use.get("*", "")
             use = use if isinstance(use, str) and use else f"{UNKNOWN}: an object is expected here"
@@ -105,4 +105,4 @@ def _below(use: Use, key: str, path: Path) -> Use:
         return known
     near = difflib.get_close_matches(key, use, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{UNKNOWN}: no key of {written(path) or 'the file'} that CVS has{hint}"
+    return f"{UNKNOWN}: CVS has no such key in {written(path) or 'the file'}{hint}"

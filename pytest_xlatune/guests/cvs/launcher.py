@@ -1,8 +1,8 @@
-"""A CVS file's trainer started by us: what its YAML says as MaxText keys, its first script.
+"""Start the trainer of a CVS file: MaxText keys from its YAML, and the first of its scripts.
 
-CVS writes a YAML with `base_config: base.yml` and gives it to the first of the scripts that exists.
-So does this launcher, in the attempt's folder; the keys stand on the command line, where MaxText
-reads them on top. Slurm starts one process a node, and the container is inside it.
+CVS writes a YAML with `base_config: base.yml` and gives it to the first script that exists. So does
+this launcher, in the folder of the attempt. It gives the keys on the command line, which MaxText
+prefers to the YAML. Slurm starts one process on each node, and each starts the container.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 CONFIG_FILE = "maxtext_config.yml"
 _CONFIG = "base_config: base.yml\n"
-# exit code 78 is EX_CONFIG of sysexits.h
-# there is exec and no pipe, because CVS' `| tee` loses the exit status of the trainer
+# Exit code 78 is EX_CONFIG of sysexits.h. `exec` keeps the exit status of the trainer, which the
+# pipe of CVS (`| tee`) loses.
 _FIRST = """\
 for script in {scripts}; do
   [ -f "$script" ] && exec {python} "$script" "$@"
@@ -34,13 +34,14 @@ exit 78
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CvsLauncher(ProgramLauncher):
-    """Start the first of a CVS file's scripts that exists, with the file's MaxText keys.
+    """Start the first script of a CVS file that exists, with the MaxText keys of the file.
 
     Attributes:
-        scripts: absolute, or relative to `cwd`.
-        python: the interpreter of the trainer.
-        source: path of the file, into which a recipe can be written; no part of the cell.
-        source_cell: the name of its cell.
+        scripts: the paths of the scripts, absolute or relative to `cwd`.
+        python: the interpreter that runs the trainer.
+        source: the path of the file, for a recipe that is written into it; no part of the cell's
+            id.
+        source_cell: the name of the cell in the file.
     """
 
     scripts: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class CvsLauncher(ProgramLauncher):
     source_cell: str = ""
 
     def describe(self) -> str:
-        """Return interpreter and scripts, and where they run."""
+        """Return the interpreter, the scripts, and the folder in which they run."""
         head = f"cvs maxtext {shlex.join((self.python, *self.scripts))}"
         return " ".join(filter(None, (head, self.where())))
 
@@ -59,10 +60,10 @@ class CvsLauncher(ProgramLauncher):
         return self.python
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the command with every key once.
+        """Return the command line, with every key once.
 
         Raises:
-            ConfigError: an override of a key that the protocol or the cell sets.
+            ConfigError: an override sets a key that the protocol or the cell sets.
         """
         keys = {
             "run_name": trial.id,
@@ -84,21 +85,21 @@ class CvsLauncher(ProgramLauncher):
         return spec
 
 
-# cell and protocol set these, so no override may say them
+# the cell and the protocol set these keys, so no override may set them
 _OWN = frozenset({"per_device_batch_size", "max_target_length", "dataset_type", "profiler"}) | {
     *("eval_interval", "skip_first_n_steps_for_profiler", "profiler_steps", "steps")
 }
 
 
 def overrides_of(cell: CvsCell) -> dict[str, str]:
-    """Return the MaxText keys that make a cell, as arguments; axes are among them."""
+    """Return the MaxText keys of a cell, with its axes, as arguments of the trainer."""
     return {key: setting_text(value) for key, value in cell.maxtext.items() if key not in _OWN}
 
 
 def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
-    """Return the environment of a run: what CVS adds, what the file sets, the flags of XLA."""
+    """Return the environment of a run: variables of CVS, variables of the file, flags of XLA."""
     flags = format_flags(Flag(name=name, value=text) for name, text in cell.xla_flags.items())
-    # only the path is handed on, where CVS writes the token itself into a script and its log
+    # Only the path is handed on. CVS writes the token itself into a script and its log.
     token = {"HF_TOKEN_PATH": file.token_file} if file.token_file else {}
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 
@@ -107,7 +108,7 @@ _WITH_OPTIONS = ("docker", "podman")
 
 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of a runtime, and in words what has no place in it."""
+    """Return a runtime's options for a container, and a phrase for each setting it lacks."""
     options = {"runtime": runtime, "mounts": container.mounts}
     if runtime in _WITH_OPTIONS:
         more = {"devices": container.devices, "args": container.args}

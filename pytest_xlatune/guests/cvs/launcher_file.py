@@ -1,4 +1,4 @@
-"""A cell of a CVS file as a sweep, and a recipe in the file: an entry point names it."""
+"""Make a sweep of a cell of a CVS file, and write a recipe into it; entry points name this."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 
-# these are told in every run, and gated where the file has a threshold of them
+# these metrics are recorded in every run, and judged if the file has a threshold for them
 _ALWAYS = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
 _WARM_UP, _USABLE = 5, 6
 _FEWEST = _WARM_UP + 5
 
 
 class CvsLauncherFile(LauncherFile):
-    """The files of CVS."""
+    """The files of CVS, as files of a launcher."""
 
     def declared(
         self,
@@ -47,10 +47,10 @@ class CvsLauncherFile(LauncherFile):
         runtime: str = "",
         **settings: Any,
     ) -> dict[str, Any]:
-        """Return the keywords of the sweep over a cell: see `Sweep.from_cvs`.
+        """Return the keywords of `Sweep` for a cell of the file: see `Sweep.from_cvs`.
 
         Raises:
-            ConfigError: it is no CVS file, something in it is open, it has no such cell.
+            ConfigError: the file is no CVS file, an item of it is open, or it has no such cell.
         """
         file = read_cvs_file(
             path, cluster=Path(cluster) if cluster else None, values=values, nodes=nodes
@@ -75,12 +75,12 @@ class CvsLauncherFile(LauncherFile):
         }
 
     def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
-        """Return the file with the recipe of its cell in it, under a name of its own."""
+        """Return name -> text of the file with the recipe of its cell, under a new name."""
         return patched_cvs(source, covered)
 
 
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
-    """Return what a cell's thresholds demand, by metric, and metrics to record besides."""
+    """Return the demands of a cell's thresholds, and those that only record a metric."""
     demands = {name: Demand(metric=name) for name in _ALWAYS}
     for name, threshold in cell.thresholds.items():
         bound = "" if threshold.kind == "info" or threshold.value is None else threshold.kind[:3]
@@ -90,23 +90,24 @@ def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
 
 
 def _check(file: CvsFile, cell: CvsCell) -> None:
-    """Refuse what cannot run.
+    """Refuse a file or a cell that cannot run.
 
     Raises:
-        ConfigError: something is open, the number of nodes is not known, too few steps.
+        ConfigError: an item is open, the number of nodes is not known, or the steps are too few.
     """
     file.refuse_open()
     if cell.nodes is None or not cell.parallelism:
         raise ConfigError(
-            f"{file.where}: how many nodes has cell {cell.name!r}? Say --xlatune-nodelist "
-            "'node[001-004]', --xlatune-nodes 4, or give a cluster file (--cvs-cluster)"
+            f"{file.where}: the number of nodes of cell {cell.name!r} is not known: "
+            "give --xlatune-nodelist 'node[001-004]', --xlatune-nodes 4, or a cluster file "
+            "(--cvs-cluster)"
         )
     if cell.steps is None:
         raise ConfigError(f"{file.where}: the file does not say how many steps a run has")
     if cell.steps < _FEWEST:
         raise ConfigError(
-            f"{file.where}: {cell.steps} steps, of which the first {_WARM_UP} warm up; "
-            f"{_FEWEST} are the least: fill in more with --cvs-set"
+            f"{file.where}: {cell.steps} steps are too few: the first {_WARM_UP} warm up, and at "
+            f"least {_FEWEST} are needed; set more with --cvs-set"
         )
 
 
@@ -142,5 +143,5 @@ def _settings(file: CvsFile, cell: CvsCell) -> CellSettings:
 
 
 def _tag(text: str, default: str) -> str:
-    """Return a name as a tag may be: `meta-llama/Llama-3` becomes `meta-llama-Llama-3`."""
+    """Return a name as a valid tag: `meta-llama/Llama-3` becomes `meta-llama-Llama-3`."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+") or default

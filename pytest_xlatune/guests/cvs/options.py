@@ -1,6 +1,6 @@
-"""The options of CVS files: all that pytest loads of them before one is named.
+"""The options of CVS files; pytest loads only this module until one of them is given.
 
-An entry point of `pytest11` brings them, as a plugin of another distribution brings its own.
+An entry point of `pytest11` names it, as it would a plugin of another distribution.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the file that is named.
+    """Collect the file of `--cvs-config`.
 
     Raises:
-        UsageError: the plugin that runs sweeps is switched off.
+        UsageError: `-p no:xlatune` has switched off the plugin that runs sweeps.
     """
     if not config.option.cvs_config:
         return

@@ -1,9 +1,9 @@
-"""CVS configurations (AMD's cluster validation suite) of generations 1 and 4, as one value.
+"""Read CVS configurations (AMD's cluster validation suite) of generations 1 and 4 as one value.
 
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
-Generation 1 has `config` and `model_params`, 4 has `train_params`; one between them is refused.
-An item is open where this run uses its leaf; a leaf that nothing uses is never asked for.
-Pure: text in, values out; `files` finds files.
+Generation 1 has `config` and `model_params`, and 4 has `train_params`; 2 and 3 are refused. An item
+counts as open only if this run uses its leaf. This module is pure: it takes texts and returns
+values, and `files` finds the files.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from pytest_xlatune.guests.cvs.values import (
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
-# name of a threshold file -> its path for messages and its text; None where there is none
+# name of a threshold file -> its path for messages, and its text; None if there is no such file
 FindThresholds = Callable[[str], tuple[str, str] | None]
 
-_DEVICES = 8  # of a node, where the file does not say
+_DEVICES = 8  # devices of a node if the file does not give their number
 MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
-# what CVS adds to every run, and to those of a mode
+# the variables that CVS adds to every run, and to the runs of a mode
 _ADDED = {
     "HSA_FORCE_FINE_GRAIN_PCIE": "1",
     "HIP_FORCE_DEV_KERNARG": "1",
@@ -58,8 +58,8 @@ _ADDED_BY_MODE = {
     SINGLE: {"NCCL_IB_DISABLE": "1", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_DISABLE": "0"},
     DISTRIBUTED: {"NCCL_CROSS_NIC": "0"},
 }
-# keys of generation 1 that are variables in distributed runs, and in every run; the later names of
-# Transformer Engine stand beside the ones that CVS exports
+# Keys of generation 1 that are variables: those of distributed runs, then all. With each variable
+# that CVS exports is its later name in Transformer Engine.
 _OF_DISTRIBUTED = (
     *("nccl_ib_hca", "nccl_ib_gid_index", "nccl_ib_tc", "nccl_ib_sl", "nccl_socket_ifname"),
     *("gloo_socket_ifname", "nccl_proto", "nccl_checks_disable"),
@@ -73,7 +73,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "xla_gpu_executable_warn_stuck_timeout": ("XLA_GPU_EXECUTABLE_WARN_STUCK_TIMEOUT",),
     **{key: (key.upper(),) for key in _OF_DISTRIBUTED},
 }
-# what CVS writes beside the keys of a model of generation 1
+# what CVS adds to the keys of a model of generation 1
 _CONSTANTS: Mapping[str, Json] = {
     "packing": True,
     "enable_goodput_recording": False,
@@ -83,7 +83,7 @@ _CONSTANTS: Mapping[str, Json] = {
     "shardy": False,
     "hardware": "gpu",
 }
-# where the image's MaxText may have its script
+# the paths at which the MaxText of an image may have its training script
 _FIRST_SCRIPTS = ("/workspace/maxtext/MaxText/train.py",)
 _FOURTH_SCRIPTS = (
     "src/maxtext/trainers/pre_train/train.py",
@@ -93,12 +93,12 @@ _FOURTH_SCRIPTS = (
 
 
 def of_the_launcher(name: str) -> bool:
-    """Whether only the launcher of a job can set a variable rightly."""
+    """Return whether only the launcher of a job can set a variable correctly."""
     return str(keys_of("4", "container", "env").get(name, "")).startswith(DROPPED)
 
 
 def is_handed_on(name: str) -> bool:
-    """Whether CVS of generation 1 hands a key of its model to MaxText."""
+    """Return whether CVS of generation 1 hands a key of its model to MaxText."""
     use = keys_of("1", "model_params", "*", "*", "*").get(name)
     return isinstance(use, str) and use.startswith(USED)
 
@@ -116,16 +116,16 @@ def read_cvs(
     """Read a configuration of CVS.
 
     Args:
-        text: of the file.
-        where: how messages call it.
-        find_thresholds: gives the threshold file that a configuration names.
-        given: path of a leaf -> the value that the user gives in its place.
-        words: placeholder -> value, e.g. user-id.
-        nodes: how many nodes the run has; None leaves it to the file.
-        needs_digest: whether the file has to name its image with the digest.
+        text: the text of the file.
+        where: the name of the file in messages.
+        find_thresholds: returns the threshold file with a given name.
+        given: path of a leaf -> the value of the user that replaces the file's.
+        words: placeholder -> its value, e.g. for `user-id`.
+        nodes: the number of nodes of the run; None takes the number in the file.
+        needs_digest: whether the file has to name its image with a digest.
 
     Raises:
-        ConfigError: it is no such file, or a value is of another kind than CVS takes.
+        ConfigError: the file is none of CVS, or the type of a value is not the one that CVS takes.
     """
     data, notes = objects_of(text, where=where)
     generation = _generation_of(data, text, where)
@@ -150,7 +150,7 @@ def read_cvs(
 
 
 _BOTH = "only generations 1 (config and model_params) and 4 (train_params) are read"
-# keys that the files of CVS' other trainers have; TorchTitan's have the ones of Megatron too
+# trainer -> keys that only its files have; those of TorchTitan have the keys of Megatron too
 _TRAINERS = {
     "TorchTitan": re.compile(r"torchtitan_root|use_generated_config|\w+_parallel_degree"),
     "Megatron-LM": re.compile(r"megatron_root|training_iterations|master_address"),
@@ -161,7 +161,7 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
     """Return the generation of a configuration of MaxText.
 
     Raises:
-        ConfigError: it is another file, which the message calls by its name.
+        ConfigError: it is another kind of file, which the message names.
     """
     config = data.get("config")
     if isinstance(config, dict) and "model_params" in data:
@@ -178,8 +178,8 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
         first = re.search(r'"', text)
         line = text.count("\n", 0, first.start()) + 1 if first else 1
         raise ConfigError(
-            f"{where}, line {line}: JSON, but no CVS file of a training: it has "
-            f"{', '.join(sorted(data)[:6]) or 'no key'}; {_BOTH}"
+            f"{where}, line {line}: this is JSON, but no CVS file for training: its keys are "
+            f"{', '.join(sorted(data)[:6]) or 'none'}; {_BOTH}"
         )
     below = {key: data.get(key) for key in ("config", "model_params", "train_params")}
     keys = {str(key) for path, _ in leaves_of(below) for key in path}
@@ -188,7 +188,7 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
         is_named = framework.startswith(trainer.lower().partition("-")[0])
         if is_named or ("maxtext_config" not in keys and any(map(sign.fullmatch, keys))):
             raise ConfigError(
-                f"{where}: a CVS file of {trainer}, and only those of MaxText are run here"
+                f"{where}: a CVS file of {trainer}; only those of MaxText can be run here"
             )
     if generation not in ("1", "4"):
         raise ConfigError(f"{where}: a configuration of CVS' generation {generation}; {_BOTH}")
@@ -196,7 +196,7 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
 
 
 def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
-    """Put the user's value in its place; a key is made where its object is there.
+    """Put a value of the user into the objects of a file; its last key may be new.
 
     Raises:
         ConfigError: the file has no such path.
@@ -221,7 +221,7 @@ def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
 
 
 _IMAGES = (("config", "container_image"), ("container", "image"))
-# rocm/jax:26.4@sha256:0f...   sha256:0f...
+# names of images with a digest:  rocm/jax:26.4@sha256:0f...   sha256:0f...
 _PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 
 
@@ -237,11 +237,11 @@ def _open_items(
         wanted = leaf.text
         left = PLACEHOLDER.search(source.filled(text))
         if left:
-            wanted = f"a value without the placeholder {{{left[1]}}}, which nothing fills"
+            wanted = f"a value without the placeholder {{{left[1]}}}, for which no value is known"
         is_prose = is_nodes and not _is_count(leaf.value)
         is_unpinned = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
         if is_unpinned:
-            wanted = "the image with its digest, NAME@sha256:HEX; a run may say --xlatune-image"
+            wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
         marked = any(is_open(part) for part in (text, *leaf.path))
         if left or is_prose or is_unpinned or marked:
             sample = sample_of(text) if marked and not (is_prose or left) else ""
@@ -255,12 +255,12 @@ def _is_count(value: Json) -> bool:
 
 
 def _env_of(source: Source, *path: str) -> dict[str, str]:
-    """Return the variables of an object, less those that the launcher sets."""
+    """Return the variables of an object, without those that only the launcher can set."""
     named = {name: source.text(*path, name) for name in source.table(*path)}
     return {name: value for name, value in named.items() if not of_the_launcher(name)}
 
 
-# a flag as CVS has it, without its dashes:  xla_gpu_autotune_level
+# CVS writes flags without their dashes:  xla_gpu_autotune_level
 _FLAG = re.compile(r"\w+")
 
 
@@ -270,7 +270,7 @@ def _flags_of(source: Source, *path: str) -> dict[str, str]:
         if not _FLAG.fullmatch(name):
             raise source.wrong((*path, name), source.get(*path, name), "a flag without dashes")
         text = source.text(*path, name)
-        # XLA takes quotes around a value away:  "''" is the empty value
+        # XLA removes quotes around a value, so "''" is the empty value
         is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
         flags[name] = text[1:-1] if is_quoted else text
     return flags
@@ -293,19 +293,20 @@ _AXES = {
     "context": "CP",
     "sequence": "SP",
 }
-# an axis of MaxText:  dcn_fsdp_parallelism
+# names of axes in MaxText:  dcn_fsdp_parallelism
 _AXIS = re.compile(r"(ici|dcn)_(\w+)_parallelism")
 
 
 def _parallelism_of(
     source: Source, at: Path, maxtext: Mapping[str, Json], *, nodes: int | None, devices: int
 ) -> str:
-    """Return the axes: the product of both sides, 1s dropped; "" where the nodes are not known.
+    """Return the axes, without degrees of 1; "" if the number of nodes is needed but not known.
 
-    -1 stands for the rest of a side: of a node's devices, of the nodes.
+    A degree is the product of that within a node (ici) and that between nodes (dcn). A degree of -1
+    takes the devices of a node, or the nodes, that the other axes leave.
 
     Raises:
-        ConfigError: a degree is no whole number, or two of one side take the rest.
+        ConfigError: a degree is no whole number, or two axes of one side are -1.
     """
     sides: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
     for key, value in maxtext.items():
@@ -316,7 +317,7 @@ def _parallelism_of(
         if degree != int(degree) or degree == 0 or degree < -1:
             raise source.wrong((*at, key), value, "a degree from 1, or -1 for the rest")
         sides[match[1]][match[2]] = int(degree)
-    # MaxText shards over the rest of a node, and is data parallel over the rest of the nodes
+    # MaxText puts the devices that are left on fsdp, and the nodes that are left on data
     sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
     sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
     for side, count in (("ici", devices), ("dcn", nodes)):
@@ -325,8 +326,8 @@ def _parallelism_of(
         if len(rest) > 1:
             names = ", ".join(f"{side}_{axis}_parallelism" for axis in rest)
             raise ConfigError(
-                f"{source.where}: {written(at)}: {names} are -1, and only one of a side can take "
-                "the rest"
+                f"{source.where}: {written(at)}: {names} are -1, and only one axis of a side "
+                "can take the rest"
             )
         if rest and count is None:
             return ""
@@ -357,7 +358,7 @@ def _cell(
 
 
 def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
-    """Return what generation 1 says, and what this run does not use of it."""
+    """Return a file of generation 1, and path -> why this run does not use it."""
     modes = [key for key in MODES if source.table("model_params", key)]
     if len(modes) != 1:
         raise ConfigError(
@@ -368,7 +369,7 @@ def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, 
     others: dict[Path, str] = {}
     stated = source.get("config", "nnodes")
     if mode == SINGLE:
-        nodes = 1  # however many of them run it
+        nodes = 1  # each node of a single-node file is a run of its own
         others = {
             ("config", key): "ignored: CVS sets it in distributed runs only"
             for key in (*_OF_DISTRIBUTED, "nccl_ib_hca_list", "nic_type")
@@ -425,7 +426,7 @@ def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, 
             mounts=tuple(f"{host}:{inside}" for host, inside in volumes.items()),
             devices=tuple(source.texts(*place, "device_list")),
             shm_size=source.text("config", "shm_size"),
-            args=("--privileged",),  # as CVS starts every container of this generation
+            args=("--privileged",),  # CVS starts every container of this generation so
         ),
         token_file=source.text("config", "hf_token_file"),
     )
@@ -433,7 +434,7 @@ def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, 
 
 
 def _variables_of(source: Source, mode: str) -> dict[str, str]:
-    """Return the variables that single keys of generation 1 are."""
+    """Return the variables that generation 1 writes as single keys."""
     variables: dict[str, str] = {}
     for key, names in VARIABLES.items():
         is_listed = key == "nccl_ib_hca" and not source.get("config", key)
@@ -445,7 +446,7 @@ def _variables_of(source: Source, mode: str) -> dict[str, str]:
 
 
 def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
-    """Return the two metrics that CVS gates of a model of generation 1."""
+    """Return the thresholds of a model of generation 1; CVS has two metrics with one."""
     table = source.table(*path)
     return {
         name: Threshold(kind="min", value=source.number((*path, name), table[name]))
@@ -457,7 +458,7 @@ def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
 def _read_fourth(
     source: Source, nodes: int | None, find: FindThresholds
 ) -> tuple[CvsFile, dict[Path, str]]:
-    """Return what generation 4 says, and what this run does not use of it."""
+    """Return a file of generation 4, and path -> why this run does not use it."""
     config = ("train_params", "maxtext_config")
     env = _env_of(source, "container", "env")
     mode = DISTRIBUTED if "NCCL_IB_HCA" in env else SINGLE
@@ -470,7 +471,7 @@ def _read_fourth(
     thresholds = _thresholds_of(source, sample_of(name), find)
     sweeps, runs = source.table("sweeps"), source.texts("runs")
     for index, sweep in enumerate(runs if sweeps else ()):
-        # CVS only warns of such a name, and runs without the sweep
+        # CVS only warns about such a name, and runs without that sweep
         if sweep not in sweeps:
             where = f"{source.where}: runs[{index}]"
             raise ConfigError.unknown("sweep", sweep, valid=sweeps, where=where)
@@ -500,8 +501,8 @@ def _read_fourth(
         )
     if strangers := sorted(thresholds.keys() - (sweeps.keys() or {"default"})):
         source.notes.append(
-            f"thresholds of {', '.join(map(repr, strangers))} are of no sweep of this file: they "
-            "gate nothing, and CVS refuses such a file where enforce_thresholds is true"
+            f"thresholds of {', '.join(map(repr, strangers))} belong to no sweep of this file "
+            "and are not used; CVS refuses such a file if enforce_thresholds is true"
         )
     args = ("container", "runtime", "args")
     privileged = ["--privileged"] if source.truth(*args, "privileged") else []
@@ -528,7 +529,7 @@ def _read_fourth(
         open_items=tuple(asked[:1]),
     )
     idle = sweeps.keys() - {cell.name for cell in cells}
-    return made, {("sweeps", sweep): "ignored: not among the sweeps that run" for sweep in idle}
+    return made, {("sweeps", sweep): "ignored: this sweep does not run" for sweep in idle}
 
 
 def _is_of_the_trial(key: str) -> bool:
@@ -536,15 +537,15 @@ def _is_of_the_trial(key: str) -> bool:
     return key == "steps" or str(use).startswith(DROPPED)
 
 
-# a part of the name of a sweep:  BS=5
+# parts of the name of a sweep:  BS=5
 _TOKEN = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
 
 
 def _keys_of_name(source: Source, name: str, gpu: str, asked: list[OpenItem]) -> dict[str, Json]:
-    """Return what the name of a sweep sets: BS, SL, PRECISION.
+    """Return the MaxText keys that the name of a sweep sets by BS, SL and PRECISION.
 
     Raises:
-        ConfigError: a word that CVS does not know.
+        ConfigError: the name has a word that CVS does not know.
     """
     keys: dict[str, Json] = {}
     for word, value in _TOKEN.findall(name):
@@ -560,23 +561,23 @@ def _keys_of_name(source: Source, name: str, gpu: str, asked: list[OpenItem]) ->
         elif value.upper() == "FP8":
             keys["quantization"] = "fp8" if gpu.lower().startswith("mi35") else "nanoo_fp8"
             if "xx" in gpu.lower():
-                wanted = f"the GPU: FP8 is fp8 from mi35x on, else nanoo_fp8; {gpu} says neither"
+                wanted = f"the GPU: FP8 is fp8 from mi35x on, else nanoo_fp8; {gpu} may be either"
                 asked.append(OpenItem(path="gpu_name", sample="mi300x", wanted=wanted))
         else:
             raise ConfigError.unknown("precision", value, valid=("BF16", "FP8"), where=where)
     return keys
 
 
-KINDS = ("min", "max", "max_ms", "info")  # of a threshold, in the published files
+KINDS = ("min", "max", "max_ms", "info")  # the kinds of thresholds in the published files
 
 
 def _thresholds_of(
     source: Source, name: str, find: FindThresholds
 ) -> dict[str, dict[str, Threshold]]:
-    """Return cell -> metric -> threshold of the file beside; a note says why there are none.
+    """Return cell -> metric -> threshold of the threshold file; a note says why there are none.
 
     Raises:
-        ConfigError: a kind that does not exist, a value that is no number.
+        ConfigError: there is no such kind of threshold, or a value is no number.
     """
     named_file = find(name) if name else None
     if named_file is None:

@@ -1,9 +1,9 @@
-"""Whether a cell as deployed meets thresholds: so many jobs of it, one verdict for each metric.
+"""The study whether a deployed cell meets thresholds: a number of jobs, a verdict for each metric.
 
-A threshold is an absolute demand, e.g. at least 800 tokens/s a device. The job is the unit: the
-mean over jobs is held against the limit, one-sided at 5 % either way; what neither excludes is
-"cannot tell". All jobs must have a score. This module must not know of executors or logs, nor of
-whose files the thresholds are.
+A threshold is an absolute demand, e.g. at least 800 tokens/s for each device. The unit is the job:
+the mean over the jobs is tested against the limit, one-sided at 5 % in either direction. If neither
+test rejects, the verdict is "cannot tell". All jobs must have a score. This module must not know
+executors, logs, or the kind of files that have the thresholds.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from pytest_xlatune.studies.verdicts import (
 KIND = "thresholds"
 JOBS = 5
 _BOUNDS = {"min": "at least", "max": "at most"}
-# a training without chance repeats these exactly
+# deterministic training repeats these values exactly
 _OF_LOSS = ("final_loss", "loss_decreased")
 
-# metric -> its figure of one job; None where the job does not tell it
+# metric -> a function that returns its value for one job; None if the job does not give it
 _FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {
     "tokens_per_sec_per_gpu": lambda score, _: score.tgs,
     "tokens_per_sec_total": lambda score, cell: score.tgs and score.tgs * cell.devices,
@@ -83,7 +83,7 @@ def _fell(score: Score) -> float | None:
 
 
 class Demand(Record, frozen=True, kw_only=True):
-    """The demand on the mean of one metric: `min` or `max` and a value; "" and None records it."""
+    """A demand on the mean of a metric: `min` or `max`, and a value; "" and None only record it."""
 
     metric: str
     bound: str = ""
@@ -91,22 +91,22 @@ class Demand(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The demand as text: `at least 800`."""
+        """The demand as text, such as `at least 800`."""
         return "recorded" if self.value is None else f"{_BOUNDS[self.bound]} {self.value:g}"
 
     def figure(self, score: Score, cell: Cell) -> float | None:
-        """Return what a job tells of it; None where it does not."""
+        """Return the value of the metric in a job; None if the job does not give it."""
         known = _FIGURES.get(self.metric)
         figure = known(score, cell) if known else None
         return figure if figure is not None and math.isfinite(figure) else None
 
 
 class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
-    """A sweep's question: does the cell as deployed meet these demands?
+    """The question of a sweep whether the deployed cell meets demands.
 
     Attributes:
-        demands: each metric once.
-        jobs: of the cell.
+        demands: the demands, one for each metric.
+        jobs: the number of jobs of the cell.
     """
 
     kind: ClassVar[str] = KIND
@@ -116,8 +116,8 @@ class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.jobs <= MIN_DF:
             raise ConfigError(
-                f"thresholds: {self.jobs} jobs cannot be held against a threshold, {MIN_DF + 1} "
-                "are the least"
+                f"thresholds: {self.jobs} jobs are too few to test a threshold; at least "
+                f"{MIN_DF + 1} are needed"
             )
 
     def study(self, asked: Asked) -> ThresholdStudy:
@@ -126,7 +126,7 @@ class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
 
 
 class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
-    """So many jobs of a cell as deployed, and a verdict for each metric."""
+    """A number of jobs of the deployed cell, and a verdict for each metric."""
 
     traits: ClassVar[Traits] = Traits(aim=Aim.GATES)
     cell: Cell
@@ -135,20 +135,20 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The study's word and which jobs it has; a changed threshold asks the same jobs."""
+        """The word of the study and the number of its jobs; the thresholds are no part of it."""
         return f"{KIND}-{digest([self.jobs], length=8)}"
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The cell as deployed; then an arm for each metric, which is a name for its verdict."""
+        """The cell as deployed, and an arm for each metric, which gives its verdict a name."""
         reference = deployed(self.cell)
         return (reference, *(replace(reference, id=demand.metric) for demand in self.demands))
 
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return what is still to come."""
+        """Return the forecast of the jobs that are still to run."""
         gated = sum(demand.value is not None for demand in self.demands)
         jobs = counted(len(due), "trial")
-        text = f"{jobs} of the cell as deployed, held against {counted(gated, 'threshold')}"
+        text = f"{jobs} of the cell as deployed, compared with {counted(gated, 'threshold')}"
         return (verbatim(text),)
 
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
@@ -190,12 +190,12 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         figures = [demand.figure(score, self.cell) for score in scored]
         values = [figure for figure in figures if figure is not None]
         if not values:
-            return _because(base, f"cannot tell: no job tells {demand.metric}")
+            return _because(base, f"cannot tell: no job gives {demand.metric}")
         kind, text = held(values, demand)
         short = self.jobs - len(values)
         if short and kind is VerdictKind.EQUIVALENT:
             kind = VerdictKind.INCONCLUSIVE
-        lost = [f"cannot tell: {short} of {self.jobs} jobs do not tell it"] if short else []
+        lost = [f"cannot tell: {short} of {self.jobs} jobs do not give it"] if short else []
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
         verdict = _because(base, text, *lost)
         return replace(
@@ -203,7 +203,7 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         )
 
 
-# a demand that is met says nothing of a difference
+# the kinds of verdict are those of a comparison, and say nothing about a demand
 _TERMS = {
     VerdictKind.EQUIVALENT: "pass",
     VerdictKind.SLOWER: "fail",
@@ -212,7 +212,7 @@ _TERMS = {
 
 
 def our_word(verdict: Verdict) -> str:
-    """Return a verdict in a word: pass, fail, cannot tell."""
+    """Return the word for a verdict: pass, fail or cannot tell."""
     return _TERMS.get(verdict.kind, "cannot tell")
 
 
@@ -221,20 +221,20 @@ def _because(verdict: Verdict, *reasons: str) -> Verdict:
 
 
 def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the verdict on the values of the jobs, as `_TERMS` calls it, and its sentence."""
+    """Return the verdict on the values of the jobs, in the words of `_TERMS`, and a sentence."""
     mean = fmean(values)
     shown = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:
         return VerdictKind.EQUIVALENT, shown
-    shown = f"{shown}, {demand.words} is demanded"
+    shown = f"{shown}, the demand is {demand.words}"
     sign = 1.0 if demand.bound == "min" else -1.0
     is_same = max(values) - min(values) <= _ROUNDING * abs(mean)
     if is_same and demand.metric in _OF_LOSS:
-        # a training without chance repeats its loss: there is no noise to allow for
+        # deterministic training repeats its loss, so there is no noise to allow for
         holds = sign * (mean - demand.value) >= 0
         kind = VerdictKind.EQUIVALENT if holds else VerdictKind.SLOWER
-        return kind, f"{_TERMS[kind]}: {shown}; every job has the same"
-    # a job has one score: judged step by step, a minimum two deviations of a step below the mean
-    # fails 43 % of healthy runs of 24 steps
+        return kind, f"{_TERMS[kind]}: {shown}; every job has the same value"
+    # A job counts as one value. If single steps counted, a limit two standard deviations of a step
+    # below the mean would fail 43 % of healthy runs of 24 steps.
     kind = above([sign * value for value in values], sign * demand.value)
     return kind, f"{_TERMS[kind]}: {shown}"

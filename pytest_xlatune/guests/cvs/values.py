@@ -1,4 +1,4 @@
-"""What a CVS configuration says, as plain values: the same of both generations."""
+"""What a CVS configuration sets, as plain values that are the same for both generations."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import without_secrets
 
 SINGLE, DISTRIBUTED = "single", "distributed"
-NO_CONTAINER = "none"  # the runtime of a run without a container
-# what CVS gates; a metric may stand with or without the first word
+NO_CONTAINER = "none"  # the name of the runtime for a run without a container
+# CVS puts this in front of the metrics that it judges; a file may leave it out
 PREFIX = "training."
 TFLOPS, TOKENS = "tflops_per_sec_per_gpu", "tokens_per_sec_per_gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenItem:
-    """What the user must fill in before this file can run.
+    """A value that the user must fill in before the file can run.
 
     Attributes:
-        path: of the leaf, as it is written.
-        sample: what the file offers, "" where it offers nothing.
-        wanted: in a phrase.
+        path: the path of the leaf, as messages write it.
+        sample: the example in the file; "" if there is none.
+        wanted: a phrase that says what is needed.
     """
 
     path: str
@@ -34,7 +34,7 @@ class OpenItem:
 
     @property
     def words(self) -> str:
-        """The wish, and the option that meets it."""
+        """The phrase, with the option that sets the value."""
         sample = f" (the file's sample: {self.sample})" if self.sample else ""
         typed = f"--cvs-set '{self.path}={self.sample or 'VALUE'}'"
         return f"{self.path}: {self.wanted}{sample}: {typed}"
@@ -42,13 +42,13 @@ class OpenItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A demand on one metric: `min`, `max`, `max_ms`, or `info`, which is recorded only."""
+    """A demand on a metric: `min`, `max`, `max_ms`, or `info`, which is only recorded."""
 
     kind: str
     value: float | None
 
     def to_json(self) -> Json:
-        """Return what a threshold file holds."""
+        """Return the entry of a threshold file."""
         return {"kind": self.kind, "value": self.value}
 
     @property
@@ -59,18 +59,18 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CvsCell:
-    """One combination that the file runs: a sweep of it, or the file as it stands.
+    """One combination that the file runs: one of its sweeps, or the file itself.
 
     Attributes:
-        name: the sweep's name; `default` where the file has none.
-        model, gpu: which of the file's.
-        maxtext: every MaxText key that reaches the trainer, typed.
-        steps: of a run; None where the file does not say.
-        nodes: how many; None where neither the file nor the user says.
-        gpus_per_node: devices of a node.
-        parallelism: e.g. `FSDP=16`; "" where it takes the number of nodes, which is not known.
-        xla_flags: name -> value.
-        thresholds: metric -> demand.
+        name: the name of the sweep; `default` if the file has none.
+        model, gpu: the model and the GPU, as the file names them.
+        maxtext: every MaxText key that the trainer gets -> its typed value.
+        steps: the steps of a run; None if the file does not give them.
+        nodes: the number of nodes; None if neither the file nor the user gives it.
+        gpus_per_node: the number of devices of a node.
+        parallelism: the axes, e.g. `FSDP=16`; "" if they depend on an unknown number of nodes.
+        xla_flags: name of a flag, without dashes -> its value.
+        thresholds: metric -> its threshold.
     """
 
     name: str
@@ -86,23 +86,23 @@ class CvsCell:
 
     @property
     def per_device_batch_size(self) -> float | None:
-        """Sequences per device and step."""
+        """Sequences of a device in a step; None if the file does not give them."""
         size = self.maxtext.get("per_device_batch_size")
         return plain(size) if isinstance(size, int | float) else None
 
     @property
     def max_target_length(self) -> int | None:
-        """Tokens per sequence."""
+        """Tokens of a sequence; None if the file does not give them."""
         length = self.maxtext.get("max_target_length")
         return int(length) if isinstance(length, int | float) else None
 
     @property
     def precision(self) -> str:
-        """The quantization, or else the type of the numbers."""
+        """The quantization, or the type of the numbers if there is none."""
         return str(self.maxtext.get("quantization") or self.maxtext.get("dtype") or "bfloat16")
 
     def to_json(self) -> Json:
-        """Return the entry of the document."""
+        """Return the entry of the JSON document."""
         return {
             "name": self.name,
             "per_device_batch_size": self.per_device_batch_size,
@@ -120,7 +120,7 @@ class CvsCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """How the file starts its container."""
+    """The settings with which the file starts its container."""
 
     runtime: str
     mounts: tuple[str, ...]
@@ -131,19 +131,19 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CvsFile:
-    """All that one configuration says.
+    """All that a configuration sets.
 
     Attributes:
-        where: how messages call the file.
-        generation: `1` or `4`.
-        cells: what runs; one at least.
-        env: the environment that the file sets and that reaches the trainer.
-        added: the environment that CVS adds to it in every run of this mode.
-        scripts: the trainer's script; the first that exists is started.
-        enforce: whether a threshold that is not met fails a run.
-        threshold_name: of the file of thresholds, where it names one.
-        token_file: of Hugging Face; a path, never read here.
-        data: the file's own objects, with what the user gave in their place.
+        where: the name of the file in messages.
+        generation: the generation of CVS, `1` or `4`.
+        cells: the combinations to run, at least one.
+        env: the variables that the file sets and that the trainer gets.
+        added: the variables that CVS adds to every run of this mode.
+        scripts: the possible paths of the trainer's script; the first that exists is started.
+        enforce: whether a run fails if a threshold is not met.
+        threshold_name: the name of the threshold file; "" if the file names none.
+        token_file: the path of the token for Hugging Face, which is never read here.
+        data: the objects of the file, with the values that the user gave.
     """
 
     where: str
@@ -164,20 +164,20 @@ class CvsFile:
     data: Mapping[str, Json] = field(default_factory=dict)
 
     def refuse_open(self) -> None:
-        """Refuse a file in which something is open.
+        """Refuse a file with open items.
 
         Raises:
-            ConfigError: it says every item, and what fills it in.
+            ConfigError: the message lists every open item and the option that sets it.
         """
         if self.open_items:
             lines = "".join(f"\n  {item.words}" for item in self.open_items)
             raise ConfigError(
-                f"{self.where}: {len(self.open_items)} open items, fill them in:{lines}"
+                f"{self.where}: {len(self.open_items)} open items; fill them in:{lines}"
             )
 
     @property
     def accounting(self) -> dict[str, int]:
-        """The leaves of each class."""
+        """Class -> the number of leaves in it."""
         counts = dict.fromkeys(CLASSES, 0)
         for leaf in self.leaves:
             counts[leaf.cls] += 1

@@ -1,8 +1,8 @@
-"""CVS files written anew: with the recipe of a sweep, with measured least values.
+"""Write CVS files anew, with the recipe of a sweep or with measured least values.
 
-Keys, order and remarks stay; JSON's blanks are ours, with the indent of the file. A least value is
-the mean of the jobs less three standard deviations of one of them. It says itself how many jobs are
-behind it, when they ran, and how often a healthy job misses it.
+Keys, their order and remarks are kept; the white space is new, with the indent of the file. A least
+value is the mean of the jobs less three standard deviations of a job. Its remark says how many jobs
+it rests on, when they ran, and how often a healthy job misses it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pytest_xlatune.stats.noise import lower_bound
 from pytest_xlatune.studies.calibration import jobs_of
 from pytest_xlatune.studies.trials import usable
 
-_REMARK = "_xlatune_recipe"  # each generation drops keys that begin with "_"
+_REMARK = "_xlatune_recipe"  # both generations ignore keys that begin with "_"
 _DIGITS = 4
 Data = dict[str, Any]
 
 
 def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
-    """Return file name -> text of a CVS file with the recipe of its cell in it.
+    """Return file name -> text of a CVS file with the recipe of its cell; {} if there is no recipe.
 
-    Nothing where there is no recipe. What has no place in the file stands in its remark.
+    A remark in the file lists what cannot be written into it.
     """
     profile = covered.recipe
     if profile is None:
@@ -70,10 +70,10 @@ def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
 def deployed_in(
     text: str, profile: Profile, *, cell: str, where: str, nodes: int
 ) -> tuple[Data, list[str]]:
-    """Return the objects of a file with a profile in them for a cell, and what has no place there.
+    """Return the objects of a file with a profile for a cell, and what could not be put into them.
 
-    XLA flags and environment are of the whole file; a MaxText key goes to the cell's own sweep
-    where the file has several that run, or where the sweep says that key.
+    XLA flags and variables apply to the whole file. A MaxText key goes into the sweep of the cell
+    if the file runs several sweeps, or if that sweep sets the key.
     """
     file = read_cvs(text, where=where, nodes=nodes)
     cvs_cell = next(
@@ -99,12 +99,12 @@ def deployed_in(
                 _below(data, *env_path)[name] = text_of_it
             if name in file.added and file.generation == "1":
                 left_out.append(
-                    f"{name}: it is in the file, and CVS itself sets {file.added[name]} over it"
+                    f"{name}: it is in the file, but CVS replaces it with {file.added[name]}"
                 )
     for name, value in profile.overrides.items():
         place = _place_of_key(data, file, cvs_cell, name)
         if place is None:
-            left_out.append(f"{name}: generation 1 gives MaxText no such key")
+            left_out.append(f"{name}: CVS of generation 1 does not hand this key to MaxText")
         elif is_secret(name):
             left_out.append(f"{name}: its value is secret; set it yourself")
         else:
@@ -114,7 +114,7 @@ def deployed_in(
 
 
 def _below(data: Data, *path: str) -> Data:
-    """Return the object at a path, made where it is missing."""
+    """Return the object at a path, which is made if it is missing."""
     for key in path:
         data = data.setdefault(key, {})
     return data
@@ -129,26 +129,28 @@ def _put_flags(data: Data, file: CvsFile, cell: CvsCell, profile: Profile) -> li
     if not profile.flags:
         return []
     if "XLA_FLAGS" in file.env:
-        return ["its XLA flags: the file has XLA_FLAGS in its environment; add them there"]
+        return ["its XLA flags: add them to the XLA_FLAGS in the file's environment"]
     is_first = file.generation == "1"
     above = _model_of(data, file, cell) if is_first else data["train_params"]
     flags = _below(above, "xla_flags")
     left_out = []
     for flag in profile.flags:
         if flag.name in APPENDING and flag.name in flags:
-            left_out.append(f"--{flag.name}={flag.value}: an object holds a flag once; add it")
+            left_out.append(
+                f"--{flag.name}={flag.value}: an object can hold a flag only once; add it yourself"
+            )
         else:
             flags[flag.name] = "true" if flag.value is None else flag.value  # as XLA reads it
     if is_first:
         left_out.append(
-            "flags of generation 1: CVS hands ten of its own to XLA and drops the others; run the "
-            "file here"
+            "its XLA flags: CVS of generation 1 hands XLA only ten flags of its own; run the file "
+            "here"
         )
     return left_out
 
 
 def _place_of_key(data: Data, file: CvsFile, cell: CvsCell, name: str) -> Data | None:
-    """Return the object that a MaxText key of a cell stands in; None where there is none."""
+    """Return the object for a MaxText key of a cell; None if the file has no place for it."""
     if file.generation == "1":
         if name == "enable_checkpointing":
             return _below(data, "config")
@@ -168,7 +170,7 @@ def _lost(
     reported: Sequence[str],
     nodes: int,
 ) -> list[str]:
-    """Return what a file that was written and read again does not say of the profile."""
+    """Return what of a profile is missing when the new file is read again."""
     after = read_cvs(json.dumps(data), where=before.where, nodes=nodes)
     cell_after = next(candidate for candidate in after.cells if candidate.name == cell.name)
     settings = {**cell_after.xla_flags, **after.env, **cell_after.maxtext}
@@ -192,12 +194,12 @@ def _text(data: Data, old: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastValue:
-    """A least value that healthy jobs were measured for.
+    """A measured least value of a metric.
 
     Attributes:
-        metric: of CVS.
-        value: it, rounded down to four digits.
-        words: it, and how it was measured.
+        metric: the name of the metric in CVS.
+        value: the least value, rounded down to four digits.
+        words: the value, and how it was measured.
     """
 
     metric: str
@@ -206,7 +208,7 @@ class LeastValue:
 
 
 def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
-    """Return the least values of the two metrics that CVS gates, of a calibration that is over."""
+    """Return the least values of the two metrics that CVS judges, from a finished calibration."""
     results = jobs_of(campaign.study, campaign.view().history)
     (cell,) = campaign.study.cells
     least = []
@@ -223,14 +225,14 @@ def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
         value = rounded_down(bound)
         words = (
             f"{metric}: at least {value:g}: mean {fmean(values):.6g} less 3 x {stdev(values):.3g} "
-            f"of {counted(len(values), 'job')}; a healthy job misses it in {miss:.2%} of the runs"
+            f"of {counted(len(values), 'job')}; {miss:.2%} of healthy jobs miss it"
         )
         least.append(LeastValue(metric=metric, value=value, words=words))
     return tuple(least)
 
 
 def rounded_down(value: float) -> float:
-    """Return a number cut to four digits, never above it."""
+    """Return a number rounded down to four digits."""
     digits = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
     scale = 10.0**digits
     return math.floor(value * scale + 1e-9) / scale
@@ -239,13 +241,13 @@ def rounded_down(value: float) -> float:
 def with_least_values(
     text: str, file: CvsFile, least_by_cell: Mapping[str, Sequence[LeastValue]], *, written: str
 ) -> str:
-    """Return a file of thresholds with measured least values.
+    """Return the text of a file of thresholds with measured least values.
 
     Args:
-        text: of the configuration in generation 1, else of the thresholds beside it.
-        file: the configuration.
-        least_by_cell: cell -> least values.
-        written: the date, ISO 8601.
+        text: the configuration in generation 1, else its threshold file.
+        file: the configuration as it was read.
+        least_by_cell: name of a cell -> its least values.
+        written: the date of today, ISO 8601.
     """
     data: Data = objects_of(text, where=file.where)[0]
     is_inline = file.generation == "1"
@@ -255,7 +257,7 @@ def with_least_values(
         for value in least_by_cell[cell.name]:
             name = value.metric if is_inline or value.metric in table else PREFIX + value.metric
             table[name] = f"{value.value:g}" if is_inline else {"kind": "min", "value": value.value}
-        # CVS refuses a cell that lacks one of the metrics that it gates
+        # CVS refuses a cell without a threshold for one of the metrics that it judges
         for name in () if is_inline else ("final_loss", "loss_decreased"):
             if name not in table:
                 table.setdefault(PREFIX + name, {"kind": "info", "value": None})

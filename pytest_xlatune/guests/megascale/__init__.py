@@ -3,10 +3,11 @@
 See `docs/how-to/megascale.md` and, of the network, `docs/how-to/studies.md`.
 
     entry_commands, log_format, network_facts    what entry points name: see `pyproject.toml`
-    digests     hang digests: text of a log -> causes and tables; digest, _builder, _lines
-    command     `xlatune megascale`; environment: what a host's settings should be
+    digests     hang digests: text of a log -> causes and tables; digest, _builder, _lines: its
+    parts
+    command     `xlatune megascale`; environment: the settings that a host should have
     traffic     captures -> messages between slices; network: latency, pairs, slack; symptoms
     network_command    `xlatune network`
 
-The causes and what they ask for are data: `megascale.toml`. Nothing is imported here.
+The causes and the advice on each are data: `megascale.toml`. Nothing is imported here.
 """

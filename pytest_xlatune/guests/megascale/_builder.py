@@ -1,4 +1,4 @@
-"""One digest, line by line: each is known by its key and its shape, in any of the four layouts."""
+"""Build one digest, line by line; a line is known by its key and form, in each of four layouts."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from pytest_xlatune.guests.megascale.digest import (
     judged,
 )
 
-_STRAY_LINES = 2000  # lines of others between two lines of a digest
-_MOST_LINES = 20_000  # of one digest
+_STRAY_LINES = 2000  # other lines between two lines of a digest
+_MOST_LINES = 20_000  # lines of one digest
 _MOST_MESSAGE = 1 << 16
-# libtpu prints this launch for a core whose program is over, and this time for "not given"
+# libtpu prints this launch id for a core without a program, and this time if none is given
 _IDLE_LAUNCH = -(1 << 31)
 _NEVER = "1970-01-01T00:00:00"
-# a document may break the sentence anywhere behind these words
+# a document may break the sentence anywhere after these words
 HEAD = re.compile(r"(?:Megascale detects a hang\b|Some workers have halted with an\b)")
 
 
 class _Key(NamedTuple):
-    """What a key of a digest begins.
+    """What begins with a key of a digest.
 
     Attributes:
-        part: the part of the table below it; "" where its value stands behind it.
-        layout: the first layout that has it; None where all have it.
+        part: the part of the table that follows the key; "" if the key has its value on its own
+            line.
+        layout: the first layout with the key; None if all layouts have it.
     """
 
     part: str = ""
@@ -50,7 +51,7 @@ _KEYS = {
     "Potential culprit workers": _Key(),
     "First error timestamp": _Key(layout=Layout.LATE_2026),
     "First error type": _Key(layout=Layout.LATE_2026),
-    # documents write "TPU stats"; the binaries of four libtpu versions hold "TPU states" only
+    # documents write "TPU stats"; the binaries of four libtpu versions hold only "TPU states"
     "TPU states": _Key("states"),
     "TPU stats": _Key("states"),
     "TPU program fingerprints": _Key("fingerprints", Layout.EARLY_2025),
@@ -61,23 +62,23 @@ _OF_A_LAUNCH = ("Launch ID", "Module", "Fingerprint", "Sample worker", "Tag:PC b
 KEY = re.compile(rf"(?P<key>{'|'.join((*_KEYS, *_OF_A_LAUNCH))}):(?P<value>.*)")
 _STATES = {"TPU states", "TPU stats"}
 _PROGRAM = re.compile(r"(?P<module>.*?) ?Fingerprint:(?P<fingerprint>.*)")
-#  15@9:777(all-reduce.5@while_body.17): W, W       9:777(all-reduce.5): W       2@3:555: W, W
-# a state of a sparse core has no op: that stands on a line above
+# 15@9:777(all-reduce.5@while_body.17): W, W       9:777(all-reduce.5): W       2@3:555: W, W
+# the state of a sparse core has no op, which is on an earlier line
 _STATE = re.compile(
     r"(?:(?P<count>\d{1,9})@)?(?P<tag>-?\d{1,18}):(?P<pc>-?\d{1,18})(?:\((?P<op>.*?)\))?: "
     r"(?P<who>\S.*)"
 )
 _SPARSE_HLO = re.compile(r"(?P<hlo>[^\s:]+(?: [^\s:]+)*):")
 _LINK = re.compile(r"src: (?P<src>\S+) dst: (?P<dst>\S+)")
-#  host-3: 777      host-3, host-4: 777
+# host-3: 777      host-3, host-4: 777
 _OLD_STATE = re.compile(
     r"(?P<hosts>[A-Za-z0-9_][\w.-]*(?:, ?[A-Za-z0-9_][\w.-]*)*): (?P<value>[0-9a-fx]+)", re.ASCII
 )
-# in place of the label of a cause, of one host:  The host that has a bad TPU is:
+# a sentence that takes the place of a cause's label:  The host that has a bad TPU is:
 _LABEL = re.compile(r"The hosts? that (?:have|has) [A-Za-z ]{1,60} (?:are|is):")
 _EXAMPLE = re.compile(r"<[a-z_ ]+[_ ]?\d*>")  # <host_name_1>
 _STEP = re.compile(r"completed step: \d+, seconds: ")
-_NO_MESSAGE = ("Please inspect the error log of these", "Full error digest:")  # behind messages
+_NO_MESSAGE = ("Please inspect the error log of these", "Full error digest:")  # end a message
 
 
 @dataclass(slots=True)
@@ -85,7 +86,8 @@ class _Launch:
     ident: int | None = None
     programs: list[LaunchedProgram] = field(default_factory=list)
     states: list[tuple[TpuState, WorkerList]] = field(default_factory=list)
-    begins_with_module: bool = False  # layout 0.0.24: one module, then its launch id
+    # a launch of layout 0.0.24: the module comes before its launch id
+    begins_with_module: bool = False
 
     @property
     def told_ident(self) -> int | None:
@@ -93,7 +95,7 @@ class _Launch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its states are all there: those of each sample worker, as far as lists go."""
+        """Whether the states of each sample worker were read, as far as lists are complete."""
         listed = {str(worker) for _, workers in self.states for worker in workers.workers}
         has_all = any(workers.is_cut for _, workers in self.states) or all(
             program.sample is None or program.sample in listed for program in self.programs
@@ -101,7 +103,7 @@ class _Launch:
         return bool(self.states) and has_all and bool(self.programs or self.ident is None)
 
     def placed(self) -> Iterator[TpuState]:
-        """Yield its states with what its programs agree on: of several, none is told."""
+        """Yield its states with the facts that all its programs share; others are None."""
         module = _only(program.module for program in self.programs)
         fingerprint = _only(program.fingerprint for program in self.programs)
         for state, _ in self.states:
@@ -111,7 +113,7 @@ class _Launch:
 
 
 class DigestBuilder:
-    """A digest as it is being read."""
+    """A digest while its lines are read."""
 
     def __init__(self, first: TextLine) -> None:
         self.first = self.last = first.number
@@ -119,9 +121,10 @@ class DigestBuilder:
         self.is_mine = False
         self._is_strong = first.is_own
         self._is_prefixed = first.is_prefixed
-        self._part = ""  # of the table, or "message", or "named": the workers are on the next line
+        # of the table; or "message"; or "named" if the workers are on the next line
+        self._part = ""
         self._elements = 0
-        self._keys: dict[str, str] = {}  # with the first value of each
+        self._keys: dict[str, str] = {}  # key -> its first value
         self._is_example = self._is_complete = self._is_torn = False
         self._prose: Cause | None = None
         self._word: str | None = None
@@ -136,23 +139,23 @@ class DigestBuilder:
         self._hints: set[Layout] = set()
 
     def has(self, key: str) -> bool:
-        """Whether this digest had that line already."""
+        """Return whether this digest has had a line with that key."""
         return key in self._keys
 
     @property
     def is_over(self) -> bool:
-        """Whether no line of it can follow."""
+        """Whether the digest has all its lines."""
         is_long = self.last - self.first > _MOST_LINES
         return self._is_complete or self.stray > _STRAY_LINES or is_long
 
     def takes(self, line: TextLine, body: str) -> bool:
-        """Whether a line that could open a digest is part of this one: a message may quote it."""
+        """Return whether what looks like the head of a digest is a quotation within this one."""
         if self._part == "message" and self._is_prefixed and not line.is_prefixed:
             return True
         return self._prose is None and not self._keys and HEAD.match(body) is None
 
     def read(self, line: TextLine, body: str, *, is_torn: bool) -> None:
-        """Take a line, or count it as one of others."""
+        """Read a line of the digest, or count a line of something else."""
         self.is_mine = self._take(line, body)
         if self.is_mine:
             self.stray = 0
@@ -185,7 +188,7 @@ class DigestBuilder:
         return self._row(line, body)
 
     def _names(self, line: TextLine, body: str) -> bool:
-        """Take the workers of the line of prose, which may stand on the next one."""
+        """Read the workers after the line of prose or on the next line; return whether it did."""
         if self._part == "named":
             self._part = ""
             below = worker_list(body, bare=True)
@@ -222,7 +225,7 @@ class DigestBuilder:
         return workers
 
     def _key(self, line: TextLine, key: str, value: str) -> bool:
-        """Take a line of the digest that begins with a key."""
+        """Read a line that begins with a key; return whether it is part of the digest."""
         known = _KEYS.get(key)
         if known is None:
             return self._part in ("states", "sparse", "links") and self._of_launch(key, value)
@@ -247,7 +250,7 @@ class DigestBuilder:
                 self._hints.add(Layout.EARLY_2026)
 
     def _of_launch(self, key: str, value: str) -> bool:
-        """Take a line of the table that is no state."""
+        """Read a line of the table that is no state; return whether it is one."""
         last = self._launches[-1] if self._launches else None
         if key == "Launch ID":
             if not re.fullmatch(r"-?\d{1,19}", value):
@@ -270,7 +273,7 @@ class DigestBuilder:
 
     def _module(self, value: str, last: _Launch | None) -> None:
         both = _PROGRAM.match(value)
-        if both is None:  # layout 0.0.24: a line for the module, one for its fingerprint
+        if both is None:  # layout 0.0.24 has a line for the module, and one for its fingerprint
             self._hints.add(Layout.LATE_2025)
             program = LaunchedProgram(module=value or None, fingerprint=None)
             self._launches.append(_Launch(programs=[program], begins_with_module=True))
@@ -284,7 +287,7 @@ class DigestBuilder:
         last.programs.append(program)
 
     def _row(self, line: TextLine, body: str) -> bool:
-        """Take a state, a link, or a line of a table of layout 0.0.11."""
+        """Read a state, a link, or a row of a table of layout 0.0.11; return whether it is one."""
         if _LINKS in self._keys and (match := _LINK.match(body)):
             ends = [worker_list(match[end].rstrip(",")).workers for end in ("src", "dst")]
             if all(ends):
@@ -338,8 +341,8 @@ class DigestBuilder:
         self._launches[-1].states.append((state, listed))
 
     def digest(self, *, at_the_end: bool) -> Digest | None:
-        """Return what was read; None if it is no digest but a text that quotes one."""
-        # the sentence that tells no cause accuses nobody, and may be all that there is
+        """Return the digest; None if the text only quotes one."""
+        # the sentence that no cause is known accuses nobody, and may be the whole digest
         is_enough = self._is_strong or (self._prose and self._prose.enum == "UNKNOWN_CAUSE")
         word = cause_of_word(self._word) if self._word else None
         if (
@@ -351,7 +354,7 @@ class DigestBuilder:
         culprits = self._culprits if self._culprits is not None else self._named
         made = Digest(
             layout=max(self._hints, default=Layout.LATE_2025),
-            # the prose differs by a word from version to version, the word behind the key does not
+            # the prose differs a little from version to version; the word after the key does not
             cause=word or self._prose,
             word=self._word,
             culprits=tuple(dict.fromkeys(culprits.workers)) if culprits else (),
@@ -389,7 +392,7 @@ class DigestBuilder:
             )
 
     def _is_all_there(self, made: Digest) -> bool:
-        """Whether the text has all that a digest of its layout and cause has."""
+        """Return whether the text has everything that a digest of its layout and cause has."""
         enum = made.cause.enum if made.cause else ""
         states = (*made.states, *made.sparse)
         culprits = {worker.host for worker in made.culprits}
@@ -406,24 +409,24 @@ class DigestBuilder:
 
 
 def _split_last(op: str) -> tuple[str, str, str]:
-    """Return an HLO's name, the mark, and its computation; the name may hold the mark itself."""
+    """Return the name of an HLO, the mark, and its computation; the name may hold the mark too."""
     name, at, computation = op.rpartition("@")
     return (name, at, computation) if at else (op, "", "")
 
 
 def _only(values: Iterable[str | None]) -> str | None:
-    """Return what a launch's programs agree on; which of several a state is in is not told."""
+    """Return the value that all programs of a launch share; None if they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 def _messages(lines: list[str]) -> tuple[tuple[Worker, str], ...]:
-    """Take the quoted errors apart: each begins with its worker, at the beginning of a line."""
+    """Return the worker and the text of each quoted error; a line with a worker starts one."""
     messages: list[tuple[Worker, list[str]]] = []
     for line in lines:
         text = line if messages else line.lstrip()
         match = WORKER.match(text)
-        # documents write a blank in front of the colon
+        # documents write a blank before the colon
         mark = re.match(r" ?: ?", text[match.end() :]) if match else None
         if match and mark:
             worker = Worker(job=match["job"], task=int(match["task"]), host=match["host"])

@@ -1,4 +1,4 @@
-"""A line of a log without what launchers, loggers and shippers put around it; the workers in it."""
+"""A line of a log without what launchers, loggers and shippers add; and the workers in it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from pytest_xlatune.guests.megascale.digest import Worker
 from pytest_xlatune.logs.grammar import plain_segments, unwrap
 
-_LISTED = 10  # of a cut list libtpu prints eleven, and a number that is one too large
+# libtpu cuts a list after eleven cores, and prints a number of further ones that is one too large
+_LISTED = 10
 
-# job/task:host or job/task:host@(x,y,z):core or job/task:host@-1:0
+# worker names:  job/task:host   job/task:host@(x,y,z):core   job/task:host@-1:0
 WORKER = re.compile(
     r"(?P<job>[A-Za-z0-9_][\w.+-]*)/(?P<task>0|[1-9]\d{0,8}):(?P<host>[A-Za-z0-9_][\w.-]*)"
     r"(?:@(?P<place>\([-\d,]*\)|-?\d*):(?P<core>-?\d+))?",
     re.ASCII,
 )
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]*)", re.ASCII)
-#  ... W and 14 more devices.
+# the end of a cut list:  ... W and 14 more devices.
 _MORE = re.compile(r"^(?P<worker>.*?) and (?P<more>\d{1,9}) more devices?\.?$")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerList:
-    """Workers of a text; `cores` counts entries and those that libtpu left out."""
+    """The workers in a text; `cores` counts them and those that libtpu left out."""
 
     workers: tuple[Worker, ...] = ()
     cores: int = 0
@@ -38,11 +39,11 @@ class WorkerList:
 
 
 def worker_list(text: str, *, bare: bool = False) -> WorkerList:
-    """Read a list of workers; `bare` ones may be host names alone."""
+    """Return the workers of a list; with `bare` they may be names of hosts."""
     text = text.strip()
     if not text:
         return WorkerList()
-    # the location of a core holds commas: worker@(x,y,z):core
+    # the location of a core has commas: worker@(x,y,z):core
     parts = re.split(r", ?(?![^()]*\))", text)
     workers: list[Worker] = []
     more, is_whole = 0, True
@@ -61,9 +62,10 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
     return WorkerList(tuple(workers), cores, more > 0, is_whole)
 
 
-# E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] text
+# the prefix of a logger:  E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100]
+# text
 _GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d+\.\d+ +\d+ ([^\s\]:]+):\d+\] ?")
-# what launchers, container runtimes and shippers write in front of a line
+# what launchers, container runtimes and shippers write before a line
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -78,12 +80,12 @@ _WRAPPERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without its wrapper and prefix."""
+    """A line without the wrapper and the prefix of its logger."""
 
-    text: str  # with its own indentation
+    text: str  # the text with its own indentation
     number: int
-    origin: str  # the wrapper without its times: who printed it
-    logger: str  # the file of the logger's prefix, "" without one
+    origin: str  # who printed the line: its wrapper, without times
+    logger: str  # the source file in the prefix of the logger; "" if there is no prefix
     is_error: bool
 
     @property
@@ -96,8 +98,8 @@ class TextLine:
 
 
 def payloads(raw: bytes) -> Iterator[str]:
-    """Yield the texts of a line: itself, or the lines inside its JSON object."""
-    # a NUL that is dropped would join two texts to a name; editors put a mark in front of a file
+    """Yield the texts of a raw line: the line, or the lines in its JSON object."""
+    # without a NUL two texts would join to a name; editors put a byte order mark before a file
     raw = raw.replace(b"\0", b"\xff").removeprefix(codecs.BOM_UTF8)
     if raw.lstrip()[:1] == b"{":
         payload = unwrap(raw.decode("utf-8", "replace").lstrip())
@@ -109,10 +111,10 @@ def payloads(raw: bytes) -> Iterator[str]:
 
 
 def unwrapped(text: str, number: int, known: Collection[str]) -> TextLine:
-    """Take off what stands in front of a line.
+    """Return a line without what is written before it.
 
-    A line without the logger's prefix loses only what lines of an open digest had in front too, so
-    that a message that begins with `0: ` keeps it.
+    A line without the prefix of a logger loses only what lines of an open digest had too. So a
+    message that begins with `0: ` keeps it.
     """
     glog = _GLOG.search(text, 0, 600)
     if glog and (origin := _origin(text[: glog.start()])) is not None:
@@ -125,7 +127,7 @@ def unwrapped(text: str, number: int, known: Collection[str]) -> TextLine:
 
 
 def _origin(front: str) -> str | None:
-    """Return who printed a line by what stands before its prefix; None if it is none of that."""
+    """Return who printed a line, by the text before its prefix; None if the text is no wrapper."""
     at, origin = _wrapper(front)
     return origin if at == len(front) else None
 
@@ -138,7 +140,7 @@ def _wrapper(text: str) -> tuple[int, str]:
             match = pattern.match(text, at)
             if match:
                 at, matched = match.end(), True
-                # the time of a container runtime says nothing of the origin
+                # the time that a container runtime writes does not tell who printed the line
                 is_time = pattern is _WRAPPERS[3]
                 origin.append("time" if is_time else match[0].strip())
     return at, " ".join(origin)

@@ -1,6 +1,6 @@
-"""`xlatune megascale`: why a multi-slice TPU job hangs, by the digests in its logs.
+"""`xlatune megascale`: show why a multi-slice TPU job hangs, by the digests in its logs.
 
-Logs are read without a ledger: files, folders of them, gzipped ones.
+It reads logs, gzipped logs and folders of logs, and needs no ledger.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_megascale(parser: argparse.ArgumentParser) -> None:
 
 
 def run_megascale(arguments: argparse.Namespace) -> int:
-    """Show what logs say of Megascale, or check the settings of a host; return the exit code."""
+    """Show what logs say about Megascale, or check the settings of a host; return the exit code."""
     if arguments.check_env is not None:
         return _check_environment(arguments.check_env)
     if not arguments.logs:
@@ -56,7 +56,7 @@ def run_megascale(arguments: argparse.Namespace) -> int:
             exit_code = complain([str(error)])
     digests = [digest for report in read.values() for digest in report.digests]
     if arguments.json:
-        # one document for the logs of a job: all digests, and the first trigger
+        # one document for all logs of a job: all digests, and the first trigger
         triggers = (report.trigger for report in read.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
         entries = [digest.to_json() for digest in digests]
@@ -65,7 +65,7 @@ def run_megascale(arguments: argparse.Namespace) -> int:
     lines = [line for path, report in read.items() for line in report_lines(str(path), report)]
     show(lines)
     chips = accused_chips(digests)
-    # one digest proves no bad chip: XLA or a Pallas kernel may be at fault
+    # one digest does not prove a bad chip: XLA or a Pallas kernel may be the cause
     if chips and len(digests) > 1:
         show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
         show([f"  {host}: {counted(count, 'digest')}" for host, count in chips])
@@ -94,10 +94,10 @@ def _check_environment(source: str) -> int:
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files that paths name; of a folder all below it, by name.
+    """Yield the files that paths name: of a folder all files below it, ordered by name.
 
     Raises:
-        ConfigError: a path is not there.
+        ConfigError: there is no such path.
     """
     for path in paths:
         if path.is_dir():
@@ -109,10 +109,10 @@ def files_of(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def read_megascale(path: Path) -> MegascaleReport:
-    """Read one log in constant memory; gzip is known by its first bytes, `-` is the standard input.
+    """Read one log in constant memory; gzip is detected, and `-` means standard input.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the log cannot be read.
     """
     reader = MegascaleReader()
     try:
@@ -126,7 +126,7 @@ def read_megascale(path: Path) -> MegascaleReport:
 
 
 def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
-    """Return each host that digests accuse of a bad chip, with how many do; the most first.
+    """Return each host that digests accuse of a bad chip, and how many do; most first.
 
     Copies of one digest in several logs count once.
     """

@@ -1,4 +1,4 @@
-"""What a log tells of Megascale, as lines for a terminal."""
+"""The lines that show on a terminal what a log says about Megascale."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport, TpuState
 from pytest_xlatune.model.text import counted
 
-_ROWS = 12  # of a table of states
-_HOSTS = 6  # of a row
+_ROWS = 12  # rows of a table of states
+_HOSTS = 6  # hosts in a row
 
 
 def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
-    """Yield what a log tells of Megascale, for a terminal; nothing where it tells nothing."""
+    """Yield the lines for what a log says about Megascale; none if it says nothing."""
     for digest in report.digests:
         yield from digest_lines(path, digest)
         yield ""
@@ -33,7 +33,7 @@ def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
 
 
 def digest_lines(path: str, digest: Digest) -> Iterator[str]:
-    """Yield a digest: cause, culprits, what to do, the table."""
+    """Yield the lines for a digest: cause, culprits, advice, table."""
     cause = digest.cause
     name = cause.words[0] if cause else "no cause is named"
     if digest.is_cancelled:

@@ -1,4 +1,4 @@
-"""Hang digests of libtpu's Megascale runtime: text of any log in, causes and tables out. Pure.
+"""Find the hang digests of libtpu's Megascale runtime in a log: text in, causes and tables out.
 
     reader = MegascaleReader()
     for chunk in chunks:
@@ -6,18 +6,17 @@
     reader.close()
     reader.report()
 
-A digest is several records of a log; one of them, the table of states, spans lines, and only its
-first line has the logger's prefix. Documents and shippers lose the indentation. So every line is
-read by its key and its shape, never by its column. Four layouts are known, named after the first
+A digest is several records of a log. One record, the table of states, has several lines, and only
+the first has the prefix of the logger; documents and shippers lose the indentation. So each line is
+known by its key and its form, never by its column. Four layouts are known, named after the first
 libtpu in which each was seen: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
 
-A line counts where it begins with the words, behind the prefixes of a launcher. One that quotes
-them names nothing: a digest needs two of its own lines, or one that its own logger printed, or the
-sentence that no cause is known.
-Hosts are only ever taken out of the text, and a text in angle brackets is a document's example.
-Memory is bounded: bytes between digests are searched for a few words and dropped.
-
-The causes and what they ask for are data: `megascale.toml`.
+A line counts if it begins with the words of a digest, after the prefixes of a launcher. A quotation
+counts for nothing: a digest needs two of its own lines, or one line that its own logger printed, or
+the sentence that no cause is known. Names of hosts come only from the text, and a text in angle
+brackets is the example of a document. Memory is bounded: the bytes between digests are searched for
+a few words, and dropped. The causes and the advice on each are data: `megascale.toml`. This module
+is pure.
 """
 
 from __future__ import annotations
@@ -36,12 +35,14 @@ from pytest_xlatune.guests.megascale.digest import (
     known_lines,
 )
 
-_LINE_BYTES = 1 << 20  # a state of a large cluster is long; libtpu lists eleven cores
+_LINE_BYTES = 1 << 20  # the state of a large cluster is a long line; libtpu lists eleven cores
 _MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64
-_HEAD_LINES, _HEAD_CHARS = 4, 400  # over which a document breaks the first sentence
-_HEAD_WAITS = 200  # lines of others before the next of them
+# a document breaks the first sentence into at most so many lines and characters
+_HEAD_LINES, _HEAD_CHARS = 4, 400
+_HEAD_WAITS = 200  # other lines before the next line of that sentence
 
-# Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id 13650. ...
+# the trigger: Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id
+# 13650.
 _TRIGGER = re.compile(
     r"(?:Megascale hang detected: )?Timed out waiting for (?P<graphs>\d{1,9}) graphs to complete"
     r"(?: at launch_id (?P<launch>-?\d{1,18})|:)"
@@ -49,7 +50,7 @@ _TRIGGER = re.compile(
     r"(?:.*?StepGloballyInProgress: (?P<step>true|false))?"
     r"(?:.*?Timeout: (?P<timeout>[\w.]+))?"
 )
-# every line that opens something holds one of them; the longer they are, the faster they are found
+# each line that begins something has one of them; longer words are found faster
 _OPENERS = (
     *(b"Megascale detects a hang", b"Some workers have halted with an"),
     *(b"Potential cause: ", b" graphs to complete"),
@@ -59,9 +60,9 @@ _OPENER = re.compile(b"|".join(re.escape(opener) for opener in _OPENERS))
 
 
 class MegascaleReader:
-    """Reads one log. Feed it bytes as they come; ask at any time.
+    """Finds the digests in one log: feed it bytes as they come, and ask for the report at any time.
 
-    `lines` is how many lines were read; set it where lines were left out that hold no digest.
+    `lines` is the number of lines read; the caller adds those that it left out.
     """
 
     def __init__(self) -> None:
@@ -69,12 +70,13 @@ class MegascaleReader:
         self.lines = 0
         self._digests: list[Digest] = []
         self._open: dict[str, DigestBuilder] = {}
-        self._heads: dict[str, list[TextLine]] = {}  # first lines that do not tell a cause yet
+        # origin -> the first lines of a sentence that does not tell a cause yet
+        self._heads: dict[str, list[TextLine]] = {}
         self._trigger: Trigger | None = None
         self._sightings: dict[tuple[str, str], SeenLine] = {}
 
     def feed(self, chunk: bytes) -> None:
-        """Read more of the log; an unfinished last line waits for its end."""
+        """Read more bytes of the log; an unfinished last line waits for its end."""
         block = self._held + chunk if self._held else chunk
         end = block.rfind(b"\n") + 1
         if not end:
@@ -99,17 +101,17 @@ class MegascaleReader:
             at = stop
 
     def close(self) -> None:
-        """Read a last line without an end, and end every open digest. Idempotent."""
+        """Read a last line without a line end, and close open digests; may be called again."""
         if self._held:
             if self._open or self._heads or _OPENER.search(self._held):
-                # a JSON object that is whole was not cut
+                # a complete JSON object was not cut
                 self._line(self._held, is_torn=not self._held.rstrip().endswith(b"}"))
             self._held = b""
         for origin in list(self._open):
             self._end(origin, at_the_end=True)
 
     def report(self) -> MegascaleReport:
-        """Return the report so far; an open digest is in it as far as it goes."""
+        """Return the report so far, with the part of an open digest that was read."""
         still = [
             made for builder in self._open.values() if (made := self._made(builder, is_last=True))
         ]
@@ -127,9 +129,10 @@ class MegascaleReader:
             self._examine(line, is_torn=is_torn)
 
     def _joined(self, line: TextLine) -> TextLine:
-        """Return a line with those before it, where together they are a digest's first sentence."""
+        """Return a line, joined to those before it if together they begin a digest."""
         body = line.text.strip()
-        for origin, kept in list(self._heads.items()):  # while one is kept, each line is looked at
+        # while a line is kept, every line is checked
+        for origin, kept in list(self._heads.items()):
             if line.number - kept[-1].number > _HEAD_WAITS:
                 del self._heads[origin]
         lines = [*self._heads.pop(line.origin, ()), line]
@@ -208,11 +211,11 @@ class MegascaleReader:
 
 
 def _first(block: bytes, at: int, end: int) -> int:
-    """Return where the first word is that a line of ours holds, or -1."""
+    """Return the position of the first word that a line of a digest has; -1 if there is none."""
     places = []
     for word in _OPENERS:
         place = block.find(word, at, end)
         if place >= 0:
             places.append(place)
-            end = place + len(word)  # only an earlier one is of interest
+            end = place + len(word)  # only an earlier word matters
     return min(places, default=-1)

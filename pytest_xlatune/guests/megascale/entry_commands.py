@@ -1,4 +1,4 @@
-"""`xlatune megascale` and `network` for the list of all commands: entry points name them."""
+"""`xlatune megascale` and `xlatune network` in the list of commands; entry points name them."""
 
 from __future__ import annotations
 

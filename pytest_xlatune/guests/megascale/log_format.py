@@ -1,8 +1,8 @@
-"""The Megascale digests of a log that `LogReader` reads line by line, as findings of it.
+"""The Megascale digests of a log, as findings of the `LogReader` that reads it line by line.
 
 The entry point of `pytest_xlatune.log_formats` names `MegascaleFormat`. `LogReader` notes the lines
-that may begin a digest, and hands over the blocks from there on; so a log without such a line costs
-nothing more. What a digest is decides `digests`, which is loaded where there may be one.
+that may begin a digest, and hands over the blocks from there on. So a log without such a line costs
+nothing more, and the module `digests` is loaded only if there may be a digest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
 from pytest_xlatune.model.failure import FailureClass
 
-# one of them stands in each line that can begin a digest, or that a worker prints before one
+# each line that can begin a digest, or that a worker prints before one, has one of these texts
 _OPENING = (
     *("megascale detects a hang ", "halted with an unrecoverable error: "),
     *("potential cause: ", "full error digest:"),
@@ -53,13 +53,13 @@ class _Digests(BlockReader):
 
 
 def _detail(digest: Digest) -> str:
-    """Name the hosts of a digest, and say where they are to be left out.
+    """Return the hosts of a digest, with the advice to leave them out if they are at fault.
 
-    Without hosts it is what the digest's table tells.
+    If the digest names no hosts, return the notes from its table.
     """
     cls = digest.cls
     hosts = ", ".join(map(str, digest.culprits))
-    # one host of several broken links is at fault, of two either may be
+    # the host that several broken links share is at fault; of one link, either host may be
     is_link = cls is FailureClass.NETWORK_LINK and (len(digest.culprits) > 1 or not digest.links)
     if hosts and cls in _OF_HOSTS and not is_link:
         hosts = f"leave out {hosts}"

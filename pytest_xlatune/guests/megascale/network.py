@@ -1,11 +1,11 @@
-"""Network figures of a multi-slice job from its traces: latency, bursts, throughput, pairs, slack.
+"""The network figures of a multi-slice job, from its traces: latency, bursts, rates, pairs, slack.
 
-Exact integer arithmetic on receive events, whose time is the arrival: a message of latency L
-microseconds that arrived at t began at t - L. Only valid messages enter a figure; the others
-are counted by kind. A host is a `slice-device` pair of ids. Names and units of the figures are
-those of the JSON document. What the figures mean is `symptoms`' business.
+The figures are computed exactly, in integers, from receive events. Their time is the arrival: a
+message with a latency of L microseconds that arrived at t began at t - L. Only valid messages
+count; the others are counted by kind. A host is a `slice-device` pair of ids. Names and units of
+figures are those of the JSON document. What they mean is decided in `symptoms`.
 
-Definitions of kinds, bursts and slack: openxla/xprof, megascale and DCN slack analysis.
+Kinds, bursts and slack are defined as in the Megascale and DCN slack analyses of openxla/xprof.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from pytest_xlatune.model.errors import ParseError
 
 Floats = NDArray[np.float64]
 PS_OF_US, PS_OF_MS = 10**6, 10**9
-# milliseconds: nearly three hours; clocks of hosts that far apart are wrong
+# bins of 1 ms: nearly three hours; clocks of hosts that differ by more are wrong
 _MOST_BINS = 10_000_000
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-_SLOW = 2  # times what others take for messages of the same size
-_LEAST_MESSAGES = 5  # of a pair, to call it slow
-_LEAST_SLOW_PAIRS = 2  # of a host, to call it slow: with one, the pair is
+# a pair is slow if it takes so many times as long as others for messages of the same size
+_SLOW = 2
+_LEAST_MESSAGES = 5  # messages that a pair must have to be called slow
+# slow pairs that a host must have to be called slow; with one pair, the pair is
+_LEAST_SLOW_PAIRS = 2
 _TAIL_FACTOR, _TAIL_US = 10, 10_000
-_SHORT_PER_MILLE = 1  # of the trace, spent mapping buffers late
-_BUSY_SHARE = 0.8  # of the link rate
+_SHORT_PER_MILLE = 1  # share of the trace that is spent on mapping buffers late
+_BUSY_SHARE = 0.8  # share of the rate of the link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """A maximal time with a message in flight; microseconds after the trace's base."""
+    """A maximal span of time with messages in flight; in microseconds after the trace's base."""
 
     start_us: float
     end_us: float
@@ -51,11 +53,11 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Messages from one device of a slice to another one's.
+    """The messages from a device of one slice to a device of another.
 
     Attributes:
-        ratio: p50 of latency over what all pairs take for that size; above 2 it is slow.
-        tail: its messages in the tail.
+        ratio: the median latency over what all pairs take for that size; the pair is slow above 2.
+        tail: the number of its messages with a latency far above the median of their size.
     """
 
     source: str
@@ -69,15 +71,16 @@ class Pair:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it takes more than twice as long, with enough messages to say so."""
+        """Whether it takes more than twice as long as others, with enough messages to say so."""
         return self.ratio > _SLOW and self.n >= _LEAST_MESSAGES
 
 
 @dataclass(slots=True, kw_only=True)
 class HostTraffic:
-    """What a host received (rx) and sent (tx); peaks are the most in a bin of 1 ms.
+    """What a host received (rx) and sent (tx); a peak is the largest rate in a bin of 1 ms.
 
-    `busy` is the share of the bins with traffic, of the busier direction, above 80 % of the link.
+    `busy` is the share of the bins with traffic that are above 80 % of the link, in the busier
+    direction.
     """
 
     host: str
@@ -92,9 +95,9 @@ class HostTraffic:
 class Slack:
     """The occurrences of a rendezvous on a core.
 
-    Of an occurrence, slack is the time between the begin of its send and the begin of its recv-done
-    in which the core ran anything but transfers, stall that of its own transfers, and observed the
-    time from the begin of its send to the end of its recv-done.
+    An occurrence lasts from the start of its send to the end of its recv-done: the observed time.
+    Slack is the time between the start of its send and the start of its recv-done in which the core
+    ran anything but transfers. Stall is the time of its own transfers.
     """
 
     device: str
@@ -108,11 +111,11 @@ class Slack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkTraffic:
-    """All figures of a window, as the JSON document has them.
+    """All figures of a window; fields have the names of the JSON document.
 
     Attributes:
-        messages: receive events by kind; only valid ones enter a figure.
-        map_dma: buffers that workers mapped, before and after the first program began.
+        messages: kind -> number of receive events; only valid ones enter a figure.
+        map_dma: buffers that workers mapped, before and after the start of the first program.
     """
 
     messages: Mapping[str, int]
@@ -130,23 +133,23 @@ class NetworkTraffic:
 
     @property
     def has_traffic(self) -> bool:
-        """Whether anything in the traces is of the network between slices."""
+        """Whether the traces have anything about the network between slices."""
         events = (*self.messages.values(), self.memory_copies["n"], self.map_dma["late"])
         return any(events) or bool(self.slack)
 
     @property
     def slow_pairs(self) -> tuple[Pair, ...]:
-        """The pairs that take more than twice what all pairs take."""
+        """The pairs that take more than twice as long as all pairs."""
         return tuple(pair for pair in self.pairs if pair.is_slow)
 
     @property
     def slow_hosts(self) -> tuple[str, ...]:
-        """The host that most of its pairs accuse, and no other pair."""
+        """The host that all slow pairs have in common, if most of its pairs are slow."""
         slow = self.slow_pairs
         hosts = []
         for end in ("source", "destination"):
             accused = {getattr(pair, end) for pair in slow}
-            if len(slow) >= _LEAST_SLOW_PAIRS and len(accused) == 1:  # every slow pair has it
+            if len(slow) >= _LEAST_SLOW_PAIRS and len(accused) == 1:  # each slow pair has this host
                 (host,) = accused
                 if 2 * len(slow) > sum(getattr(pair, end) == host for pair in self.pairs):
                     hosts.append(host)
@@ -154,12 +157,10 @@ class NetworkTraffic:
 
 
 def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
-    """Return all figures.
-
-    `link_gbit_s` is the rate of a host's link, in Gbit/s.
+    """Return all figures; `link_gbit_s` is the rate of a host's link, in Gbit/s.
 
     Raises:
-        ParseError: messages that are hours apart.
+        ParseError: messages are hours apart.
     """
     counts, valid = _kinds(traffic.messages)
     slack = [row for device, ops in traffic.transfers.items() for row in slack_of(device, ops)]
@@ -204,14 +205,14 @@ def _message_figures(valid: Messages, link_gbit_s: float) -> dict[str, Any]:
 
 
 def rank(values: NDArray[Any], share: float) -> Any:
-    """Return the smallest value that this share of all values does not exceed."""
-    # of 20 values 0.95 is the 19th, though 0.95 * 20 is a little more than 19 as a float
+    """Return the smallest value that is at least as large as this share of all values."""
+    # 0.95 of 20 values is the 19th, though 0.95 * 20 is slightly more than 19 as a float
     place = math.ceil(round(share * len(values), 9)) - 1
     return np.sort(values)[max(place, 0)]
 
 
 def _groups(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
-    """Yield each combination of keys that occurs, in their order, and where it stands."""
+    """Yield each combination of keys that occurs, in order, with the indices of its rows."""
     combinations, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
     which = which.reshape(-1)
     order = np.argsort(which, kind="stable")
@@ -221,9 +222,9 @@ def _groups(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
 
 
 def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
-    """Return bursts, and the most messages and bytes in flight.
+    """Return the bursts, and the most messages and bytes in flight.
 
-    At equal times what arrives counts before what ends: touching messages are one burst.
+    At equal times a start counts before an end, so messages that touch are one burst.
     """
     n = len(start)
     time = np.concatenate([start, end])
@@ -253,10 +254,10 @@ def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
 
 
 def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
-    """Return Gbit/s in bins of 1 ms, the bytes of each message spread evenly over its time.
+    """Return the rate in each bin of 1 ms in Gbit/s; a message's bytes are spread over its time.
 
     Raises:
-        ParseError: messages that are hours apart.
+        ParseError: messages are hours apart.
     """
     first, last = start // PS_OF_MS, (end - 1) // PS_OF_MS
     low = int(first.min())
@@ -276,12 +277,13 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     rates += np.bincount(last, tail, count)
     inner = last - first > 1
     if inner.any():
-        # the sums are in extended precision, so that the largest rate leaves no trace when it ends
+        # the sums have extended precision, so that nothing of the largest rate is left after its
+        # end
         change = np.zeros(count + 1, np.longdouble)
         np.add.at(change, first[inner] + 1, per_ps[inner] * PS_OF_MS)
         np.subtract.at(change, last[inner], per_ps[inner] * PS_OF_MS)
         rates += np.maximum(np.cumsum(change)[:count], 0).astype(np.float64)
-    return rates * 8 / 1e6  # bytes per millisecond
+    return rates * 8 / 1e6  # 8 bits, and bytes/ms to Gbit/s
 
 
 def _name(slice_id: int, device: int) -> str:
@@ -309,7 +311,8 @@ def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
 def _pairs(valid: Messages) -> list[Pair]:
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
-    # what others take for a size: the median of the pairs' medians, so that no pair weighs more
+    # what others take for a size is the median of the pairs' medians, so that each pair weighs the
+    # same
     medians: dict[int, list[int]] = {}
     for (size, *_), rows in _groups(valid.size, *ends):
         medians.setdefault(size, []).append(rank(latency[rows], 0.5))
@@ -361,19 +364,19 @@ class _Occurrence:
     kinds: set[str] = field(default_factory=set)
 
     def takes(self, kind: str) -> bool:
-        """Whether an op may be part of it: a send-done may come behind the recv-done."""
+        """Return whether an op can belong to it; a send-done may come after the recv-done."""
         return kind not in self.kinds and (kind == "send-done" or self.recv_done is None)
 
 
 def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
     """Return the slack of each rendezvous of a core, whose transfers are sorted by time.
 
-    An occurrence that begins before or ends after the trace is left out.
+    Occurrences that begin before or end after the trace are left out.
     """
     starts = [transfer.start_ps for transfer in ops]
     before = [0, *accumulate(transfer.ps for transfer in ops)]
     occurrences: dict[str, list[_Occurrence]] = {}
-    early: dict[str, int] = {}  # a recv that was posted before its send
+    early: dict[str, int] = {}  # rendezvous -> a recv that began before its send
     for op in ops:
         mine = occurrences.setdefault(op.rendezvous, [])
         if op.kind == "send":

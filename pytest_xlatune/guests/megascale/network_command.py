@@ -1,4 +1,4 @@
-"""`xlatune network`: why the network of a multi-slice job is slow, by its traces."""
+"""`xlatune network`: show why the network of a multi-slice job is slow, by its traces."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pytest_xlatune.model.errors import ConfigError
 SCHEMA = 1
 _ROWS = 10
 _FIGURES = ("messages", "bytes", "latency_us", "sizes", "pending", "throughput_gbit_s")
-_TABLES = {  # of the document -> the column that the largest are shown of
+_TABLES = {  # table of the document -> the column whose largest values are shown
     "bursts": "bytes",
     "hosts": "tx_peak_gbit_s",
     "pairs": "p50_us",
     "slack": "sum_stall_us",
 }
-_NOT_SHOWN = {"busy", "ratio", "tail"}  # what the symptoms are judged by
+_NOT_SHOWN = {"busy", "ratio", "tail"}  # the symptoms are judged by these columns
 _NO_TRAFFIC = (
     "no traffic between slices: no worker of Megascale sent or received in these traces",
     "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,",
@@ -101,7 +101,7 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
 
 
 def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iterator[str]:
-    """Yield symptoms first, then the figures of the document, for a terminal."""
+    """Yield the lines for a terminal: first the symptoms, then the figures of the document."""
     for judgement in verdicts:
         yield f"{'FOUND' if judgement.is_found else '-':6}{judgement.symptom:13}{judgement.text}"
         if judgement.is_found:

@@ -1,4 +1,4 @@
-"""The network between slices, as captures of evidence runs tell it: an entry point names it."""
+"""The network between slices in the captures of evidence runs; an entry point names this module."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MARK = b"Megascale"
 
 
 class NetworkFacts(CaptureFacts):
-    """Messages between slices, where captures hold any."""
+    """Facts about messages between slices, from captures that have any."""
 
     def facts(self, captures: Sequence[Path]) -> Iterable[str]:
-        """Return what captures tell of the network between slices.
+        """Return facts about the network between slices in captures.
 
         Raises:
             ParseError: a file is no xplane.pb.
@@ -28,7 +28,7 @@ class NetworkFacts(CaptureFacts):
         return (_fact(traffic),)
 
     def changes(self, before: Sequence[Path], after: Sequence[Path]) -> Iterable[str]:
-        """Return what moved between slices, where the captures of both sides hold anything of it.
+        """Return what changed between slices; nothing if the captures of a side have no message.
 
         Raises:
             ParseError: a file is no xplane.pb.
@@ -38,7 +38,7 @@ class NetworkFacts(CaptureFacts):
 
 
 def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
-    """Return the figures of a window; None where its files hold nothing of Megascale."""
+    """Return the figures of a window; None if its files have nothing of Megascale."""
     files = [path for path in captures if path.name.endswith(".pb")]
     if not any(_MARK in path.read_bytes() for path in files):
         return None
@@ -58,7 +58,7 @@ def _fact(traffic: NetworkTraffic) -> str:
 
 
 def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
-    """Yield what moved: latency, bytes, stall and slack of transfers, symptoms."""
+    """Yield the changes of latency, bytes, stall, slack and symptoms."""
     old, new = before.latency_us, after.latency_us
     if before.messages["valid"] and after.messages["valid"]:
         yield (

@@ -1,6 +1,6 @@
-"""The symptoms of a slow network in the order of the written procedure: found or excluded, and why.
+"""Judge the symptoms of a slow network, in the order of the documented procedure, with figures.
 
-The rules are ours; each says its threshold in its text.
+The rules are our own, and each text gives its threshold.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair, Slack
 from pytest_xlatune.model.text import counted
 
-LINK_GBIT_S = 100.0  # 12.5 GB/s a host, as xprof assumes
+LINK_GBIT_S = 100.0  # 12.5 GB/s for a host, as xprof assumes
 _RAISE = "raise --megascale_grpc_premap_memory_bytes by at least {}, start again, and look again"
 _TAIL_SHARE, _LEAST_TAIL = 0.001, 3
-_BUSY = 0.1  # of a host's bins with traffic, above 80 % of the link
+_BUSY = 0.1  # share of a host's bins with traffic that are above 80 % of the link
 _NEAR_ZERO = 0.1  # slack over observed time
 _SKEW = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a symptom is there, the figures that say so, and what to do about it."""
+    """Whether a symptom was found, the figures that decide it, and what to do about it."""
 
     symptom: str
     is_found: bool
@@ -29,7 +29,7 @@ class Judgement:
 
 
 def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ...]:
-    """Return a verdict on each symptom, in the order of the procedure."""
+    """Return a judgement of each symptom, in the order of the procedure."""
     late, copies = network.map_dma, network.memory_copies
     n, skew = network.messages["valid"], network.messages["skew"]
     far = sum(pair.tail for pair in network.pairs if not pair.is_slow)

@@ -1,10 +1,9 @@
-"""What a trace holds of Megascale: messages, buffers mapped, copies, transfers of each core.
+"""Read what a trace has about Megascale: messages, mapped buffers, copies, transfers of cores.
 
-A message is a receive event of a Megascale worker; its time is the arrival, and its latency a stat.
-Times are integer picoseconds after the trace's least line timestamp: a float of nanoseconds
-since 1970 would be wrong by 256 ns.
-
-Format: tsl/profiler/protobuf/xplane.proto; names of planes, lines and stats: xplane_schema.cc.
+A message is a receive event of a Megascale worker: its time is the arrival, and a statistic has its
+latency. Times are integers, in picoseconds after the least timestamp of a line; as floats, seconds
+since 1970 would be wrong by 256 ns. The format is that of tsl/profiler/protobuf/xplane.proto; the
+names of planes, lines and statistics are in xplane_schema.cc.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ IDS = {
 }
 _STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
 _SIZES = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
-_INTERNED = 1 << 40  # ids of strings that events bear in full
+_INTERNED = 1 << 40  # ids from here on are of texts that are in the events themselves
 _TRANSFER = re.compile(
     r"%?(?P<kind>send-done|recv-done|send|recv)(?P<number>\.\d+)?(?: = .*|)$", re.DOTALL
 )
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?(?P<name>[^",}]+)')
 _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
-# 1.07GB, 32B
+# amounts of bytes:  1.07GB   32B
 _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Columns of receive events; ABSENT where one has no such statistic."""
+    """Columns of receive events; ABSENT marks a statistic that an event lacks."""
 
     end_ps: Ints
     latency_us: Ints
@@ -65,7 +64,7 @@ class Messages:
     has_label: NDArray[np.bool_]
 
     def where(self, mask: NDArray[np.bool_]) -> Messages:
-        """Return the messages that the mask chooses."""
+        """Return the messages that a mask selects."""
         return Messages(**{column: getattr(self, column)[mask] for column in _COLUMNS})
 
 
@@ -73,7 +72,7 @@ _COLUMNS = tuple(Messages.__dataclass_fields__)
 
 
 class WorkerEvent(NamedTuple):
-    """One event of a worker: its start, its duration and its bytes."""
+    """An event of a worker: its start and duration in picoseconds, and its bytes."""
 
     start_ps: int
     ps: int
@@ -91,15 +90,15 @@ class Transfer(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """What one or many traces hold of Megascale.
+    """What one or several traces have about Megascale; times are in picoseconds.
 
     Attributes:
         messages: all receive events.
         mapped: the buffers that workers mapped.
         copies: the copies of memory by workers.
-        first_module_ps: start of the first program on a TPU; None without one.
-        span_ps: first and last time of what was read.
-        transfers: device -> its send and receive ops, by time.
+        first_module_ps: the start of the first program on a TPU; None if there is none.
+        span_ps: the first and the last time that was read.
+        transfers: device -> its send and receive ops, sorted by time.
     """
 
     messages: Messages
@@ -114,7 +113,7 @@ def read_traffic(paths: Iterable[Path]) -> Traffic:
     """Read the captures of one window, one file per host.
 
     Raises:
-        ParseError: a file is no xplane.pb, or the clocks of its lines are days apart.
+        ParseError: a file is no xplane.pb, or the clocks of its lines differ by days.
     """
     files = [(str(path), path.read_bytes()) for path in paths]
     try:
@@ -158,7 +157,7 @@ def _planes(data: bytes) -> Iterator[Plane]:
 
 
 def _timestamp(data: bytes, start: int, end: int) -> int:
-    """Return the time of an XLine without a look at its events; they may come before it."""
+    """Return the timestamp of an XLine without reading its events, which may come before it."""
     for number, kind, begin, _ in fields(data, start, end):
         if (number, kind) == (3, VARINT):
             return signed(begin)
@@ -174,7 +173,7 @@ class _Reader:
         self._events: dict[bool, list[WorkerEvent]] = {
             True: [],
             False: [],
-        }  # whether it maps a buffer
+        }  # whether the event is the mapping of a buffer
         self._modules: list[int] = []
         self._span: list[int] = []
         self._transfers: dict[str, list[Transfer]] = {}
@@ -199,7 +198,7 @@ class _Reader:
         )
 
     def plane(self, data: bytes, plane: Plane, host: str) -> None:
-        """Read the lines of a plane that tell of the network; `host` stands before its name."""
+        """Read the lines of a plane about the network; `host` is put before its name."""
         is_tpu = TPU.match(plane.name) is not None
         if not is_tpu and not plane.name.startswith("/host:"):
             return
@@ -241,7 +240,7 @@ class _Reader:
     def _worker(
         self, data: bytes, line: Range, metadata: Mapping[int, Metadata], strings: dict[int, str]
     ) -> None:
-        """Keep the receive events, the buffers mapped and the copies of a worker."""
+        """Keep the receive events, the mapped buffers and the copies of a worker."""
         ids = {name: key for key, name in strings.items()}
         wanted = {column: ids[name] for column, name in _STATS.items() if name in ids}
         sizes = [ids[name] for name in _SIZES if name in ids and ids[name] not in wanted.values()]
@@ -275,7 +274,7 @@ class _Reader:
         stats: dict[int, str],
         device: str,
     ) -> None:
-        """Keep sends and receives, each under the rendezvous that its text names."""
+        """Keep the sends and receives of a core, each with the rendezvous that its text names."""
         long = next((key for key, name in stats.items() if name == "long_name"), None)
         kinds, texts = {}, {}
         for key, event in metadata.items():
@@ -295,7 +294,7 @@ class _Reader:
                 text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
                 times = (int(start[row]), int(columns["duration_ps"][row]))
                 transfers.append((*times, kinds[key], text))
-        # a done op that names no rendezvous has the one of its channel
+        # a done op without a rendezvous in its text belongs to that of its channel
         of_channel = {
             channel: rendezvous
             for *_, text in transfers
@@ -314,7 +313,7 @@ def _named(pattern: re.Pattern[str], text: str) -> str:
 
 
 class Metadata(NamedTuple):
-    """What a plane says of an event's or a statistic's id."""
+    """What a plane says about the id of an event or a statistic."""
 
     name: str
     display: str
@@ -345,7 +344,7 @@ def _stat_text(data: bytes, part: Range, wanted: int | None, names: Mapping[int,
 
 
 def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
-    """Return the bytes of an event: a number, a text such as `1.07GB`, or in its name."""
+    """Return the bytes of an event: a number, or a text such as `1.07GB`, or a part of its name."""
     for column, values in columns.items():
         value = int(values[row])
         if (column == "size" or column.startswith("amount")) and value != ABSENT:
@@ -357,7 +356,7 @@ def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -
 
 
 def parse_bytes(text: str) -> int | None:
-    """Return the bytes of a text such as `1.07GB` (decimal) or `1GiB`; None if it is none."""
+    """Return the bytes that a text such as `1.07GB` (decimal) or `1GiB` means; None if none."""
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         return None

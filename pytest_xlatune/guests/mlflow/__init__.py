@@ -1,9 +1,9 @@
-"""The figures of a report in MLflow, by MLflow's own client: a run for the study, one for each arm.
+"""Export the figures of a report to MLflow, with its own client: a run for the study and each arm.
 
-Where the runs go is the client's own affair: MLFLOW_TRACKING_URI and its other variables say it.
-The experiment is MLFLOW_EXPERIMENT_NAME, or the model tag. A study that is reported again, because
-more of it was measured, goes on with its runs. MLflow is an extra, imported where it is asked for:
-that takes seconds.
+The client decides where the runs go, by MLFLOW_TRACKING_URI and its other variables. The experiment
+is MLFLOW_EXPERIMENT_NAME, or else the model tag. If a study is reported again after more jobs, its
+runs are updated. MLflow is an optional dependency. It takes seconds to import, so that is done only
+on request.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import datetime
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
-_KEY = "xlatune.key"  # the tag that finds the runs of a study again
-_MOST_TAG = 5000  # characters that every release takes
-# these columns of an arm's row become tags; its figures become metrics
+_KEY = "xlatune.key"  # the tag by which the runs of a study are found again
+_MOST_TAG = 5000  # characters that every release accepts
+# these columns of an arm become tags; its figures become metrics
 _TAGS = ("arm", "verdict", "is_reference", "settings", "reasons", "job_ids")
 
 
@@ -30,7 +30,7 @@ class MlflowExport(ClientExport):
     remedy = "set MLFLOW_TRACKING_URI to the address of a server"
 
     def connect(self) -> None:
-        """Make a client of the store that is named."""
+        """Make a client for the store that the variables name."""
         from mlflow import MlflowClient
 
         MlflowClient()
@@ -46,8 +46,8 @@ class MlflowExport(ClientExport):
         experiment = known.experiment_id if known else client.create_experiment(name)
 
         def run(key: str, name: str, facts: Mapping[str, object], **tags: str) -> str:
-            """Return the id of the run with this key, made where there is none, with these tags."""
-            quoted = key.replace("'", "")  # the language of the filter has no way to escape it
+            """Return the id of the run with this key and these tags, which is made if needed."""
+            quoted = key.replace("'", "")  # the filter language cannot escape a quote
             held = client.search_runs(
                 [experiment], filter_string=f"tags.`{_KEY}` = '{quoted}'", max_results=1
             )
@@ -70,8 +70,8 @@ class MlflowExport(ClientExport):
             arms[verdict.arm] = arm_run
             before = client.get_run(arm_run).data.metrics
             for metric, value in figures(verdict).items():
-                # a report may be written twice. Of one step MLflow shows the latest time, and of
-                # one time the largest value: so the time is that of the logging, in milliseconds
+                # A report may be written twice. MLflow shows the latest time of a step, and the
+                # largest value of a time. So the time is that of the logging, in milliseconds.
                 if before.get(metric) != value:
                     now_ms = round(time.time() * 1000)
                     client.log_metric(arm_run, metric, value, now_ms, len(report.trials))

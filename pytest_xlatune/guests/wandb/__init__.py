@@ -1,10 +1,10 @@
-"""The figures of a report in Weights & Biases, by its own client: a run for each arm, one group.
+"""Export the figures of a report to Weights & Biases, with its own client: a run for each arm.
 
-Where the runs go is the client's own affair: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY and its other
-variables say it. The project is WANDB_PROJECT, or the model tag. With WANDB_MODE=offline they lie
-in `wandb/` until `wandb sync` takes them. A study that is reported again, because more of it was
-measured, goes on with its runs. The client is an extra, imported where it is asked for: that takes
-seconds. It is told to collect nothing by itself: no command line, no git, no console, no machine.
+The client decides where the runs go, by WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY and others. The
+project is WANDB_PROJECT, or else the model tag. With WANDB_MODE=offline the runs stay in `wandb/`
+until `wandb sync` uploads them. If a study is reported again after more jobs, its runs are updated.
+The client is an optional dependency. It takes seconds to import, so that is done only on request.
+It is set to collect nothing by itself: no command line, no git, no console, no machine.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
 _WITHOUT_SERVER = ("offline", "dryrun", "disabled")
-_MOST_NAME = 120  # characters of a project's name that W&B takes
-_SUMMARY = ("verdict", "reasons", "job_ids", "complete")  # of the row of an arm
+_MOST_NAME = 120  # characters of a project's name that W&B accepts
+_SUMMARY = ("verdict", "reasons", "job_ids", "complete")  # columns of the row of an arm
 _COLLECT_NOTHING = {
     "silent": True,
     "console": "off",
@@ -42,14 +42,14 @@ class WandbExport(ClientExport):
     remedy = "set WANDB_API_KEY, or WANDB_MODE=offline and say `wandb sync` later"
 
     def connect(self) -> None:
-        """Log in, where there is a server."""
+        """Log in, unless the mode needs no server."""
         import wandb
 
         if not (_mode() in _WITHOUT_SERVER or wandb.login(prompt=False, verify=False)):
             raise RuntimeError("it has no key")
 
     def log(self, report: Exported, *, key: str) -> Json:
-        """Log a run for each arm, in one group."""
+        """Log a run for each arm, all in one group."""
         name = os.environ.get("WANDB_PROJECT") or re.sub(r"[/\\#?%:]+", "-", report.cell.model_tag)
         place = {
             "project": name[:_MOST_NAME],
@@ -66,9 +66,9 @@ def _mode() -> str:
 def _log(
     report: Exported, verdict: Verdict, place: Mapping[str, str], *, key: str
 ) -> dict[str, str]:
-    """Log an arm as a run; return its id, and where it lies if no server has it.
+    """Log an arm as a run; return its id, and its folder if no server has it.
 
-    `key` is the same for each report of one ledger and of no other.
+    `key` is the same for every report of a ledger, and differs between ledgers.
     """
     import wandb
 

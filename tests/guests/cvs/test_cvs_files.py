@@ -76,14 +76,15 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["container.image: the image with its digest"]),
     ("four of generation 4", "4", {}, "", 2, ["container.image", "NCCL_IB_HCA", "threshold_json"]),
     ("none of generation 4", "4", DISTRIBUTED, "--nodes 4", 0, ["FSDP=32", "nodes: 4", "batch 2"]),
-    ("nodes not said", "4", DISTRIBUTED, "", 0, ["nodes: yours", "axes: by the number of nodes"]),
+    ("nodes not said", "4", DISTRIBUTED, "", 0,
+     ["nodes: not given", "axes: they depend on the number of nodes"]),
     ("one node", "4 single", FILLED, "", 0, ["single", "nodes: 1", "NCCL_IB_DISABLE=1"]),
     ("a typing error of theirs", "4 single", {**FILLED, "gpu_name": "<change>"}, "", 2,
      ["gpu_name"]),
     ("a placeholder", "4 single", {**FILLED, f"{MAXTEXT}/tokenizer_path": "{nope}/t"}, "", 2,
-     ["tokenizer_path", "{nope}", "nothing fills"]),
+     ["tokenizer_path", "{nope}", "no value is known"]),
     ("a circle", "4", {"paths/a": "{b}", "paths/b": "{a}", f"{MAXTEXT}/x": "{a}"}, "", 2,
-     ["name each other in a circle"]),
+     ["refer to each other in a circle"]),
     ("which FP8", "4", {**DISTRIBUTED, "gpu_name": "mi3xx", "runs": [FP8]}, "", 2,
      ["gpu_name", "FP8 is fp8 from mi35x on"]),
     ("BF16 of any GPU", "4", {**DISTRIBUTED, "gpu_name": "mi3xx"}, "", 0, ["bfloat16"]),
@@ -134,7 +135,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["train_params.xla_flags", "expected an object"]),
     ("a degree", "4", {f"{MAXTEXT}/ici_fsdp_parallelism": -2}, "", 2, ["a degree from 1, or -1"]),
     ("two that take the rest", "4", {f"{MAXTEXT}/dcn_data_parallelism": -1}, "", 2,
-     ["dcn_fsdp_parallelism", "only one of a side can take the rest"]),
+     ["dcn_fsdp_parallelism", "only one axis of a side can take the rest"]),
     ("an unknown sweep", "4", {"runs": [BF16[:-1]]}, "", 2,
      ["unknown sweep", "did you mean", BF16]),
     ("a word of a sweep", "4", {"sweeps": {"BS=2,LR=3": {}}, "runs": GONE}, "", 2,
@@ -155,7 +156,8 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("generation 3", "empty", {"training/steps": 30}, "", 2, ["generation 3", "4 (train_params)"]),
     ("a cluster file", "cluster", {}, "", 2, ["a cluster file", "--cvs-cluster"]),
     ("a threshold file", "thresholds", {}, "", 2, ["a threshold file", "that names it"]),
-    ("no file of CVS", "empty", {"a": 1}, "", 2, ["line 2: JSON, but no CVS file", "it has a;"]),
+    ("no file of CVS", "empty", {"a": 1}, "", 2,
+     ["line 2: this is JSON, but no CVS file", "its keys are a;"]),
     ("Megatron", "empty", {"config/master_address": "x", "model_params": {}}, "", 2,
      ["a CVS file of Megatron-LM", "only those of MaxText"]),
     ("Megatron of the newest form", "empty", {"train_params/training_iterations": "9"}, "", 2,
@@ -309,13 +311,13 @@ def test_thresholds_that_are_not_below_the_folder_are_a_note(tmp_path: Path, nam
 def test_what_is_said_twice_or_of_nothing_is_noted(tmp_path: Path) -> None:
     write(tmp_path, "tiny_threshold.json", thresholds(BF16.replace("2", "3")))
     (note,) = read(tmp_path).notes
-    assert "'BS=3,PRECISION=BF16,SL=8193' are of no sweep" in note.replace("8192", "8193")
+    assert "'BS=3,PRECISION=BF16,SL=8193' belong to no sweep" in note.replace("8192", "8193")
     (note,) = read(tmp_path, "1 multi", {"config/nnodes": "2"}, nodes=4).notes
     assert "config.nnodes is 2, and the run has 4 nodes" in note
     path = tmp_path / "twice.json"
     path.write_text(json.dumps(FILES["1"]).replace('"config": {', '"config": {"nnodes": "1", ', 1))
     assert read_cvs_file(path).notes == (
-        "nnodes stands more than once in one object: the last counts",
+        "nnodes is more than once in one object; the last value counts",
     )
 
 

@@ -178,9 +178,9 @@ def test_from_cvs_is_a_cell_to_tune(tmp_path: Path) -> None:
         Sweep.from_cvs(path)
     with pytest.raises(ConfigError, match="unknown cell 'other'"):
         Sweep.from_cvs(path, cell="other", values=values)
-    with pytest.raises(ConfigError, match="how many nodes"):
+    with pytest.raises(ConfigError, match="the number of nodes"):
         Sweep.from_cvs(path, values=values)
-    for steps, said in ((None, "does not say how many steps"), (9, "9 steps, of which")):
+    for steps, said in ((None, "does not say how many steps"), (9, "9 steps are too few")):
         data = fourth()
         data["train_params"]["maxtext_config"]["steps"] = steps
         write(tmp_path, "gen4.json", data)
@@ -235,7 +235,7 @@ def test_each_kind_of_threshold_is_gated_with_noise(
         "scaling_efficiency_pct": "cannot tell",
     }
     assert "every job has the same" in found["final_loss"]["cvs.lines"]
-    assert "no job tells scaling_efficiency_pct" in found["scaling_efficiency_pct"]["cvs.lines"]
+    assert "no job gives scaling_efficiency_pct" in found["scaling_efficiency_pct"]["cvs.lines"]
     done.assert_outcomes(passed=5, failed=3)
 
 
@@ -308,7 +308,7 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     assert cell["training.tflops_per_sec_per_gpu"]["value"] == pytest.approx(385.1, abs=0.3)
     assert cell["training.step_time_seconds"] == {"kind": "info", "value": None}
     assert "of 5 jobs" in cell["_comment"]
-    assert "a healthy job misses it in 2.60% of the runs" in cell["_comment"]
+    assert "2.60% of healthy jobs miss it" in cell["_comment"]
     assert "20" in cell["_comment"].partition(":")[0], "the date"
     assert json.loads(text)["_comment"] == "of <changeme>", "the old file's own remark"
     (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
@@ -333,7 +333,7 @@ def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
     (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
     assert old.maxtext == new.maxtext
     assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
-    assert "a healthy job misses it in 2.60%" in (folder / "new.json").read_text()
+    assert "2.60% of healthy jobs miss it" in (folder / "new.json").read_text()
 
 
 def test_a_file_is_refused_where_the_plugin_that_runs_sweeps_is_switched_off(

@@ -36,7 +36,7 @@ def test_the_settings_are_in_the_file_and_nothing_else_changes(data: Any) -> Non
     assert [file.env[name] for name in WON.env] == list(WON.env.values())
     assert cell.maxtext["remat_policy"] == "minimal"
     is_first = file.generation == "1"
-    told = ["flags of generation 1"] if is_first else []
+    told = ["its XLA flags"] if is_first else []
     assert [each.partition(":")[0] for each in left_out] == told
     old, new = dict(leaves_of(data)), dict(leaves_of(after))
     assert [each for each in new if each in old] == list(old), "the order is kept"
@@ -60,9 +60,9 @@ def test_several_sweeps_that_run_keep_their_own_keys() -> None:
     [
         (first(), {}, profile("won", env={"NNODES": "2"}), "NNODES: only the launcher"),
         (first(), {}, profile("won", env={"MY_TOKEN": "x"}), "MY_TOKEN: its value is secret"),
-        (first(), {}, profile("won", overrides={"packing": "false"}), "packing: generation 1"),
-        (first(), {"NVTE_FUSED_ATTN": "0"}, None, "CVS itself sets 1 over it"),
-        (fourth(), {"XLA_FLAGS": "--xla_a=1"}, WON, "the file has XLA_FLAGS in its environment"),
+        (first(), {}, profile("won", overrides={"packing": "false"}), "packing: CVS of gen"),
+        (first(), {"NVTE_FUSED_ATTN": "0"}, None, "CVS replaces it with 1"),
+        (fourth(), {"XLA_FLAGS": "--xla_a=1"}, WON, "add them to the XLA_FLAGS"),
     ],
 )
 def test_what_has_no_place_is_told(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.executors import Request, SchedulerDown
-from pytest_xlatune.executors.slurm import SlurmExecutor, _script
+from pytest_xlatune.executors.slurm import SlurmExecutor, _commands
 from pytest_xlatune.executors.slurm._commands import Reply, run_command
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
@@ -55,7 +55,7 @@ def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_train
 def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
     request_of_a_trial: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_script, "COMMAND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
     # as a shell's script does: what hangs is a child that keeps the pipe open
     wrapper = front(tmp_path, monkeypatch, 'sleep 1000 &\necho $! > "${0%/*}/pid"\nwait\n')
     none = Scripted(squeue=Reply(code=0), sacct=NO_ACCOUNTING)

@@ -277,8 +277,8 @@ def session_that_submits(trials: Trials, name: str) -> list[str]:
         from pytest_xlatune.model.trial import LaunchSpec
         from pytest_xlatune.model.resources import Patience, Resources
         from pytest_xlatune.executors import Request
-        from pytest_xlatune.executors.slurm import SlurmExecutor, _script
-        _script.COMMAND_TIMEOUT_S = 5
+        from pytest_xlatune.executors.slurm import SlurmExecutor, _commands
+        _commands.COMMAND_TIMEOUT_S = 5
         print(SlurmExecutor().submit(
             LaunchSpec(argv=("sleep", "2")),
             Request(**{arguments!r} | dict(folder=Path({arguments["folder"]!r}))),

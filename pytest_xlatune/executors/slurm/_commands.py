@@ -8,10 +8,12 @@ and one function reads them. Times are in seconds since 1970, because the caller
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -28,6 +30,7 @@ from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, State
 
 COMMAND_TIMEOUT_S = 60.0
+_CLOSE_S = 5.0  # how long to wait for the last output of a killed program
 _log = logging.getLogger("pytest_xlatune.executors")
 _asked: Counter[str] = Counter()  # how often this process ran each program
 
@@ -131,9 +134,10 @@ Run = Callable[[Sequence[str]], Reply]
 
 
 def run_command(argv: Sequence[str]) -> Reply:
-    """Run one of Slurm's commands; a missing or hanging command gives a reply as well."""
-    began_s = time.monotonic()
-    reply = _replied(argv)
+    """Run one of Slurm's commands in a known environment."""
+    began_s, dropped = time.monotonic(), steering_names(os.environ)
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    reply = run_program(argv, env={**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"})
     _asked[argv[0]] += 1
     _log.debug(
         "Slurm was asked %r in %.2f s: %s; %s has run %d times",
@@ -143,36 +147,55 @@ def run_command(argv: Sequence[str]) -> Reply:
     return reply
 
 
+def run_program(
+    argv: Sequence[str], *, name: str = "", env: Mapping[str, str] | None = None
+) -> Reply:
+    """Run a program; one that is missing is a reply as well, and so is one that hangs.
+
+    After the time limit it is ended with all that it started: where a site's command is a script,
+    what hangs is its child, which keeps the pipe open. `name` is how messages call it.
+    """
+    name = name or argv[0]
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=env,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return Reply(code=127, err=f"{name}: command not found")
+    with process:
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise  # Ctrl-C
+            reason = f"{name} did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
+            return Reply(code=1, out=_rest(process), err=reason, is_late=True)
+    return Reply(code=process.returncode, out=out, err=err)
+
+
+def _rest(process: subprocess.Popen[str]) -> str:
+    """Return the output of a killed program; "" if another process keeps its pipe open."""
+    try:
+        return process.communicate(timeout=_CLOSE_S)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+
+
 def _kind(argv: Sequence[str]) -> str:
     """Return program, verb and options of a command without values: `sacct -n -X -P -j -o`."""
     options = [word.partition("=")[0] for word in argv[1:] if word.startswith("-")]
     verbs = itertools.takewhile(str.isalpha, argv[1:])
     # the words after `sh -c` are our script and its arguments
     return " ".join([argv[0], *verbs, *options])
-
-
-def _replied(argv: Sequence[str]) -> Reply:
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={
-                **{k: v for k, v in os.environ.items() if k not in steering_names(os.environ)},
-                "LC_ALL": "C",
-                "SLURM_TIME_FORMAT": "%s",
-            },
-        )
-    except FileNotFoundError:
-        return Reply(code=127, err=f"{argv[0]}: command not found")
-    except subprocess.TimeoutExpired:
-        reason = f"{argv[0]} did not answer in {COMMAND_TIMEOUT_S:.0f} s"
-        return Reply(code=1, err=reason, is_late=True)
-    return Reply(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def steering_names(environ: Mapping[str, str]) -> list[str]:

@@ -9,24 +9,21 @@ does not know what a trial is.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.slurm._commands import (
-    COMMAND_TIMEOUT_S,
     Reply,
+    run_program,
     steering_names,
     unneeded_names,
 )
@@ -107,10 +104,13 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
     # with -o only flock holds the lock, and no process that sbatch leaves running
     # the sbatch of a killed session once submitted its job after the next session had asked for it
     held = ["flock", "-o", str(scripts / HELD)] if shutil.which("flock") else []
-    reply = _answer([*held, "env", *dropped, "sbatch", str(path)])
+    reply = run_program([*held, "env", *dropped, "sbatch", str(path)], name="sbatch")
     # an error after "Submitted batch job 4711" was once taken for a refusal: the trial ran twice
     if (named := _NAMED.search(reply.out)) is None:
-        return reply
+        if reply.error and (reply.out.strip() or reply.err.strip()):
+            return reply
+        reason = f"sbatch ended with {reply.code} and named no job, it said {reply.out[:80]!r}"
+        return Reply(code=reply.code or 1, out=reply.out, err=reason, is_unclear=True)
     kept = scripts / f"{named['id']}_submission.sh"
     path.replace(kept)
     path.symlink_to(kept.name)
@@ -119,48 +119,6 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
 
 # Submitted batch job 4711    Submitted batch job 4711 on cluster c2
 _NAMED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
-_CLOSE_S = 5.0  # how long to wait for the last output of a killed program
-
-
-def _answer(argv: Sequence[str]) -> Reply:
-    """Run sbatch; after the time limit of a Slurm command, kill it and all that it started."""
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        return Reply(code=127, err=f"{error.filename}: command not found on this machine")
-    with process:
-        try:
-            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            is_late = False
-        except subprocess.TimeoutExpired:
-            is_late = process.poll() is None
-            # where a site's sbatch is a script, what hangs is its child, which keeps the pipe open
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            out, err = _rest(process)
-    if is_late:
-        reason = f"sbatch did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
-        return Reply(code=1, out=out, err=reason, is_late=True)
-    if process.returncode and (out.strip() or err.strip()):
-        return Reply(code=process.returncode, out=out, err=err)
-    reason = f"sbatch ended with {process.returncode} and named no job, it said {out[:80]!r}"
-    return Reply(code=process.returncode or 1, out=out, err=reason, is_unclear=True)
-
-
-def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return the output of a killed program; "" if another process keeps its pipe open."""
-    try:
-        return process.communicate(timeout=_CLOSE_S)
-    except subprocess.TimeoutExpired:
-        return "", ""
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.executors import machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
 from pytest_xlatune.executors.named import class_named
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import CellCompiled, Event, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
@@ -85,8 +86,7 @@ def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep
     if check is None or not stage:
         return None
     cells = {cell.digest: cell for cell in study.cells}
-    compiler = functools.partial(compiler_for, resolved, check)
-    return functools.partial(answer, compiler=compiler, cells=cells, stage=stage, folder=folder)
+    return functools.partial(answer, resolved, check, cells=cells, stage=stage, folder=folder)
 
 
 @functools.cache
@@ -114,60 +114,29 @@ def _versions(python: str) -> str:
     return ", ".join(done.stdout.splitlines())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiler:
-    """How a cell is compiled, and what the result depends on.
-
-    Attributes:
-        spec: one step of the cell's trainer, with a dump of its program.
-        python: the interpreter that compiles; "" if unknown.
-        sources: the source files of the program.
-        memory_limit_bytes: memory of one device; None if unknown.
-    """
-
-    spec: LaunchSpec
-    python: str
-    sources: tuple[Path, ...] = ()
-    memory_limit_bytes: int | None = None
-
-    @property
-    def by(self) -> str:
-        """The versions with which it compiles.
-
-        Raises:
-            ConfigError: the interpreter cannot be run.
-        """
-        versions = _versions(self.python) if self.python else ""
-        return f"{versions or 'an unknown jaxlib'} on this machine"
-
-    @property
-    def key(self) -> str:
-        """The digest of everything that affects the result."""
-        return digest(
-            {
-                "spec": self.spec.to_json(),
-                "sources": [digest(path.read_bytes().hex()) for path in self.sources],
-                "memory_limit_bytes": self.memory_limit_bytes,
-                "by": self.by,
-            }
-        )
-
-
-def compiler_for(resolved: ResolvedSweep, check: CompileCheck, cell: Cell) -> Compiler:
-    """Return how a cell of a sweep's study is compiled.
+def _compiled_by(launcher: Launcher) -> str:
+    """Return the versions that compile.
 
     Raises:
-        ConfigError: the trainer runs on another machine.
+        ConfigError: the interpreter cannot be run.
     """
-    spec, launcher = spec_for(resolved, cell, BASELINE), resolved.sweep.launcher
-    limit, interpreter = check.memory_limit_gib, launcher.interpreter
-    sources = (path for path in map(Path, launcher.files(cell)) if path.is_file())
-    return Compiler(
-        spec=spec,
-        # an interpreter that is not here is in a container, whose image is in the spec
-        python=interpreter if interpreter and shutil.which(interpreter) else "",
-        sources=tuple(path for path in sources if path.stat().st_size <= _MAX_SOURCE),
-        memory_limit_bytes=None if limit is None else int(limit * 2**30),
+    python = launcher.interpreter
+    # an interpreter that is not here is in a container, whose image is in the spec
+    versions = _versions(python) if python and shutil.which(python) else ""
+    return f"{versions or 'an unknown jaxlib'} on this machine"
+
+
+def _key(spec: LaunchSpec, launcher: Launcher, cell: Cell, *, limit_bytes: int, by: str) -> str:
+    """Return the digest of everything that affects an answer, source files among it."""
+    paths = [path for path in map(Path, launcher.files(cell)) if path.is_file()]
+    sources = [path for path in paths if path.stat().st_size <= _MAX_SOURCE]
+    return digest(
+        {
+            "spec": spec.to_json(),
+            "sources": [digest(path.read_bytes().hex()) for path in sources],
+            "memory_limit_bytes": limit_bytes,
+            "by": by,
+        }
     )
 
 
@@ -204,10 +173,11 @@ def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpe
 
 
 def answer(
+    resolved: ResolvedSweep,
+    check: CompileCheck,
     state: LedgerState,
     pending: Sequence[Trial],
     *,
-    compiler: Callable[[Cell], Compiler],
     cells: Mapping[str, Cell],
     stage: str,
     folder: Path,
@@ -217,9 +187,10 @@ def answer(
     If a cell cannot be compiled, nothing is raised: the answer says why.
 
     Args:
+        resolved: the sweep, whose trainer compiles.
+        check: what is known of the device.
         state: the state of the ledger.
         pending: the trials that the study proposes.
-        compiler: returns how a cell is compiled; raises ConfigError if it cannot be.
         cells: digest -> cell.
         stage: the stage of trials that are only compiled.
         folder: the folder of the campaign.
@@ -227,20 +198,21 @@ def answer(
     trial = next((trial for trial in pending if trial.stage == stage), None)
     if trial is None:
         return ()
+    cell, launcher = cells[trial.cell_digest], resolved.sweep.launcher
     try:
-        how = compiler(cells[trial.cell_digest])
-        by, key = how.by, how.key
+        spec, by = spec_for(resolved, cell, BASELINE), _compiled_by(launcher)
     except ConfigError as error:
         return _answered(trial, CompiledMemory(said=str(error)))
-    limit_bytes = how.memory_limit_bytes
-    if limit_bytes is None:
+    if check.memory_limit_gib is None:
         text = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
         return _answered(trial, CompiledMemory(said=text, by=by))
+    limit_bytes = int(check.memory_limit_gib * 2**30)
+    key = _key(spec, launcher, cell, limit_bytes=limit_bytes, by=by)
     known = state.compiled.get(trial.arm)
     if known is not None and known.key == key:
         return _answered(trial, known.memory)
     with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-        compilation = compiled(how.spec, Path(scratch) / trial.arm)
+        compilation = compiled(spec, Path(scratch) / trial.arm)
     text = compilation.trouble
     if compilation.needed_bytes is None and not compilation.is_out_of_memory:
         text = text or "the dump does not say what the program needs"

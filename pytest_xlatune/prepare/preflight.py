@@ -28,8 +28,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol as Interface
-from typing import runtime_checkable
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
@@ -314,29 +312,6 @@ def refused_shape(
     return shape.reason if isinstance(shape, NoPipeline) and shape.is_refused else ""
 
 
-@runtime_checkable
-class Keyed(Interface):
-    """A launcher whose trainer takes `key=value` and refuses unknown keys."""
-
-    @property
-    def interpreter(self) -> str:
-        """The trainer's Python."""
-
-    @property
-    def package(self) -> str:
-        """The package with `configs/base.yml`; "" if there is none."""
-
-    @property
-    def cwd(self) -> str:
-        """The working directory of the trainer; "" for the attempt's folder."""
-
-    def config_of(self, cell: Cell) -> str:
-        """Return the absolute path of a cell's configuration file."""
-
-    def keys(self, trial: Trial, cell: Cell) -> Mapping[str, str]:
-        """Return every key of a trial."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The keys of an installation.
@@ -360,21 +335,21 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: if it is not `Keyed` but names a YAML file, a key that the file lacks is only a
-            note, because the file may be incomplete.
+        launcher: if its trainer is not MaxText but it names a YAML file, a key that the file lacks
+            is only a note, because the file may be incomplete.
         cell: the cell, whose overrides, axes and protocol set most keys.
         profiles: the profiles, which may set more keys.
         environ: the environment of this process, for PATH and HOME.
     """
     inside = launcher.inside
-    if isinstance(launcher, CheckoutLauncher):
-        why = (f"{_UNCHECKED}: each commit has its own",)
-        return Preflight(notes=why if isinstance(inside, Keyed) and inside.package else ())
-    if inside is not launcher and isinstance(inside, Keyed) and inside.package:
-        return Preflight(notes=(f"{_UNCHECKED}: {inside.package} is in an image",))
+    package = inside.package if isinstance(inside, MaxTextLauncher) else ""
+    if package and isinstance(launcher, CheckoutLauncher):
+        return Preflight(notes=(f"{_UNCHECKED}: each commit has its own",))
+    if package and inside is not launcher:
+        return Preflight(notes=(f"{_UNCHECKED}: {package} is in an image",))
     if isinstance(launcher, CommandLauncher):
         return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
-    if not isinstance(launcher, Keyed) or not launcher.package:
+    if not package or not isinstance(launcher, MaxTextLauncher):
         return Preflight()
     release = ask(launcher, cell, environ=environ)
     if isinstance(release, str):
@@ -432,7 +407,7 @@ def _not_in_yml(
                 yield _fault(release, key, f"{where}, {key}={value}")
 
 
-def ask(launcher: Keyed, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
+def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
     """Return what the trainer's installation says about its keys, or why it cannot be asked."""
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:

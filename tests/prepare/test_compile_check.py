@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,17 +15,10 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import CampaignOpened, CellCompiled, Event, LedgerEntry, TrialEnded
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
 from pytest_xlatune.prepare import compile_check as compiling
-from pytest_xlatune.prepare.compile_check import (
-    Compiled,
-    Compiler,
-    answer,
-    compiled,
-    compiler_for,
-)
+from pytest_xlatune.prepare.compile_check import Compiled, answer, compiled
 from pytest_xlatune.sweep.declaration import CompileCheck
 
 SIZES = (4, 8, 16)
@@ -59,29 +53,26 @@ class Machine:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.limit_bytes: int | None = 10 * GIB
+        self.limit_gib: float | None = 10
+        self.site = SimpleNamespace(executor="local")
         self.made: list[str] = []
         self.answers: dict[str, Compiled] = {}
         (folder / "step.py").write_text("def step(): ...\n", encoding="utf-8")
         monkeypatch.setattr(compiling, "compiled", self._compiled)
 
     def _compiled(self, spec: LaunchSpec, folder: Path) -> Compiled:
-        (size,) = spec.argv
+        size = spec.argv[-1]
         self.made.append(size)
         needed = int(float(size) * GIB)
         return self.answers.get(size, Compiled(needed_bytes=needed, took_s=1.5))
 
-    def of(self, cell: Cell) -> Compiler:
-        return Compiler(
-            spec=LaunchSpec(argv=(f"{cell.per_device_batch_size:g}",)),
-            python=sys.executable,
-            sources=(self.folder / "step.py",),
-            memory_limit_bytes=self.limit_bytes,
-        )
-
     def answered(self, state: LedgerState, pending: Sequence[Trial]) -> tuple[Event, ...]:
+        argv = (sys.executable, str(self.folder / "step.py"), "{per_device_batch_size}")
+        sweep = SimpleNamespace(launcher=CommandLauncher(argv=argv), site=self.site)
+        resolved: Any = SimpleNamespace(sweep=sweep)
+        check = CompileCheck(memory_limit_gib=self.limit_gib)
         return answer(
-            state, pending, compiler=self.of, cells=CELLS, stage="compiled", folder=self.folder
+            *(resolved, check, state, pending), cells=CELLS, stage="compiled", folder=self.folder
         )
 
     def asked(self, state: LedgerState, size: int) -> tuple[LedgerState, tuple[Event, ...]]:
@@ -135,7 +126,7 @@ def test_a_resumed_session_compiles_nothing_again(machine: Machine) -> None:
     (machine.folder / "step.py").write_text("def step(): another\n", encoding="utf-8")
     machine.asked(again(state), 8)
     assert machine.made == ["8", "8"], "another program is compiled anew"
-    machine.limit_bytes = 7 * GIB
+    machine.limit_gib = 7
     _, events = machine.asked(again(state), 8)
     assert memory_in(events).fits is False, "another limit is another answer"
 
@@ -151,33 +142,15 @@ def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(
     assert (memory.fits, memory.said) == (False, "RESOURCE_EXHAUSTED")
 
 
-def test_where_none_can_answer_it_says_why_and_starts_nothing(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.limit_bytes = None
+def test_where_none_can_answer_it_says_why_and_starts_nothing(machine: Machine) -> None:
+    machine.limit_gib = None
     _, events = machine.asked(LedgerState(), 8)
     assert "CompileCheck(memory_limit_gib=...)" in memory_in(events).said
 
-    def refused(_: Cell) -> Compiler:
-        raise ConfigError("only a trainer of this machine compiles by running")
-
-    monkeypatch.setattr(machine, "of", refused)
+    machine.site.executor = "slurm"
     _, events = machine.asked(LedgerState(), 8)
-    assert memory_in(events).said == "only a trainer of this machine compiles by running"
+    assert "the trials find the ceiling" in memory_in(events).said
     assert machine.made == []
-
-
-@pytest.mark.parametrize(("limit_gib", "limit"), [(None, None), (60.0, 60 * GIB)])
-def test_the_limit_is_what_the_sweep_says(limit_gib: float | None, limit: int | None) -> None:
-    cell = next(iter(CELLS.values()))
-    launcher = CommandLauncher(argv=("python", "/opt/train.py"))
-    sweep = SimpleNamespace(launcher=launcher, site=SimpleNamespace(executor="local"))
-    check = CompileCheck(memory_limit_gib=limit_gib)
-    found = compiler_for(SimpleNamespace(sweep=sweep), check, cell)  # type: ignore[arg-type]
-    assert found.memory_limit_bytes == limit
-    sweep.site.executor = "slurm"
-    with pytest.raises(ConfigError, match="the trials find the ceiling"):
-        compiler_for(SimpleNamespace(sweep=sweep), check, cell)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def shown(text: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
-    return redact.secrets_of_environment(dict(environ))
+    return redact.secrets_of(dict(environ))
 
 
 class XlatuneError(Exception):

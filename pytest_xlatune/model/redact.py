@@ -187,13 +187,6 @@ def hide_kept(text: str) -> str:
     return hide(text, _kept)
 
 
-def secrets_of_environment(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the secret values in an environment."""
-    named = {name: value for name, value in environ.items() if is_secret(name)}
-    placed = (secret for value in environ.values() for secret in _open_ones(value))
-    return secrets_of(named) | {secret for secret in placed if len(secret) >= SHORTEST}
-
-
 def secrets_said(value: object, name: str = "") -> frozenset[str]:
     """Return the secret values in a user's argument of any type."""
     if isinstance(value, Mapping):
@@ -220,7 +213,14 @@ def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
             after = word.partition("=")[2]
             is_all = shown.partition("=")[2] == HIDDEN
             texts |= {*_inside(word), *_open_ones(word), *([after] if is_all else [])}
-    return frozenset(text for text in texts if len(text) >= SHORTEST)
+    return _long_enough(texts)
+
+
+def _long_enough(secrets: Iterable[str]) -> frozenset[str]:
+    """Leave out what is part of too many words, and what is hidden already."""
+    return frozenset(
+        secret for secret in secrets if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
+    )
 
 
 def brief(value: object, most: int = 80) -> str:
@@ -233,17 +233,8 @@ def brief(value: object, most: int = 80) -> str:
 
 def secrets_of_command(text: str) -> frozenset[str]:
     """Return the secret values in a command."""
-    words = _COMMAND_WORD.findall(text)
-    pairs = zip(words, command_without_secrets(words), strict=True)
-    changed = (word for word, shown in pairs if shown != word)
-    plain = {
-        secret.strip("'\"")
-        for word in changed
-        for secret in (word, word.partition("=")[2], *_inside(word), *_open_ones(word))
-    }
-    return frozenset(
-        secret for secret in plain if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
-    )
+    words = (secret.strip("'\"") for secret in _secrets_of_words(_COMMAND_WORD.findall(text)))
+    return _long_enough(words)
 
 
 def command_text_without_secrets(text: str) -> str:
@@ -265,10 +256,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             secrets |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
         else:
             secrets |= {*_open_ones(value), *_inside(value)}
-    secrets = {secret for secret in secrets if secret.lower() not in _SAY_NOTHING}
-    return frozenset(
-        secret for secret in secrets if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
-    )
+    return _long_enough(secret for secret in secrets if secret.lower() not in _SAY_NOTHING)
 
 
 def secrets_in_text(text: str) -> frozenset[str]:

@@ -75,7 +75,7 @@ def test_short_values_are_hidden_by_name_and_not_by_value() -> None:
 
 def test_a_word_of_every_message_is_no_secret_whatever_its_variable_is_called() -> None:
     said = {"CACHE_KEY": "default", "GPU_AUTH": "Disabled", "HF_TOKEN": SECRET}
-    assert redact.secrets_of_environment(said) == {SECRET}
+    assert secrets_of(said) == {SECRET}
     assert redact.without_secrets(said) == dict.fromkeys(said, HIDDEN)
 
 

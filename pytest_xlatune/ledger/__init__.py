@@ -27,7 +27,6 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -632,33 +631,26 @@ class Ledger:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        with self._explained(what="locked"):
-            secure_files.make_folder(self.path.parent)
-            # never a lock by the existence of a file, which would outlive a killed writer
-            lock = FileLock(
-                secure_files.lock_path(self.path.with_name(self.path.name + ".lock")),
-                timeout=_LOCK_TIMEOUT_S,
-                mode=secure_files.mode_in(self.path.parent),
-                fallback_to_soft=False,
-            )
-            lock.acquire()
-        try:
+        path = self.path.with_name(self.path.name + ".lock")
+        with contextlib.ExitStack() as held:
+            with self._explained(what="locked"):
+                lock = secure_files.held_lock(path, wait_s=_LOCK_TIMEOUT_S)
+                is_ours = held.enter_context(lock)
+            if not is_ours:
+                raise LedgerError(
+                    f"{self.path} is locked by another process for more than "
+                    f"{_LOCK_TIMEOUT_S:.0f} s; end the process that holds it (it may be stopped), "
+                    "then run again"
+                )
             yield
-        finally:
-            lock.release()
 
     @contextlib.contextmanager
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except TimeoutError:  # filelock raises it
-            raise LedgerError(
-                f"{self.path} is locked by another process for more than {_LOCK_TIMEOUT_S:.0f} s; "
-                "end the process that holds it (it may be stopped), then run again"
-            ) from None
         except secure_files.NotOursError as error:
             raise LedgerError(str(error)) from None
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             raise LedgerError(
                 f"{self.path} cannot be {what}: {error}; the work directory must be writable, with "
                 "free space, on a file system that has flock"

@@ -15,15 +15,11 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
-
-from filelock import FileLock, Timeout
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # if the driving process has taken no turn for so many seconds, another one drives
-_RETRY_S = 0.1
 _NONE = 0  # stands for no driving process
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
@@ -33,7 +29,6 @@ class DriverLock:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: FileLock | None = None
         self._beat = folder / "turn.beat"  # id of the driving process, written in each turn
         self._logged_driver = _NONE  # the driving process that was logged last
         self._attends = False  # whether this process is registered as waiting
@@ -49,21 +44,13 @@ class DriverLock:
             self._tell(self._driver())
             yield False
             return
-        try:
-            with self._explained():
-                lock = self._turn()
-                lock.acquire(blocking=False)
-        except Timeout:
-            yield False
-            return
-        try:
-            with self._explained():
-                self._say(os.getpid())
-            self._drove = True
-            self._tell(os.getpid())
-            yield True
-        finally:
-            lock.release()
+        with self._held("turn.lock", wait_s=0) as is_ours:
+            if is_ours:
+                with self._explained():
+                    self._say(os.getpid())
+                self._drove = True
+                self._tell(os.getpid())
+            yield is_ours
 
     @contextlib.contextmanager
     def mine(self, *, wait_s: float) -> Iterator[None]:
@@ -72,27 +59,21 @@ class DriverLock:
         Raises:
             LedgerError: the present turn did not end in time.
         """
-        try:
-            with self._explained():
-                secure_files.make_folder(self._folder)
-                lock = self._turn()
-                lock.acquire(timeout=wait_s)
-        except Timeout:
-            raise LedgerError(
-                f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
-                "(it may be stopped or out of disk), then run again"
-            ) from None
-        try:
+        with self._held("turn.lock", wait_s=wait_s) as is_ours:
+            if not is_ours:
+                raise LedgerError(
+                    f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
+                    "(it may be stopped or out of disk), then run again"
+                )
             yield
-        finally:
-            lock.release()
 
-    def _turn(self) -> FileLock:
-        path = secure_files.lock_path(self._folder / "turn.lock")
-        if self._lock is None:
-            mode = secure_files.mode_in(self._folder)
-            self._lock = FileLock(path, mode=mode, fallback_to_soft=False)
-        return self._lock
+    @contextlib.contextmanager
+    def _held(self, name: str, *, wait_s: float) -> Iterator[bool]:
+        with contextlib.ExitStack() as held:
+            with self._explained():
+                lock = secure_files.held_lock(self._folder / name, wait_s=wait_s)
+                is_ours = held.enter_context(lock)
+            yield is_ours
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -113,14 +94,16 @@ class DriverLock:
         if self._attends:  # tests of a session wait while the session already attends
             yield
             return
-        with self._waiters() as file:
+        with self._explained():
+            waiters = secure_files.open_lock(self._folder / "waiters.lock")
+        try:
             with self._explained():
-                fcntl.flock(file, fcntl.LOCK_SH)
+                fcntl.flock(waiters, fcntl.LOCK_SH)
             self._attends = True
-            try:
-                yield
-            finally:
-                self._attends = False
+            yield
+        finally:
+            self._attends = False
+            os.close(waiters)
 
     @contextlib.contextmanager
     def none_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
@@ -128,23 +111,16 @@ class DriverLock:
 
         `patience_s` is the time for processes of our own session that are about to end.
         """
-        with self._waiters() as file:
-            yield _is_alone(file, until_s=time.monotonic() + patience_s)
-
-    def _waiters(self) -> IO[bytes]:
-        with self._explained():
-            append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            return os.fdopen(secure_files.open_file(self._folder / "waiters.lock", append), "ab")
+        with self._held("waiters.lock", wait_s=patience_s) as is_alone:
+            yield is_alone
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except Timeout:
-            raise
         except secure_files.NotOursError as error:
             raise LedgerError(str(error)) from None
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             raise LedgerError(
                 f"{self._folder} cannot be used: {error}; choose a work directory that can be "
                 "written, with free space, on a file system with flock (--xlatune-workdir)"
@@ -178,13 +154,3 @@ class DriverLock:
         cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(secure_files.open_file(self._beat, cut), "wb") as file:
             file.write(b"%d\n" % driver)
-
-
-def _is_alone(waiters: IO[bytes], *, until_s: float) -> bool:
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(waiters, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(_RETRY_S)

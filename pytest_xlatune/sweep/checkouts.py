@@ -20,8 +20,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import filelock
-
 from pytest_xlatune import secure_files
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
@@ -269,7 +267,9 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     folder = next(iter(paths)).parent
     try:
         secure_files.make_folder(folder)
-        with filelock.FileLock(folder / "making.lock", timeout=_LOCK_S):
+        with secure_files.held_lock(folder / "making.lock", wait_s=_LOCK_S) as is_ours:
+            if not is_ours:
+                raise TimeoutError("another process makes checkouts")
             for path in sorted(paths):
                 _make(starter, path)
             for mark in folder.glob(f"*{_READY}"):

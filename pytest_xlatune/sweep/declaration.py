@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
 from msgspec import field, structs
 from msgspec.structs import replace
 
@@ -634,15 +633,15 @@ def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[
     folder = (user_options.root or Path()) / user_options.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
-        secure_files.make_folder(folder)
-        lock = secure_files.lock_path(folder / "picking.lock")
-        with filelock.FileLock(lock, timeout=_PICKING_S, mode=secure_files.mode_in(folder)):
+        with secure_files.held_lock(folder / "picking.lock", wait_s=_PICKING_S) as is_ours:
+            if not is_ours:
+                raise TimeoutError("another process picks nodes")
             if path.exists():
                 return nodes_in(path)
             names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
             said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"
             secure_files.write_bytes(path, said_text.encode())
-    except (OSError, ValueError, filelock.Timeout) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
     except (ConfigError, SubmissionError) as error:
         raise ConfigError(f"{where} of {site.nodes} nodes: {error}") from None

@@ -10,11 +10,9 @@ finds the job that was accepted. This module knows no ledger and no log of a tra
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import logging
 import math
-import os
 import re
 import shlex
 import time
@@ -248,12 +246,9 @@ class SlurmExecutor(OnSlurm):
 
     def _wait_for_another(self, folder: Path) -> None:
         """Wait for the sbatch of a killed session, which goes on and may still be accepted."""
-        with os.fdopen(secure_files.open_lock(folder / SCRIPTS / HELD)) as held:
-            for _ in range(_ANOTHER_S):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                self._sleep(1.0)
+        with secure_files.held_lock(folder / SCRIPTS / HELD, wait_s=_ANOTHER_S) as is_ours:
+            if is_ours:
+                return
         raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
 
 

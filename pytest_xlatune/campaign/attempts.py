@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 import msgspec
@@ -242,16 +242,14 @@ class Attempts:
         except QueueFull as error:
             if self._is_full(state):
                 return self._note_full_queue(state, error)
-            return self._refused(state, trial, attempt, request, error)
+            return self._not_submitted(state, trial, request, number, error)
         except OSError as error:
             raise LedgerError(
                 f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
-        except CheckoutError as error:
-            return self._not_checked_out(state, trial, number, request, error)
-        except (SubmissionError, ConfigError) as error:
-            return self._refused(state, trial, attempt, request, error)
+        except (CheckoutError, SubmissionError, ConfigError) as error:
+            return self._not_submitted(state, trial, request, number, error)
         self._full_since_s = None
         submission = Submission(
             trial_id=trial.id,
@@ -289,19 +287,27 @@ class Attempts:
         _LOG.warning("%s", sentence(why))
         return (Noted(about=NoteKind.WAITING, why=why),)
 
-    def _refused(
+    def _not_submitted(
         self,
         state: LedgerState,
         trial: Trial,
-        attempt: Attempt,
         request: Request,
+        number: int,
         error: Exception,
     ) -> tuple[Event, ...]:
-        """Return the events that follow when an attempt is refused for good."""
-        number, cell = attempt.number, self._run.cell_of(trial, state)
+        """Return the events that follow when an attempt is refused, or has no checkout."""
         forget_secrets(request.folder)
-        reason = str(error)
+        cell, reason = self._run.cell_of(trial, state), str(error)
         outcome = Outcome(state=State.FAILED, reason=reason)
+        end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
+        if isinstance(error, CheckoutError):
+            cls = FailureClass.CHECKOUT_FAIL
+            finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
+            facts = Facts(earlier=_earlier(state, trial, number), policy=self._rules)
+            decided = self._decided(decide(outcome, finding, facts), trial.id, number)
+            is_over = decided.next is not Next.RETRY
+            follows = _ended(state, decided, outcome, finding) if is_over else (decided,)
+            return (*follows, msgspec.structs.replace(end, findings=(finding,)))
         ruling = Ruling(
             trial_id=trial.id,
             attempt=number,
@@ -311,29 +317,7 @@ class Attempts:
             nodes=request.nodelist,
         )
         is_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, ruling)
-        follows = self._not_started(state, ruling, outcome, is_for_nodes=is_nodes)
-        return (AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome), *follows)
-
-    def _not_checked_out(
-        self,
-        state: LedgerState,
-        trial: Trial,
-        number: int,
-        request: Request,
-        error: CheckoutError,
-    ) -> tuple[Event, ...]:
-        """Return the events that follow, by the retry rules, when a checkout cannot be made."""
-        forget_secrets(request.folder)
-        cls, reason = FailureClass.CHECKOUT_FAIL, str(error)
-        finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
-        outcome = Outcome(state=State.FAILED, reason=reason)
-        facts = Facts(earlier=_earlier(state, trial, number), policy=self._rules)
-        decision = decide(outcome, finding, facts)
-        decided = self._decided(decision, trial.id, number)
-        end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome, findings=(finding,))
-        if decision.next is Next.RETRY:
-            return (decided, end)
-        return (*_ended(state, decided, outcome, finding), end)
+        return (end, *self._not_started(state, ruling, outcome, is_for_nodes=is_nodes))
 
     def look(
         self, state: LedgerState, submission: Submission, outcome: Outcome
@@ -395,8 +379,8 @@ class Attempts:
         trial ends without a measurement instead. A job that the scheduler will never start as it
         was requested stops the sweep, because all other jobs request the same.
         """
-        # names of nodes -> the first submission that waits for them
-        waiting: dict[tuple[str, ...], Submission] = {}
+        # names of nodes -> the first submission that waits for them, and where it stands
+        waiting: dict[tuple[str, ...], tuple[Submission, Outcome]] = {}
         busy: set[str] = set()  # nodes on which something runs; "" if the job names none
         for submission in state.in_flight():
             trial, outcome = state.trials[submission.trial_id].trial, standing(outcomes, submission)
@@ -404,29 +388,15 @@ class Attempts:
             if outcome is None or state.trials[submission.trial_id].ended is not None:
                 continue
             if outcome.state is State.PENDING:
-                waiting.setdefault(nodes, submission)
+                waiting.setdefault(nodes, (submission, outcome))
             else:
                 busy |= {*nodes} or {""}
-        first_of_free = {
-            names: first for names, first in waiting.items() if busy.isdisjoint(names or ("",))
-        }
-        stuck = {
-            names: (first, pending)
-            for names, first in first_of_free.items()
-            if (pending := standing(outcomes, first))
-        }
-        now_s, since_s, barred_s = (
-            self._run.clock.ticks(),
-            self._queued_since_s,
-            self._barred_since_s,
-        )
-        self._queued_since_s = {names: since_s.get(names, now_s) for names in stuck}
-        never_start = {names for names, (_, pending) in stuck.items() if pending.never_starts}
-        self._barred_since_s = {names: barred_s.get(names, now_s) for names in never_start}
-        events = (
-            self._wait_for(state, names, first, pending)
-            for names, (first, pending) in stuck.items()
-        )
+        stuck = {nodes: job for nodes, job in waiting.items() if busy.isdisjoint(nodes or ("",))}
+        never_start = [nodes for nodes, (_, outcome) in stuck.items() if outcome.never_starts]
+        now_s = self._run.clock.ticks()
+        self._queued_since_s = _since(self._queued_since_s, stuck, now_s)
+        self._barred_since_s = _since(self._barred_since_s, never_start, now_s)
+        events = (self._wait_for(state, nodes, *job) for nodes, job in stuck.items())
         return tuple(chain.from_iterable(events))
 
     def _wait_for(
@@ -697,6 +667,13 @@ class Attempts:
             resumed=resumed.tried,
         )
         return in_case(unready, dataclasses.replace(facts, is_unready=True)), ()
+
+
+def _since(
+    before: Mapping[tuple[str, ...], float], now: Iterable[tuple[str, ...]], now_s: float
+) -> dict[tuple[str, ...], float]:
+    """Return since when something holds of nodes: from before, or from now on."""
+    return {nodes: before.get(nodes, now_s) for nodes in now}
 
 
 def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:

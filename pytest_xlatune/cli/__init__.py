@@ -1,15 +1,15 @@
-"""The command line: `xlatune COMMAND ...`. A command and what it prints are one file here.
+"""The command line, `xlatune COMMAND ...`. Each file has a command and what it prints.
 
-Each file has the arguments of a command, or of a few that are alike: `add_NAME` declares them and
-sets `run` to a function that returns an `Output`. `show` prints it in the form that is asked for.
-What a command computes or decides is a use case in `tasks`. Only the file of the command that is
-asked for is loaded.
+A file has the arguments of a command, or of a few similar ones: `add_NAME` declares them and sets
+`run` to a function that returns an `Output`. `show` prints that in the requested form. What a
+command computes or decides is a use case in `tasks`. Only the file of the requested command is
+loaded.
 
 Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
-`Subcommand`. They are looked for where one is asked for that is none of ours, and for the list.
+`Subcommand`. They are searched only for an unknown command, and for the list of commands.
 
-Exit statuses: those of `model.errors`, where wrong usage is 2 and an interrupt 130. `flags lint`
-ends with 1 where it finds something.
+Exit statuses are those of `model.errors`: wrong usage is 2, an interrupt 130. `flags lint` ends
+with 1 if it finds a fault.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pytest_xlatune.model.errors import (
 )
 from pytest_xlatune.sweep.settings import refuse_misspelt
 
-__all__ = [  # what a command that comes in by an entry point may use
+__all__ = [  # names that a command of an entry point may use
     "OF_A_SESSION",
     "Output",
     "Subcommand",
@@ -77,9 +77,9 @@ class Subcommand(NamedTuple):
     """A command of `xlatune`, without the module that runs it.
 
     Attributes:
-        line: in the list of all, and at the head of its help: begins in lower case.
-        add: `module:function`, which declares the arguments of a parser and sets `run`.
-        examples: what to type, below its help.
+        line: its line in the list of commands and at the head of its help; it begins in lower case.
+        add: `module:function`; the function declares the arguments of a parser and sets `run`.
+        examples: what to type, shown below its help.
     """
 
     line: str
@@ -88,7 +88,7 @@ class Subcommand(NamedTuple):
 
 
 BROUGHT = EntryPointGroup("pytest_xlatune.commands", kind="command")
-# ours, in the order of their list; each with its file, its line and its examples
+# our commands in the order of the list, each with its file, its line and its examples
 COMMANDS = {
     name: Subcommand(
         line=row["line"], add=f"{__name__}.{row['add']}", examples=tuple(row["examples"])
@@ -98,8 +98,8 @@ COMMANDS = {
     ).items()
 }
 _WIDTH = 78
-# A flag of XLA or libtpu has an underscore in its name; no option of ours has one.
-#   --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
+# Flags of XLA and libtpu have underscores in their names; no option of ours has one:
+# --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
 _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
 
 
@@ -109,31 +109,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     hide_secrets_of(os.environ)
     _take_any_sign()
     name = given[0] if given else ""
-    if name == "drill":  # argparse drops the `--` between the variants
+    if name == "drill":  # argparse would drop the `--` between the variants
         given = [AGAINST if word == "--" else word for word in given]
-    if name in ("flags", "init"):  # a word that begins with a blank is no option for argparse
+    if name in ("flags", "init"):  # argparse takes a word that begins with a blank for no option
         given = [f" {word}" if _IS_FLAG.match(word) else word for word in given]
     arguments = argparse.Namespace()
     try:
         try:
             _parser(name).parse_args(given, arguments)
             if any(variable.startswith("XLATUNE_") for variable in os.environ):
-                # every command refuses it, also one that reads no setting
+                # every command refuses a misspelt variable, even one that reads no setting
                 refuse_misspelt(os.environ)
             check_page(vars(arguments).get("html"))
             output: Output | int = arguments.run(arguments)
-            # a guest's command may have shown all itself, and tells its exit code
+            # a guest's command may have shown everything, and then returns its exit code
             return output if isinstance(output, int) else present(output, arguments)
         finally:
             if sys.stdout is not None:  # it is None under `>&-`
-                # that the reader has gone is reported here, not when Python ends
+                # a closed pipe is reported here, and not when Python ends
                 sys.stdout.flush()
     except XlatuneError as error:
         return complain([_as_typed(str(error), arguments)], status=error.exit)
     except KeyboardInterrupt:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
-        if error.filename is not None:  # it is a file: the output has no name here
+        if error.filename is not None:  # the error is about a file; that of the output names none
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             message = f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -142,25 +142,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_any_sign() -> None:
-    """Show what a terminal has no sign for by its number, as under PYTHONIOENCODING=ascii."""
+    """Show characters that a terminal cannot show by number, as PYTHONIOENCODING=ascii does."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a closed stream or one of a test is none
+        # a closed stream, and a stream of a test, has another type
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _as_typed(message: str, arguments: argparse.Namespace) -> str:
-    """Name the command's own options as they are typed here: without the `xlatune-` of pytest."""
+    """Return a message with options as this command spells them, without pytest's `xlatune-`."""
 
     def typed(option: re.Match[str]) -> str:
         is_ours = f"xlatune_{option[1].replace('-', '_')}" in arguments
         return f"--{option[1]}" if is_ours else option[0]
 
-    # --xlatune-budget
+    # options of pytest:  --xlatune-budget
     return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", typed, message)
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of all commands; only the one that is asked for has its arguments."""
+    """Return the parser of all commands; only the requested one has its arguments."""
     parser = Commands(
         prog="xlatune",
         description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
@@ -176,7 +177,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     known = commands(name)
-    # nothing lists the other commands where one is named: their parsers are made for the list alone
+    # if a command is named, nothing lists the others, so they need no parsers
     listed = [name] if name in known else [*known]
     added = add_commands(
         parser, {command: known[command].line for command in listed}, metavar="COMMAND"
@@ -196,16 +197,16 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def commands(asked: str = "") -> dict[str, Subcommand]:
-    """Return the commands by name: ours, and those of other distributions where `asked` is none.
+    """Return name -> command: ours, and those of other distributions if `asked` is none of ours.
 
-    One that cannot be loaded says so in its line, unless it is the one that is asked for.
+    A command that cannot be loaded says so in its line of the list.
 
     Raises:
-        ConfigError: the command that is asked for cannot be loaded.
+        ConfigError: the requested command cannot be loaded.
     """
     subcommands = dict(COMMANDS)
     for name in () if asked in subcommands else BROUGHT:
-        if name in subcommands:  # ours comes first
+        if name in subcommands:  # ours has precedence
             continue
         try:
             subcommands[name] = _brought(name)

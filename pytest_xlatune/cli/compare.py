@@ -1,4 +1,4 @@
-"""`xlatune compare`: two directories of logs of any jobs."""
+"""`xlatune compare`: compare two directories with logs of any jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         "--gate",
         type=float,
         metavar="MARGIN",
-        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), with 10 where these logs "
+        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), with 10 if these logs "
         "cannot tell",
     )
     parser.set_defaults(run=_compare)

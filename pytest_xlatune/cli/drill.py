@@ -1,4 +1,4 @@
-"""`xlatune drill`: where the time of a step went, or what made the difference between variants."""
+"""`xlatune drill`: show where the time of a step went, or what differs between variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xlatune evidence`: record a dump and a capture of profiles, as trials that are not scored."""
+"""`xlatune evidence`: record a dump and a capture of profiles, in trials without a score."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
 
 
 def _evidence(arguments: argparse.Namespace) -> Output:
-    """Record profiles one after another; show the files of each, then compare first and last."""
+    """Record profiles one after another, show their files, and compare the first and the last."""
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     folder = options.workdir / resolved.folder
     named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
-    # all studies are built first, so that a misspelt id is refused before anything runs
+    # build all studies first, so that a misspelt id is refused before anything runs
     studies = [study_of_profile(resolved, profile_id) for profile_id in named]
     resolved.check()
     records: list[Recorded] = []

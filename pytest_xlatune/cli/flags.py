@@ -1,4 +1,4 @@
-"""`xlatune flags list | show | lint`: settings, and the faults of profiles.
+"""`xlatune flags list | show | lint`: show settings, and the faults of profiles.
 
     list    show the catalog or, with --axis, the profiles that a wave would take
     show    show everything that is known of a flag or a variable
@@ -64,7 +64,7 @@ def _list(arguments: argparse.Namespace) -> Output:
             if getattr(arguments, name):
                 raise ConfigError(
                     f"--{name} chooses among the profiles of an axis; say which one, e.g. "
-                    "--axis FSDP, or leave it out for the whole catalog"
+                    "--axis FSDP, or leave {name} out for the whole catalog"
                 )
         entries = load().entries
         return Output(
@@ -152,7 +152,7 @@ def _lint(arguments: argparse.Namespace) -> Output:
         )
     elif more:
         raise ConfigError(
-            f"{first} is a sweep file, whose own profiles are linted; leave out {more[0].strip()!r}"
+            f"{first} is a sweep file, which has its own profiles; leave out {more[0].strip()!r}"
         )
     else:
         resolved = resolved_sweep(Path(first), options_of(arguments))
@@ -171,7 +171,7 @@ def _objections(linted: Linted, count: int) -> Iterator[str]:
     """Yield the objections, what was not checked, and a line with the counts."""
     yield from (f"{objection.level}: {objection}" for objection in linted.objections)
     yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)
-    asked = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib"
+    asked = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib asked"
     objections = (
         counted(len(linted.objections), "objection") if linted.objections else "no objection"
     )

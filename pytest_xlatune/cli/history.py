@@ -1,4 +1,4 @@
-"""`xlatune history`: all that was measured, or the course of one cell over its sweeps and gates."""
+"""`xlatune history`: show all that was measured, or one cell in all its sweeps and gates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_history(parser: argparse.ArgumentParser) -> None:
 
 
 def write_page(document: Document, path: Path, source: str) -> None:
-    """Write a document as a page; `source` is where its figures come from.
+    """Write a document as a page; `source` says where its figures come from.
 
     Raises:
         ConfigError: the file cannot be written.

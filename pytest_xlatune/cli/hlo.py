@@ -1,4 +1,4 @@
-"""`xlatune hlo`: what the compiler made of a program, or what changed from one to another."""
+"""`xlatune hlo`: show what the compiler made of a program, or what differs between two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xlatune import`: a CSV of jobs that were run by hand becomes a ledger, judged like ours."""
+"""`xlatune import`: make a ledger of a CSV of jobs that were run by hand, and judge it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xlatune init`: write a sweep file, from options or by asking for what they leave out."""
+"""`xlatune init`: write a sweep file, from options, and from answers to what they leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xlatune jobs`: the jobs in the ledgers; `--cancel` ends those that no session waits for."""
+"""`xlatune jobs`: list the jobs in the ledgers; `--cancel` ends jobs that no session waits for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _jobs(arguments: argparse.Namespace) -> Output:
             state = replay(Ledger(folder / LEDGER).refresh())
             if not state.opened:
                 problems += [str(refusal_of(folder, lost))] if (lost := lost_runs(folder)) else []
-        except LedgerError as error:  # the jobs of the other cells are ended all the same
+        except LedgerError as error:  # the jobs of the other cells are still ended
             problems.append(str(error))
             continue
         texts += [*_job_lines(state), *cancelled]

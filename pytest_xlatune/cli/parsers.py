@@ -1,6 +1,6 @@
-"""Arguments that commands share: their declaration, and what they mean.
+"""The declaration and the meaning of arguments that several commands share.
 
-It must not know what a command does.
+This module must not know what a command does.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from pytest_xlatune.model.errors import shown
 from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
 from pytest_xlatune.sweep.settings import resolve_options
 
-AGAINST = "--against"  # of `drill`
+AGAINST = "--against"  # an option of `drill`
 TRIAL = (
-    "or, of a trial that `xlatune evidence` recorded, SWEEP:PROFILE or its id"  # of `drill`, `hlo`
+    # for `drill` and `hlo`
+    "or, of a trial that `xlatune evidence` recorded, SWEEP:PROFILE or its id"
 )
 
-# invalid choice: 'step' (choose from 'steps', 'triage')       unrecognized arguments: --jsn
+# messages of argparse: invalid choice: 'step' (choose from 'steps', 'triage') and: unrecognized
+# arguments: --jsn
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
 
 
 class Commands(argparse.ArgumentParser):
-    """A parser that names the nearest command or option where one is mistyped."""
+    """A parser that suggests the nearest command or option for a mistyped one."""
 
-    command: argparse.ArgumentParser | None = None  # the one that was asked for
+    command: argparse.ArgumentParser | None = None  # the requested command
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
@@ -44,7 +46,7 @@ class Commands(argparse.ArgumentParser):
         more = f"; did you mean {near[0]}?" if near else ""
         if message.endswith(("required: COMMAND", "required: ACTION")):
             more = f"; `{self.prog} --help` lists them"
-        # the usage of the command is shown, not that of all commands
+        # show the usage of the command, not that of all commands
         one = (self.command or self) if message.startswith("unrecognized") else self
         argparse.ArgumentParser.error(one, shown(message + more))
 
@@ -52,8 +54,8 @@ class Commands(argparse.ArgumentParser):
 def add_commands(
     parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
 ) -> dict[str, argparse.ArgumentParser]:
-    """Add commands, one of which must be given: name -> line in the list, and head of its help."""
-    # with its name given, argparse formats no usage to find it
+    """Add commands of which one must be given: name -> its line in the list and its help."""
+    # with `prog` given, argparse needs no formatted usage
     added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
     return {
         name: added.add_parser(
@@ -65,7 +67,7 @@ def add_commands(
     }
 
 
-# options of what runs, and of what writes reports
+# options of commands that run trials or write reports
 OF_A_SESSION = frozenset({"notify-file", "negative"})
 OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
 
@@ -76,9 +78,9 @@ def add_options(
     *,
     leave_out: Collection[str] = (),
 ) -> None:
-    """Add the options of a sweep to a command; `only` some of them, or not those left out.
+    """Add the options of a sweep to a command: those in `only` if given, none in `leave_out`.
 
-    Help shows those that are named by `only`, else those of every day, and where the others are.
+    The help shows those in `only`, else the most common ones, and says where others are listed.
     """
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
@@ -115,7 +117,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Read a count, of 1 or more."""
+    """Return the count of at least 1 that a text means."""
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
@@ -123,10 +125,10 @@ def positive(text: str) -> int:
 
 
 def options_of(arguments: argparse.Namespace) -> RunSettings:
-    """Return the options of a sweep as the command line, the environment and files say them.
+    """Return the options of a sweep from the command line, the environment and files.
 
     Raises:
-        ConfigError: one is misspelt or malformed.
+        ConfigError: an option is misspelt or malformed.
     """
     options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
     complain(filter(None, [options.said.passed_over]))

@@ -1,4 +1,4 @@
-"""`xlatune plan`: the trials that a sweep would run, their order, and what they could see."""
+"""`xlatune plan`: show the trials that a sweep would run, their order, and what they can show."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the profiles on this machine, by one step of the trainer each, and say what "
-        "each comes to",
+        help="compile the profiles on this machine, by one step of the trainer each, and show "
+        "the results",
     )
-    add_all(parser, "show the script of a job too, and the files beside each command")
+    add_all(parser, "show the script of a job too, and the files that each command needs")
     add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
     parser.set_defaults(run=_plan)
 

@@ -1,4 +1,4 @@
-"""`xlatune steps` and `triage`: what the logs of any jobs say."""
+"""`xlatune steps` and `xlatune triage`: show what the logs of any jobs say."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add how the logs of other trainers are read."""
+    """Add the options that say how logs of other trainers are read."""
     add_options(parser, ("step-pattern",))
     parser.add_argument(
         "--tokens", type=float, metavar="N", help="tokens of a device in a step, if no rate is told"
@@ -122,7 +122,7 @@ def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None)
 
 
 def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
-    """Return the logs that can be read, and why each of the others cannot."""
+    """Return the logs that can be read, and for each of the others why it cannot."""
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
     for path in arguments.logs:

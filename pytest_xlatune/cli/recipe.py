@@ -1,4 +1,4 @@
-"""`xlatune recipe apply`: a gate that tries a recipe here that was measured elsewhere."""
+"""`xlatune recipe apply`: try a recipe here that was measured elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`xlatune report`: the reports of ledgers, computed again without the sweep files."""
+"""`xlatune report`: compute the reports of ledgers again, without the sweep files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _report(arguments: argparse.Namespace) -> Output:
 
 
 def _is_ledger(path: Path) -> bool:
-    """Whether a path, not the name of a sweep, is meant; it need not be there."""
+    """Return whether a path is meant, and not the name of a sweep; it may be missing."""
     is_file = path.is_file() and path.suffix != ".py"  # a .py file is a sweep
     return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
@@ -92,7 +92,7 @@ def _documents(
                     known=known,
                 )
                 settings = sorted(known.state.opened[-1].settings.items())
-                texts = [f"{name} was said by {place}" for name, place in settings]
+                texts = [f"{name} was set by {place}" for name, place in settings]
                 texts += [f"written: {os.path.relpath(path)}" for path in written]
                 yield brief("Files", lines(*texts))
     if writes and not has_pages():
@@ -101,7 +101,7 @@ def _documents(
 
 @contextmanager
 def _kept_in(problems: list[str]) -> Iterator[None]:
-    """Keep the fault of one ledger; the reports of the others are written all the same."""
+    """Add an error about one ledger to the problems; the other reports are still written."""
     try:
         yield
     except LedgerError as error:

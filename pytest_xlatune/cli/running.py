@@ -1,4 +1,4 @@
-"""What commands that run trials share: they show new results, and end their jobs at the end."""
+"""The common part of commands that run trials: show new results, and end jobs at the end."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def end_jobs(folder: Path) -> None:
     try:
         ended = ", ".join(submission.job_id for submission in cancel_unwaited(folder))
     except KeyboardInterrupt:
-        show(["xlatune: jobs that still run are left alone; run again to go on"])
+        show(["xlatune: jobs that still run are left running; run again to go on"])
     else:
-        show([f"xlatune: ended {ended}, for no session waits for them"] if ended else [])
+        show([f"xlatune: ended {ended}, because no session waits for them"] if ended else [])

@@ -1,7 +1,7 @@
-"""What a command says, in the form that is asked for: nothing else of `cli` prints or writes.
+"""Show the output of a command in the requested form; nothing else in `cli` prints or writes.
 
-A command returns an `Output`: documents for a terminal and a page, values for `--json`, files that
-it leaves. `present` gives out the one that the arguments ask for. Lines that a person gets while a
+A command returns an `Output`: documents for a terminal and a page, values for `--json`, and files
+that it leaves. `present` shows the form that the arguments request. Lines that appear while a
 command still works go through `show`.
 """
 
@@ -27,18 +27,19 @@ from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
 
 class Output(NamedTuple):
-    """What a command has to say, in each form that it has.
+    """The output of a command, in each form that it has.
 
     Attributes:
-        documents: for a terminal; the first is the one of a page. Where a file that is written
-            later may fail, an iterator makes them one by one: what was found is shown by then.
-        json: makes the value that `--json` prints; None where nothing is to be printed.
+        documents: for a terminal; the first one is that of a page. If a later step can fail, they
+            come
+                    from an iterator one by one, so that earlier ones are already shown.
+        json: a function that makes the value for `--json`; None if nothing is to be printed.
         source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.
-        notes: what else a person should know, a line each on stderr.
-        problems: what could not be done, a line each on stderr; read when all is shown.
-        problem_status: the exit status where there are problems.
-        status: the exit status where there are none.
+        notes: remarks for a person, each a line on stderr.
+        problems: what could not be done, each a line on stderr; read after everything is shown.
+        problem_status: the exit status if there are problems.
+        status: the exit status if there are no problems.
     """
 
     documents: Iterable[Document] = ()
@@ -52,7 +53,7 @@ class Output(NamedTuple):
 
 
 def present(output: Output, arguments: argparse.Namespace) -> int:
-    """Give out what a command found as the arguments ask; return the exit code.
+    """Show the output of a command as the arguments request; return the exit code.
 
     Raises:
         ConfigError: a file or the page cannot be written.
@@ -68,7 +69,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
             show_document(document)
             shown.append(document)
     page_document = None if page is None else next(iter(shown or output.documents), None)
-    if page is not None and page_document is not None:  # what found nothing makes no page
+    if page is not None and page_document is not None:  # without a document there is no page
         arguments.write_page(page_document, page, output.source)
         blank = [""] if page_document.brief else []
         show([*blank, f"written: {page}"] if shown else [])
@@ -77,7 +78,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
 
 
 def live(arguments: argparse.Namespace) -> Callable[[Iterable[str]], None]:
-    """Return what tells lines while a command works: nothing is told beside one JSON document."""
+    """Return a function that shows lines while a command works; with `--json` it shows nothing."""
     return (lambda _: None) if arguments.json else show
 
 
@@ -88,24 +89,24 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_json(document: Json) -> None:
-    """Print one JSON document, as it stands in the files that a run writes."""
+    """Print one JSON document, as it is in the files that a run writes."""
     _say(pretty_json(document, keeps_order=True).removesuffix("\n"))
 
 
 def show_document(document: Document) -> None:
-    """Print a document as wide as the terminal; a blank line ends one that is not brief."""
+    """Print a document as wide as the terminal; a blank line follows one that is not brief."""
     lines = terminal(document, width=terminal_columns())
     if lines:
         _say("\n".join(lines if document.brief else [*lines, ""]))
 
 
 def terminal_columns() -> int:
-    """Return how wide the terminal is; 80 where the output is none."""
+    """Return the width of the terminal in characters; 80 if the output is no terminal."""
     return shutil.get_terminal_size().columns
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
-    """Say on stderr what could not be done; return the exit code, 0 where there is nothing."""
+    """Print on stderr what could not be done; return the exit code, 0 if there are no problems."""
     code = 0
     for problem in problems:
         _say(f"xlatune: {shown(problem)}", is_error=True)
@@ -118,21 +119,21 @@ def _say(line: str, *, is_error: bool = False) -> None:
 
 
 def refused(error: OSError) -> int:
-    """Say that the output, which has no name, cannot be written; return the exit code.
+    """Report that the output, which has no name, cannot be written; return the exit code.
 
-    Nothing that is left in its buffer is tried again when Python ends.
+    What is left in its buffer is dropped, so that Python does not try to write it when it ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has what it wants
+    if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has read enough
         return 0
     return complain([f"the output cannot be written: {error.strerror}"], status=Exit.INTERNAL)
 
 
 def write_files(texts: Mapping[Path, str]) -> None:
-    """Write files for a person, their folders too, each whole or not at all, and name them.
+    """Write files and their folders, each file whole or not at all, and print their names.
 
     Raises:
-        ConfigError: one cannot be written.
+        ConfigError: a file cannot be written.
     """
     for path, text in texts.items():
         try:
@@ -144,9 +145,9 @@ def write_files(texts: Mapping[Path, str]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file that a person named, wherever it is."""
+    """Write a file whose path a person gave."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        # a pipe or a device: nothing takes its place, and a pipe that no program reads is an error
+        # a pipe or a device is written to, not replaced; a pipe without a reader is an error
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8") as file:
             os.set_blocking(file.fileno(), True)
             file.write(text)
@@ -155,16 +156,16 @@ def write_file(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
         aside.unlink(missing_ok=True)
-        with aside.open("x", encoding="utf-8") as file:  # a link that another user left is refused
+        with aside.open("x", encoding="utf-8") as file:  # refuses a link that another user left
             file.write(text)
         aside.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)  # the disk may be full
+        aside.unlink(missing_ok=True)  # for example, the disk is full
         raise
 
 
 def check_page(path: Path | None) -> None:
-    """Find out before anything is read that a page can be written; None asks for none.
+    """Check, before anything is read, that a page can be written; None requests no page.
 
     Raises:
         ConfigError: jinja2 is not installed, or a folder has that name.

@@ -1,6 +1,6 @@
-"""`xlatune study KIND SWEEP_FILE`: the study that a sweep file declares, as pytest runs it.
+"""`xlatune study KIND SWEEP_FILE`: run the study that a sweep file declares, with pytest.
 
-The command becomes `pytest SWEEP_FILE -m KIND`, with each of its options as pytest's own. This
+The command becomes `pytest SWEEP_FILE -m KIND`, and each of its options becomes one of pytest. This
 module knows no kind of study by name: it asks the registry.
 """
 
@@ -18,12 +18,12 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_daily
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
-_OF_TUNING = frozenset({"no-xlatune", "xlatune-zh"})  # switches that act on sweeps of flags
+_OF_TUNING = frozenset({"no-xlatune", "xlatune-zh"})  # switches that act only on sweeps of flags
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    # a kind of another distribution exists to be declared, so it is listed without being loaded
+    # a kind of another distribution is there to be declared, so it is listed without being loaded
     others = {name for name, kind in KINDS.items() if not kind.is_declared}
     kinds = [name for name in kind_names() if name not in others]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))

@@ -1,4 +1,4 @@
-"""The sweep file of a command: `plan`, `flags lint` and all that run trials read it alike."""
+"""Read the sweep file of a command; `plan`, `flags lint` and commands that run trials use it."""
 
 from __future__ import annotations
 

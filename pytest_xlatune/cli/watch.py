@@ -1,4 +1,4 @@
-"""`xlatune watch`: every cell below a folder on one screen. It changes nothing."""
+"""`xlatune watch`: show every cell below a folder on one screen, and change nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _watch(arguments: argparse.Namespace) -> Output:
 
 
 def _pressed(timeout_s: float) -> str:
-    """Wait some seconds for a key; return it, or a blank where none was pressed."""
+    """Wait up to `timeout_s` for a key; return it, or a blank if none was pressed."""
     if not sys.stdin.isatty():
         time.sleep(timeout_s)
         return " "
@@ -73,7 +73,7 @@ def _pressed(timeout_s: float) -> str:
 
 @contextlib.contextmanager
 def _one_key_at_a_time() -> Iterator[None]:
-    """Have keys read as they are typed, and give the terminal back as it was."""
+    """Read keys as they are typed, and restore the terminal afterwards."""
     if not sys.stdin.isatty():
         yield
         return

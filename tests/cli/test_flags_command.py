@@ -166,7 +166,7 @@ def test_lint_without_an_xla(
         (("lint", "--python", "/no/such/python", "--xla_a=1"), "is not on this machine"),
         (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "give one of the two"),
         (("lint", "no_such_sweep.py"), "is not a sweep file"),
-        (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "whose own profiles are linted"),
+        (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "which has its own profiles"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
         (("list", "--deployed", "'--xla_a=1"), "is no text of a shell: No closing quotation"),
         (("list", "--device", "v5e"), "--device chooses among the profiles of an axis"),

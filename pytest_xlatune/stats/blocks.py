@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -406,15 +406,23 @@ def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, 
     return abs(offset) > t_quantile(0.975, first.df) * error
 
 
-def upper_bound(estimate: float, variance: float, *, sigma: float, df: int) -> float:
+def upper_bound(part: Estimate, *, sigma: float, df: int) -> float:
     """Return the bound that a log ratio exceeds with 2.5 % probability.
 
     This is half of 5 %, because the smaller of two bounds is used (screen, screen with blocks).
     """
-    return estimate + t_quantile(0.975, df) * sigma * math.sqrt(variance)
+    return part.estimate + t_quantile(0.975, df) * sigma * math.sqrt(part.variance)
 
 
-def combine(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the inverse-variance mean of independent (estimate, variance) pairs."""
-    weight = math.fsum([1 / variance for _, variance in parts])
-    return math.fsum([estimate / variance for estimate, variance in parts]) / weight, 1 / weight
+class Estimate(NamedTuple):
+    """A log ratio to the baseline, and its variance in units of sigma^2."""
+
+    estimate: float
+    variance: float
+
+
+def combine(parts: Sequence[Estimate | ArmFit]) -> Estimate:
+    """Return the inverse-variance mean of independent estimates."""
+    weight = math.fsum([1 / part.variance for part in parts])
+    total = math.fsum([part.estimate / part.variance for part in parts])
+    return Estimate(total / weight, 1 / weight)

@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.sentences import RANKING_ONLY
-from pytest_xlatune.stats.blocks import combine
+from pytest_xlatune.stats.blocks import Estimate, combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, winner_figures
 from pytest_xlatune.stats.design import (
     MIN_DF,
@@ -38,7 +38,6 @@ from pytest_xlatune.stats.design import (
 from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
 from pytest_xlatune.studies.look import Look
 from pytest_xlatune.studies.parts import recipe
-from pytest_xlatune.studies.screen import Screened
 from pytest_xlatune.studies.slots import notes_on_slots
 from pytest_xlatune.studies.spare import BOUND, is_out, largest
 from pytest_xlatune.studies.trials import (
@@ -155,7 +154,7 @@ def _ranked(
     )
 
 
-def _is_likely_slower(decision: SweepDecision, arm: str, screened: Screened | None) -> bool:
+def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | None) -> bool:
     """Return whether the runs are so far below their baselines that noise hardly explains it.
 
     Rotations do not support such a claim.
@@ -175,17 +174,13 @@ def _progress(past: Past, blocks: Blocks, profile_id: str) -> Message:
     return say("a finalist: {done} of {total} confirming trials are over", done=done, total=total)
 
 
-def _mean(decision: SweepDecision, arm: str) -> Screened | None:
+def _mean(decision: SweepDecision, arm: str) -> Estimate | None:
     """Return an arm's estimate over screen and blocks; None if neither has one."""
     fit = decision.ranked.in_blocks
-    screened = decision.ranked.ranks.standings.get(arm)
     effect = fit.arms.get(arm) if fit is not None else None
-    parts = [(screened.estimate, screened.variance)] if screened else []
-    parts += [(effect.estimate, effect.variance)] if effect else []
-    if not parts:
-        return None
-    estimate, variance = combine(parts)
-    return Screened(estimate=estimate, variance=variance)
+    every = (decision.ranked.ranks.standings.get(arm), effect)
+    parts = [part for part in every if part is not None]
+    return combine(parts) if parts else None
 
 
 _VETO_P = 0.02  # the steps of screen and blocks give the power that blocks alone have at 0.05

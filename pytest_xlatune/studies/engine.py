@@ -32,11 +32,12 @@ from functools import cached_property
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import BlockFit, combine
+from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
 from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.studies import History
 from pytest_xlatune.studies.look import Look, look_at
 from pytest_xlatune.studies.parts import entering
-from pytest_xlatune.studies.screen import Ranking, Screened, screen
+from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.spare import spare_blocks
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Past, fitted
@@ -52,7 +53,6 @@ class Ranked:
     """A sweep and what its screen says. Not slotted, for what follows is worked out once.
 
     Attributes:
-        plan: the sweep with its arms as declared, and its jobs.
         arms: the arms that exist by now.
         past: the trials of the plan that count.
         slots: the node slots of the trials; None if there is only one.
@@ -62,7 +62,6 @@ class Ranked:
         ranks: the ranking by all runs of the screen.
     """
 
-    plan: TuningPlan
     arms: Waves
     past: Past
     slots: Slots | None
@@ -70,6 +69,11 @@ class Ranked:
     again: tuple[str, ...]
     first: Ranking
     ranks: Ranking
+
+    @property
+    def plan(self) -> TuningPlan:
+        """The sweep with its arms as declared, and its jobs."""
+        return self.arms.plan
 
     @property
     def noise(self) -> JobNoise:
@@ -166,9 +170,10 @@ class SweepDecision:
         return tuple(arm for arm in self.finalists if arm in going)
 
 
-def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None) -> SweepDecision:
+def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> SweepDecision:
     """Return what runs next and what follows from what ran: screen, narrow, look."""
-    ranked = rank(plan, arms, past, slots)
+    ranked = rank(plan, history, slots)
+    arms, past = ranked.arms, ranked.past
     has_node = slots is None or bool(slots.alive)
     to_screen = past.not_over(arms.to_screen) if has_node else ()
     is_over = not (to_screen or arms.opens)
@@ -197,13 +202,13 @@ def decide(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None = None
     )
 
 
-def rank(plan: TuningPlan, arms: Waves, past: Past, slots: Slots | None) -> Ranked:
+def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
     """Return the screen's result so far: each arm against the line of the baselines."""
-    sigma = plan.noise.value
+    arms, sigma = Waves(plan, history, slots), plan.noise.value
+    past = plan.read(history, arms.profiles)
     first = screen(past, arms.queues, sigma=sigma)
     again = tuple(sorted(key.arm for key in past.screen if key.stage == AGAIN))
     return Ranked(
-        plan=plan,
         arms=arms,
         past=past,
         slots=slots,
@@ -370,13 +375,12 @@ def _narrowed(
     """
     past = ranked.past
     fit = fitted(past.scored_in_blocks(designs=(design,), until=after))
-    lacking = (0.0, (1 + 1 / design.baselines) / after)
+    lacking = Estimate(0.0, (1 + 1 / design.baselines) / after)
 
     def promise(arm: str) -> float:
-        screened = ranked.ranks.standings.get(arm) or Screened(estimate=0.0, variance=1.0)
-        inside = fit.arms.get(arm) if fit is not None else None
-        here = (inside.estimate, inside.variance) if inside is not None else lacking
-        return combine([(screened.estimate, screened.variance), here])[0]
+        screened = ranked.ranks.standings.get(arm, Estimate(0.0, 1.0))
+        inside = fit.arms.get(arm, lacking) if fit is not None else lacking
+        return combine([screened, inside]).estimate
 
     sound = [arm for arm in going if arm not in ranked.taken]
     best_first = sorted(sound, key=lambda e: (e == ALIAS.id, -promise(e), going.index(e)))

@@ -273,56 +273,43 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
         """Return the verdicts in declared order; none passes before all trials are over."""
-        return conclusion(Gated(study=self, past=past, planned=planned, due=due))
+        names = [profile.id for profile in self.profiles]
+        look = look_at(past.scored_in_blocks(), names, family=len(names), window=past.window)
+        gated = Gated(study=self, past=past, planned=planned, due=due, look=look)
+        level, fit = reference(past), look.fit
+        verdicts = tuple(levelled(_verdict(gated, name), level) for name in names)
+        seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
+        return Conclusion(
+            verdicts=verdicts,
+            reference=level,
+            record=NoiseRecord(
+                mde80=max(seen, default=None),
+                sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
+            ),
+            alpha=SWEEP_ALPHA if past.confirm else 0.0,
+            complete=not due,
+            first_step=past.window.moved_to,
+            notes=tuple(_notes(gated)),
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
-    """One run of a gate so far. It has no slots: the look is cached on first use.
+    """One run of a gate so far.
 
     Attributes:
         study: the gate.
         past: the trials of the gate that have begun.
         planned: all trials of the gate, except those of candidates that cannot run.
         due: the planned trials that are not over.
+        look: the comparison of the candidates with the baselines.
     """
 
     study: GateStudy
     past: Past
     planned: Sequence[Trial]
     due: Sequence[Trial]
-
-    @cached_property
-    def look(self) -> Look:
-        """The comparison of the candidates with the baselines."""
-        candidates = [profile.id for profile in self.study.profiles]
-        return look_at(
-            self.past.scored_in_blocks(),
-            candidates,
-            family=len(candidates),
-            window=self.past.window,
-        )
-
-
-def conclusion(gated: Gated) -> Conclusion:
-    """Return the verdicts in declared order; none passes before all trials are over."""
-    level, fit = reference(gated.past), gated.look.fit
-    verdicts = tuple(
-        levelled(_verdict(gated, profile.id), level) for profile in gated.study.profiles
-    )
-    seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
-    return Conclusion(
-        verdicts=verdicts,
-        reference=level,
-        record=NoiseRecord(
-            mde80=max(seen, default=None),
-            sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
-        ),
-        alpha=SWEEP_ALPHA if gated.past.confirm else 0.0,
-        complete=not gated.due,
-        first_step=gated.past.window.moved_to,
-        notes=tuple(_notes(gated)),
-    )
+    look: Look
 
 
 def _verdict(gated: Gated, candidate: str) -> Verdict:

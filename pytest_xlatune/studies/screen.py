@@ -15,6 +15,7 @@ from statistics import median
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import (
+    Estimate,
     Line,
     combine,
     fit_lines,
@@ -36,14 +37,6 @@ from pytest_xlatune.studies.trials import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """A screened profile: its log ratio to the baselines' line, and the variance in sigma^2."""
-
-    estimate: float
-    variance: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """The result of the screen.
 
@@ -55,7 +48,7 @@ class Ranking:
         turned: the profiles that only rotations have measured so far.
     """
 
-    standings: Mapping[str, Screened]
+    standings: Mapping[str, Estimate]
     squares: float
     df: int
     baselines: int
@@ -112,7 +105,7 @@ def screen(
     segments = tuple(segments)
     if past.slots:
         return _screen_on_slots(past, segments, has_second=has_second)
-    runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
     # A line for each wave has only two baselines: with four waves it found 71.6 % of winners, not
     # 79.7 %.
@@ -121,19 +114,17 @@ def screen(
             lines.append(line)
             for result, at, value in group:
                 if not result.trial.is_baseline:
-                    runs[result.trial.profile.id].append((value - line.at(at), line.leverage(at)))
+                    change = Estimate(value - line.at(at), line.leverage(at))
+                    runs[result.trial.profile.id].append(change)
     in_turns = _turned(past, {segment.wave for segment in segments}, sigma)
     turned = frozenset(in_turns.keys() - runs.keys())
     for profile_id, changes in in_turns.items():
         runs[profile_id] += changes
-    combined = {profile_id: combine(parts) for profile_id, parts in runs.items()}
+    standings = {profile_id: combine(parts) for profile_id, parts in runs.items()}
     if has_second:
-        combined |= twice(past, combined)
+        standings |= twice(past, standings)
     return Ranking(
-        standings={
-            profile_id: Screened(estimate=estimate, variance=variance)
-            for profile_id, (estimate, variance) in combined.items()
-        },
+        standings=standings,
         squares=math.fsum(line.squares for line in lines),
         df=sum(line.df for line in lines),
         baselines=sum(line.n for line in lines),
@@ -141,18 +132,16 @@ def screen(
     )
 
 
-def _turned(
-    past: Past, stages: Collection[str], sigma: float
-) -> Mapping[str, list[tuple[float, float]]]:
+def _turned(past: Past, stages: Collection[str], sigma: float) -> Mapping[str, list[Estimate]]:
     """Return profile id -> its changes in rotations, with the variance in sigma^2."""
-    changes: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    changes: dict[str, list[Estimate]] = defaultdict(list)
     for key, result in past.screen.items():
         score = result.rotation.score if result.rotation is not None else None
         if key.stage not in stages or score is None or usable(result) is None:
             continue
         for program in score.programs:
             error = sigma if program.error is None else program.error
-            changes[key.arm].append((program.change, _OWN + (error / sigma) ** 2))
+            changes[key.arm].append(Estimate(program.change, _OWN + (error / sigma) ** 2))
     return changes
 
 
@@ -195,15 +184,11 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
         if lines is not None and not job.is_baseline and job.slot in lines.levels
     ]
     shift = second_shift([(result, value) for result, value, _ in placed])
-    runs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    runs: dict[str, list[Estimate]] = defaultdict(list)
     for result, value, variance in placed:
         shifted = value - (shift if result.trial.stage == AGAIN else 0.0)
-        runs[result.trial.profile.id].append((shifted, variance))
-    combined = {name: combine(parts) for name, parts in runs.items()}
-    standings = {
-        name: Screened(estimate=estimate, variance=variance)
-        for name, (estimate, variance) in combined.items()
-    }
+        runs[result.trial.profile.id].append(Estimate(shifted, variance))
+    standings = {name: combine(parts) for name, parts in runs.items()}
     return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
 
 

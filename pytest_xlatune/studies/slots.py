@@ -30,7 +30,7 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.blocks import BlockScore, fit_group
+from pytest_xlatune.stats.blocks import BlockScore, Estimate, fit_group
 from pytest_xlatune.stats.design import (
     FEW,
     MIN_DF,
@@ -275,7 +275,7 @@ def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
     return fmean(off) if off else 0.0
 
 
-def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+def twice(past: Past, first: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """Return the profiles that ran twice on one slot: mean of both runs, and its variance.
 
     No baseline runs beside second runs, so in each epoch their mean is set to that of the first
@@ -292,10 +292,10 @@ def twice(past: Past, first: Mapping[str, tuple[float, float]]) -> dict[str, tup
             again[result.epoch][key.arm] = score.value
     means = {}
     for scores in again.values():
-        shift = fmean(value - first[arm][0] for arm, value in scores.items())
+        shift = fmean(value - first[arm].estimate for arm, value in scores.items())
         for arm, value in scores.items():
             once, variance = first[arm]
-            means[arm] = (once + value - shift) / 2, variance - 1 / 2
+            means[arm] = Estimate((once + value - shift) / 2, variance - 1 / 2)
     return means
 
 

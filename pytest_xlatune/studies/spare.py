@@ -117,13 +117,13 @@ def bounds(
         if isinstance(shown, Comparison):
             limits[arm] = shown.ci95[1]
             continue
-        parts = [(screened.estimate, screened.variance)] if screened is not None else []
-        noise, its_df = noise_of(inside, sigma=sigma, df=df)
-        arm_bounds = [upper_bound(*part, sigma=noise, df=its_df) for part in parts]
+        parts = [screened] if screened is not None else []
         if inside is not None:
-            both = combine([*parts, (inside.estimate, inside.variance)])
-            arm_bounds.append(upper_bound(*both, sigma=noise, df=its_df))
-        limits[arm] = min(arm_bounds, default=math.inf)
+            parts.append(combine([*parts, inside]))
+        noise, its_df = noise_of(inside, sigma=sigma, df=df)
+        limits[arm] = min(
+            (upper_bound(part, sigma=noise, df=its_df) for part in parts), default=math.inf
+        )
     return limits
 
 
@@ -143,7 +143,6 @@ def largest(
     to have been in effect cannot set M alone, but M is never below its interval. M is the largest
     95 % bound over all profiles, spare blocks included. It needs no multiplicity factor, because
     the claim is about the maximum of all.
-    is of all.
 
     Args:
         ranking: the result of the screen.

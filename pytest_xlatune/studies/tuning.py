@@ -15,7 +15,7 @@ from itertools import accumulate
 from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, TrialResult, Verdict
+from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import (
@@ -38,7 +38,6 @@ from pytest_xlatune.studies.trials import AGAIN, wave_order
 from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan
 from pytest_xlatune.studies.turning import Rotations, carried, is_turned, rotations
 from pytest_xlatune.studies.verdicts import as_answer, best, deployed, named
-from pytest_xlatune.studies.waves import Waves
 
 __all__ = ["RotationRule", "TuningStudy"]
 
@@ -71,15 +70,11 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """Return the state of the sweep, with rotations replaced by trials of their programs."""
         if self.slots:
             slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
-            arms = Waves(self, slots.kept_results, slots)
-            return decide(self, arms, self.read(slots.kept_results, arms.profiles), slots)
+            return decide(self, slots.kept_results, slots)
         so_far, plan = self.rotated(history), self
         if self.rotates and so_far.why_not is not None:
-            plan = self.as_jobs
-            spent = len(so_far.looks) + len(so_far.numbered)
-            plan = replace(plan, budget=max(self.budget - spent, plan.least))
-        arms = Waves(plan, so_far.results, None)
-        return decide(plan, arms, plan.read(so_far.results, arms.profiles))
+            plan = self.rotated_in_vain(len(so_far.looks) + len(so_far.numbered))
+        return decide(plan, so_far.results)
 
     @remembered
     def decide(self, history: History) -> Decision:
@@ -208,7 +203,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict of the screen on an arm, by the end of a wave; "" for all waves."""
-        until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
+        part = tuple(result for result in history if belongs_to_wave(wave, result.trial))
+        until = self.decide(part).conclusion.verdict(arm)
         # The screen's line goes through all waves, so later waves and second runs change what a
         # report says of an earlier one.
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
@@ -216,18 +212,6 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if until is None or is_last or not until.n:
             return until
         return replace(until, up_to=wave)
-
-    def _until(self, history: History, wave: str) -> tuple[TrialResult, ...]:
-        """Return the screening results up to the end of a wave; "" for the last."""
-        parts = self._parts(history)
-        if wave not in parts:
-            parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
-        return parts[wave]
-
-    @remembered
-    def _parts(self, history: History) -> dict[str, tuple[TrialResult, ...]]:
-        del history
-        return {}
 
     @cached_property
     def _with_all_selected(self) -> TuningStudy:

@@ -377,6 +377,18 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             selected=None if self.selected is None else self.selected - slots,
         )
 
+    def rotated_in_vain(self, spent: int) -> Self:
+        """Return the sweep as jobs after rotations that took so many, and ranked nothing.
+
+        What it states of baselines and blocks gives way if it does not fit into the others.
+        """
+        unstated = dict.fromkeys(("screen_baselines", "finalists", "blocks", "block_baselines"), 0)
+        try:
+            return replace(self.as_jobs, budget=max(self.budget - spent, self.as_jobs.least))
+        except ConfigError:
+            jobs = replace(self, **unstated).as_jobs
+            return replace(jobs, budget=max(self.budget - spent, jobs.least))
+
     def laid_out(
         self,
         count: int,

@@ -77,7 +77,7 @@ class Waves:
     """The profiles of a sweep after a history, and the waves that they run in.
 
     Attributes:
-        sweep: the plan of the sweep.
+        plan: the plan of the sweep.
         history: the history so far.
         profiles: id -> profile: the declared in declared order, then the derived by slot.
         slots: name of a filled slot -> its profile.
@@ -91,8 +91,8 @@ class Waves:
         messages: how slots were filled, and what was passed over and why.
     """
 
-    def __init__(self, sweep: TuningPlan, history: History, slots: Slots | None) -> None:
-        self.sweep = sweep
+    def __init__(self, plan: TuningPlan, history: History, slots: Slots | None) -> None:
+        self.plan = plan
         self.history = history
         self.slots: dict[str, Profile] = {}
         self.opens: list[str] = []
@@ -100,12 +100,12 @@ class Waves:
         self.unfilled = 0
         self.evidence: Trial | None = None
         self.messages: list[Message] = []
-        self._all = list(sweep.profiles)  # the profiles that are known so far
+        self._all = list(plan.profiles)  # the profiles that are known so far
         waits: list[str] = []
-        for rule in sweep.rules:
+        for rule in plan.rules:
             is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
             filled = self._filled(rule, is_waiting=is_waiting)
-            named = zip(sweep.places[rule], filled.profiles, strict=False)
+            named = zip(plan.places[rule], filled.profiles, strict=False)
             self.slots |= {slot.name: profile for slot, profile in named}
             self._all += filled.profiles
             self.messages += filled.messages
@@ -115,15 +115,15 @@ class Waves:
                 self.partly_open |= {rule.wave} if filled.is_begun else set()
                 self.unfilled += rule.slots - (len(filled.profiles) if filled.is_begun else 0)
                 if filled.awaits_evidence:
-                    self.evidence = sweep.evidence_trial
+                    self.evidence = plan.evidence_trial
         self.profiles = {profile.id: profile for profile in self._all}
         self.candidates = self._candidates()
-        is_declared = not sweep.rules
-        self.repeats = sweep.declared_aliases if is_declared else sweep.effective.repeats(self._all)
-        queues = sweep.declared_queues if is_declared else sweep.queues(self._all)
+        is_declared = not plan.rules
+        self.repeats = plan.declared_aliases if is_declared else plan.effective.repeats(self._all)
+        queues = plan.declared_queues if is_declared else plan.queues(self._all)
         self.queues = tuple(map(self._unranked, queues))
         if slots is not None:
-            self.queues = slots.dealt(self.queues, at_most=sweep.screen_slots)
+            self.queues = slots.dealt(self.queues, at_most=plan.screen_slots)
 
     @cached_property
     def _settled(self) -> frozenset[str]:
@@ -138,10 +138,10 @@ class Waves:
 
     def _unranked(self, queue: Segment) -> Segment:
         """Return a queue without second rankings that are not needed or take too long."""
-        if not self.sweep.rotates:
+        if not self.plan.rotates:
             return queue
         looks = [result for result in self.history if result.trial.stage == LOOK]
-        is_once = self.sweep.turns_by(pace_of(looks)).rankings == 1
+        is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
         kept = (
             trial
             for trial in queue.trials
@@ -154,7 +154,7 @@ class Waves:
     @cached_property
     def read_evidence(self) -> EvidenceResult | None:
         """The evidence of the baseline; None before a run was read."""
-        return evidence_of(self.history, self.sweep.evidence_trial)
+        return evidence_of(self.history, self.plan.evidence_trial)
 
     @cached_property
     def queued(self) -> tuple[Trial, ...]:
@@ -191,23 +191,23 @@ class Waves:
 
     def _asks_for(self, rule: Rule) -> bool:
         """Return whether one of its slots is selected, or of a later wave that depends on it."""
-        if self.sweep.selected is None:
+        if self.plan.selected is None:
             return True
         return any(
-            slot.name in self.sweep.selected
-            for other, slots in self.sweep.places.items()
+            slot.name in self.plan.selected
+            for other, slots in self.plan.places.items()
             if other is rule or wave_order(other.wave) > wave_order(rule.wave)
             for slot in slots
         )
 
     def _candidates(self) -> frozenset[str]:
         """Return the ids that this run measures, with the waves that selected slots need."""
-        selected, profiles, places = self.sweep.selected, self._all, self.sweep.places
+        selected, profiles, places = self.plan.selected, self._all, self.plan.places
         if selected is None:
             return frozenset(profile.id for profile in profiles)
         chosen = {profile.id for profile in profiles if profile.id in selected}
         chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
-        for rule in self.sweep.rules:
+        for rule in self.plan.rules:
             reads = isinstance(rule, LeaderRule)
             if reads and any(slot.name in selected for slot in places[rule]):
                 chosen |= {profile.id for profile in self._before(rule)}
@@ -248,7 +248,7 @@ class Waves:
             slots: how many slots there are, including those of `kept`.
             is_named: whether people named the profiles, so that each without a slot is reported.
         """
-        key, critic = self.sweep.effective.key, self._critic()
+        key, critic = self.plan.effective.key, self._critic()
         ids = {profile.id for profile in self._all}
         seen = {key(profile): profile.id for profile in (BASELINE, *self._all, *kept.values())}
         given: dict[str, Profile] = {}
@@ -356,7 +356,7 @@ class Waves:
         without = {rule.names[profile.id] for profile in kept} | rule.holding_dropped(
             dropped, scores
         )
-        drawn = f"{self.sweep.seed} {rule.wave}"
+        drawn = f"{self.plan.seed} {rule.wave}"
         while candidates := rule.asked(scores, without=without, count=most, rng_seed=drawn):
             for profile in candidates:
                 without.add(rule.names[profile.id])
@@ -370,9 +370,9 @@ class Waves:
         if not results or not kept:
             return {}
         declared = {profile.id: profile for profile in (*self._before(rule), *kept)}
-        every = self.sweep.queues(tuple(declared.values()), until=rule.wave)
+        every = self.plan.queues(tuple(declared.values()), until=rule.wave)
         queues = [segment for segment in every if segment.has_profiles]
-        standings = self._ranked(self.sweep.read(results, declared), queues).standings
+        standings = self._ranked(self.plan.read(results, declared), queues).standings
         return {
             rule.names[profile.id]: round(screened.estimate, 9)
             for profile in kept
@@ -388,7 +388,7 @@ class Waves:
             if result.trial.stage == rule.wave
             and not result.trial.is_baseline
             and result.trial.profile.id not in known
-            and is_ours(result.trial, protocols=self.sweep.orders.protocols)
+            and is_ours(result.trial, protocols=self.plan.orders.protocols)
         }
 
     def _critic(self) -> Callable[[Profile], Message | None]:
@@ -396,13 +396,13 @@ class Waves:
 
         The program is checked too, once an evidence run of the baseline has named its collectives.
         """
-        context = self.sweep.context
+        context = self.plan.context
         if context is None:
             return lambda _: None
         kinds = kinds_of(self.read_evidence)
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
-        known = self.sweep.objections.setdefault(kinds, {})
+        known = self.plan.objections.setdefault(kinds, {})
 
         def why(profile: Profile) -> Message | None:
             key = f"{profile.id} {profile.settings_text}"
@@ -414,14 +414,14 @@ class Waves:
         return why
 
     def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
-        return screen(past, queues, sigma=self.sweep.noise.value)
+        return screen(past, queues, sigma=self.plan.noise.value)
 
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return the leaders of the waves before, best first; None while those are not over."""
-        sweep = self.sweep
+        plan = self.plan
         results = [result for result in self.history if _is_before(rule.wave, result.trial)]
-        past = sweep.read(results, {profile.id: profile for profile in pool})
-        every = map(self._unranked, sweep.queues(self._all, before=rule.wave))
+        past = plan.read(results, {profile.id: profile for profile in pool})
+        every = map(self._unranked, plan.queues(self._all, before=rule.wave))
         queues = [segment for segment in every if segment.has_profiles]
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
@@ -429,8 +429,8 @@ class Waves:
         # Chance can spread few baselines, and effects spread profiles, so the smaller spread
         # counts.
         seen = ranked.sigma or 0.0
-        sigma = max(sweep.noise.value, min(seen, ranked.spread or seen))
-        repeats = sweep.effective.repeats(pool)
+        sigma = max(plan.noise.value, min(seen, ranked.spread or seen))
+        repeats = plan.effective.repeats(pool)
         level = ranked.level
         leaders = [
             Leader(profile=profile, estimate=screened.estimate)
@@ -439,7 +439,7 @@ class Waves:
             and math.isfinite(screened.estimate)
             and screened.estimate - level > LEAD * sigma * math.sqrt(screened.variance)
             and profile.id not in repeats
-            and of_arm(past, profile.id, tolerance=sweep.loss_tolerance) is None
+            and of_arm(past, profile.id, tolerance=plan.loss_tolerance) is None
         ]
         return tuple(sorted(leaders, key=lambda leader: -leader.estimate))
 

@@ -21,6 +21,7 @@ from pytest_xlatune.stats.blocks import (
     ArmFit,
     BlockFit,
     BlockScore,
+    Estimate,
     combine,
     fit_blocks,
     fit_lines,
@@ -435,10 +436,10 @@ def test_one_baseline_is_a_level_and_none_is_no_line() -> None:
 
 
 def test_a_combination_is_tighter_than_its_parts() -> None:
-    estimate, variance = combine([(0.02, 1.4), (0.00, 0.375)])
+    estimate, variance = combine([Estimate(0.02, 1.4), Estimate(0.00, 0.375)])
     assert estimate == pytest.approx(0.02 * 0.375 / 1.775)
     assert variance == pytest.approx(1 / (1 / 1.4 + 1 / 0.375))
-    assert upper_bound(0.0, 1.0, sigma=0.01, df=16) == pytest.approx(0.0212, abs=1e-4)
+    assert upper_bound(Estimate(0.0, 1.0), sigma=0.01, df=16) == pytest.approx(0.0212, abs=1e-4)
 
 
 def test_lines_of_several_levels_share_a_slope() -> None:

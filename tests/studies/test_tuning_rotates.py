@@ -482,5 +482,13 @@ def test_relabelling_profiles_changes_no_verdict() -> None:
     assert kinds(knobs(12))[VerdictKind.FASTER] == kinds(named)[VerdictKind.FASTER] == 1
 
 
+def test_stated_blocks_give_way_where_rotations_ranked_nothing() -> None:
+    """43 jobs would screen 25 profiles each by its own and confirm as stated; there are 29."""
+    sweep = turning(25, finalists=3, blocks=3, budget=30)
+    done = drive(sweep, Machine({"p3": 0.04}, finds=False))
+    assert len(done) <= sweep.budget
+    assert sweep.decide(done).conclusion.complete
+
+
 def test_the_rotations_arm_is_no_profile() -> None:
     assert ROTATION not in {each.id for each in turning(12, rotation=RULE).decide(()).arms}

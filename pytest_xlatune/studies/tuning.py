@@ -203,8 +203,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict of the screen on an arm, by the end of a wave; "" for all waves."""
-        part = tuple(result for result in history if belongs_to_wave(wave, result.trial))
-        until = self.decide(part).conclusion.verdict(arm)
+        until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
         # The screen's line goes through all waves, so later waves and second runs change what a
         # report says of an earlier one.
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
@@ -212,6 +211,18 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if until is None or is_last or not until.n:
             return until
         return replace(until, up_to=wave)
+
+    def _until(self, history: History, wave: str) -> History:
+        """Return what was measured once, by the end of a wave; looked up once for all tests."""
+        parts = self._parts(history)
+        if wave not in parts:
+            parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
+        return parts[wave]
+
+    @remembered
+    def _parts(self, history: History) -> dict[str, History]:
+        del history
+        return {}
 
     @cached_property
     def _with_all_selected(self) -> TuningStudy:

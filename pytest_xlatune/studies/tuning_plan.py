@@ -6,7 +6,8 @@ Most values are derived from the declaration once and cached. This module knows 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -507,46 +508,33 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
         Candidates of a search do not count, because only rotations measure them.
         """
-        rules = self.rules if self.rotates else self.rules_without_search
-        return len(self.profiles) + sum(rule.slots for rule in rules)
+        searched = sum(search.slots for search in self.searches) if self.rotates else 0
+        return self._without_search + searched
 
     @property
-    def rules_without_search(self) -> tuple[Rule, ...]:
-        """The rules that are no search."""
-        return tuple(rule for rule in self.rules if not isinstance(rule, Search))
+    def _without_search(self) -> int:
+        slots = (rule.slots for rule in self.rules if not isinstance(rule, Search))
+        return len(self.profiles) + sum(slots)
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Waves in the order in which they run -> number of profiles, derived slots included."""
-        rules = ((rule.wave, rule.slots) for rule in self.rules)
-        per_wave = [*((profile.wave, 1) for profile in self.profiles), *rules]
-        waves = sorted({wave for wave, _ in per_wave} or {"wave1"}, key=wave_order)
-        return {wave: sum(count for other, count in per_wave if other == wave) for wave in waves}
+        return _by_wave(self.profiles, self.rules) or {"wave1": 0}
 
     @property
     def least(self) -> int:
         """How many jobs rank all profiles if each has its own job."""
-        return (
-            sum(rule.slots for rule in self.rules_without_search)
-            + len(self.profiles)
-            + len(self.counts)
-        )
+        return self._without_search + len(self.counts)
 
     @cached_property
     def alone(self) -> dict[str, int]:
         """Wave that has jobs of its own -> number of profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
-        per_wave = [
-            (profile.wave, 1) for profile in self.profiles if profile.id not in self._turning
-        ]
-        per_wave += [
-            (rule.wave, rule.slots) for rule in self.rules if rule not in self._turning_rules
-        ]
-        counts = {
-            wave: sum(count for other, count in per_wave if other == wave) for wave in self.counts
-        }
-        return {wave: count for wave, count in counts.items() if count}
+        return _by_wave(
+            (profile for profile in self.profiles if profile.id not in self._turning),
+            (rule for rule in self.rules if rule not in self._turning_rules),
+        )
 
     @cached_property
     def baselines(self) -> dict[str, int]:
@@ -570,25 +558,23 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
     ) -> Iterator[Segment]:
         """Yield the queues of the waves in order, `until` a wave or up to the one `before` it."""
-        waves = sorted(self.counts, key=wave_order)
-        for at, wave in enumerate(waves):
+        for at, wave in enumerate(self.counts):
             if before and wave_order(wave) >= wave_order(before):
                 return
             if until and wave_order(wave) > wave_order(until):
                 return
             in_wave = [profile for profile in profiles if profile.wave == wave]
             # Single baselines are spread out, because one line goes through those of all waves.
-            lone = at / max(len(waves) - 1, 1)
-            turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
-            turned_ids = {profile.id for profile in turned}
-            jobs = [profile for profile in in_wave if profile.id not in turned_ids]
+            lone = at / max(len(self.counts) - 1, 1)
+            turned = {e.id: e for e in in_wave if self.rotates and self.can_turn(e)}
+            jobs = [profile for profile in in_wave if profile.id not in turned]
             if jobs or not self.rotates:
                 baselines = self.baselines.get(wave, 1)
                 segment = self.orders.segment(wave, jobs, baselines=baselines, lone=lone)
             else:
                 segment = Segment(wave=wave, trials=())
             ranked = self.orders.ranked(
-                wave, [(profile, self.rankings(profile)) for profile in turned]
+                wave, [(profile, self.rankings(profile)) for profile in turned.values()]
             )
             yield Segment(wave=wave, trials=(*segment.trials, *ranked))
 
@@ -615,6 +601,14 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             declared=declared,
             slots=bool(self.slots),
         )
+
+
+def _by_wave(profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
+    """Return wave -> its profiles and slots of derived ones, in the order in which waves run."""
+    counts = Counter(profile.wave for profile in profiles)
+    for rule in rules:
+        counts[rule.wave] += rule.slots
+    return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
 
 
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.studies import Ask, Question, engine, gate, imported, tuning
+from pytest_xlatune.studies import Ask, Question, engine, gate, imported, tuning, verdicts
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.studies.tuning_plan import TuningPlan
@@ -78,12 +78,13 @@ def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) 
     new = profile("new", "--xla_new=1")
     gated = GateStudy(cell=CELL, profiles=(new,))
     history = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(gated.decide([]).due)]
-    calls = counted(monkeypatch, gate, "read", "conclusion")
+    calls = counted(monkeypatch, verdicts, "read")
+    looks = counted(monkeypatch, gate, "look_at")
     asked = GateStudy(cell=CELL, profiles=(new,))
     for _ in range(3):
         assert asked.decide(history).due == ()
         assert asked.decide(tuple(history)).conclusion.complete
-    assert calls == {"read": 1, "conclusion": 1}
+    assert (calls, looks) == ({"read": 1}, {"look_at": 1})
     table = ImportedStudy(cell=CELL, profiles=(new,))
     calls = counted(monkeypatch, imported, "Conclusion")
     assert table.decide([]).conclusion is table.decide(()).conclusion

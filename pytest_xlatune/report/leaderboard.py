@@ -32,7 +32,6 @@ from pytest_xlatune.model.text import (
     fine,
     interval,
     minute,
-    percent,
     points,
     significant,
     size,
@@ -177,16 +176,12 @@ def _state(result: TrialResult) -> str:
 def leaderboard(subject: MeasuredCell) -> Document:
     """Return the leaderboard as a document."""
     conclusion = subject.conclusion
-    how = ending_text(ENGLISH, conclusion, history=subject.history, stopped=subject.stopped)
     recipe = tuple(recipe_blocks(conclusion))
     return Document(
         title=f"{subject.cell.label}: leaderboard",
         header=header(subject),
         sections=(
-            section(
-                "What was found",
-                Text(text=" ".join([headline(conclusion), *on_slots(subject.slots), how])),
-            ),
+            section("What was found", Text(text=finding(subject))),
             *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
             section("What this sweep can tell", sensitivity(conclusion)),
@@ -304,31 +299,22 @@ _RECORDED: Mapping[str, str] = {
 def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield the bullets about what the figures rest on besides the settings."""
     for part, msgid in _RECORDED.items():
-        facts = record.facts(part)
-        by_path = part in ("code", "repositories")
-        shown = literal if by_path else plain
-        named_facts = [f"{shown(name)} {plain(value)}" for name, value in facts.items()]
+        shown = literal if part in ("code", "repositories") else plain
+        named_facts = [f"{shown(name)} {plain(text)}" for name, text in record.facts(part).items()]
         if named_facts:
             yield say(msgid, text="; ".join(named_facts))
-    if record.differing:
-        yield say("The nodes differ: {text}", text=plain("; ".join(record.differing)))
     problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
-    if problems:
-        yield say("Not recorded: {text}", text=plain("; ".join(problems)))
-    elif not record.nodes:
-        yield say("Not recorded: no trial has told yet what it ran on")
-    for message in record.changes:
-        yield say(
-            "Changed on the way: {text}: nothing compares across it", text=plainly(message, say)
-        )
-    if record.is_rebuilt:
-        yield say(
-            "The ledger before was lost, and its attempts were read again from their own files: "
-            "whether a node was resumed or repaired meanwhile is not known"
-        )
-    yield from _of_programs(record, say)
-    if record.commands:
-        yield say("Command: {text}", text=literals(record.commands))
+    lines = [
+        (N_("The nodes differ: {text}"), plain("; ".join(record.differing))),
+        (N_("Not recorded: {text}"), plain("; ".join(problems))),
+        (N_("Not recorded: no trial has told yet what it ran on"), "" if record.nodes else "yes"),
+        *((_CHANGED, plainly(message, say)) for message in record.changes),
+        (_REBUILT, "yes" if record.is_rebuilt else ""),
+        (N_("Autotuning of GPU kernels: {text}"), plain(record.autotuning)),
+        *((N_("Two speeds: {text}"), plain(text)) for text in record.two_speeds),
+        (N_("Command: {text}"), literals(record.commands)),
+    ]
+    yield from (say(msgid, text=text) for msgid, text in lines if text)
     if record.seed is not None:
         yield say("Random seed of the order: {number}", number=record.seed)
     if None not in (record.started_s, record.ended_s, record.node_hours):
@@ -340,14 +326,11 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
         )
 
 
-def _of_programs(record: RunRecord, say: Translator) -> Iterator[str]:
-    """Yield the bullets about how the programs of a cell were made."""
-    if record.autotuning:
-        yield say("Autotuning of GPU kernels: {text}", text=plain(record.autotuning))
-    for message in record.two_speeds:
-        yield say("Two speeds: {text}", text=plain(message))
-
-
+_CHANGED = N_("Changed on the way: {text}: nothing compares across it")
+_REBUILT = N_(
+    "The ledger before was lost, and its attempts were read again from their own files: whether a "
+    "node was resumed or repaired meanwhile is not known"
+)
 _LEAST_H = 0.001
 
 
@@ -371,26 +354,18 @@ _SCORED_BY_FIELD = N_(
 _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
+def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
+    """Say what a sweep found: its winner or none, where it was measured, and how it ended."""
+    conclusion = subject.conclusion
+    how = ending_text(say, conclusion, history=subject.history, stopped=subject.stopped)
+    return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), how])
+
+
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
-    """Return the headline: the winner, faster arms that do not win, and the possible gain."""
-    best, bound = conclusion.winner, conclusion.tuning.bound
+    """Return the headline: the winner, and the faster arms that do not win."""
+    best = conclusion.winner
     faster = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
-    if best is None and faster is not None and not faster.unproved:
-        won = say(
-            "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
-            "several, and corrected for that its gain may be nothing.",
-            profile=literal(faster.arm),
-        )
-    elif best is None and faster is not None:
-        won = say(
-            "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
-            "{names} was in effect.",
-            profile=literal(faster.arm),
-            names=literals(faster.unproved),
-        )
-    elif best is None:
-        won = say("No profile is confirmed to be faster than `baseline-deployed`.")
-    else:
+    if best is not None:
         won = say(
             "★ {profile} is faster than `baseline-deployed` by {delta} % (95 % "
             "interval {ci95}, n = {n}).",
@@ -399,7 +374,30 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-    sentences = [*control_failed(conclusion, say), won]
+    elif faster is None:
+        won = say("No profile is confirmed to be faster than `baseline-deployed`.")
+    elif faster.unproved:
+        won = say(
+            "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
+            "{names} was in effect.",
+            profile=literal(faster.arm),
+            names=literals(faster.unproved),
+        )
+    else:
+        won = say(
+            "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
+            "several, and corrected for that its gain may be nothing.",
+            profile=literal(faster.arm),
+        )
+    sentences = [won]
+    if (moved := conclusion.tuning.moved) is not None:
+        failed = say(
+            "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
+            "(95 %; 1 control in 20 does so by chance). Do not trust these figures: the cell is "
+            "not quiet enough.",
+            ci95=interval(moved),
+        )
+        sentences.insert(0, failed)
     if best is not None and best.likely is not None:
         sentences.append(
             say(
@@ -409,37 +407,7 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
                 ci95=interval(best.likely[1:]),
             )
         )
-    sentences += passed_over(conclusion, say)
-    if best is not None:
-        return " ".join(sentences)
-    if bound is None and conclusion.complete:
-        excluded = say("Too few runs decided to say how large a gain was missed (M).")
-    elif bound is None:
-        excluded = say(
-            "The sweep cannot tell yet how much better than the baseline a profile may be (M)."
-        )
-    elif bound < 0:
-        excluded = say(_ALL_SLOWER, loss=size(-bound))
-    else:
-        excluded = say(
-            "We can rule out (95 %) that any tested setting gains more than {bound} (M).",
-            bound=size(bound),
-        )
-    return " ".join((*sentences, excluded))
-
-
-_ALL_SLOWER = N_("Every setting that was decided is slower, by {loss} at least (95 %).")
-
-
-def control_failed(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
-    """Yield a warning if an A/A control moved: no figure of that sweep can be trusted."""
-    if (moved := conclusion.tuning.moved) is not None:
-        yield say(
-            "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
-            "(95 %; 1 control in 20 does so by chance). Do not trust these figures: the cell is "
-            "not quiet enough.",
-            ci95=interval(moved),
-        )
+    return " ".join((*sentences, *passed_over(conclusion, say)))
 
 
 _REMEDY = N_(
@@ -502,32 +470,28 @@ _NO_PART = N_(
     "some of its settings stands in the same blocks, so any of them may do nothing. A sweep of its "
     "parts tells."
 )
-_LIKELY = "Likely gain of the winner, corrected for picking the best of several"
 
 
 def sensitivity(conclusion: Conclusion) -> Table:
     """Return the effects that the sweep can find and can exclude, and the alpha that it spent."""
-    rows = (
-        *([_excluded(conclusion.tuning.bound)] if conclusion.winner is None else []),
-        *(
-            [(_LIKELY, f"{percent(best.likely[0])}, 95 % {interval(best.likely[1:])}")]
-            if (best := conclusion.winner) is not None and best.likely is not None
-            else []
-        ),
+    bound, least_gain = conclusion.tuning.bound, conclusion.tuning.from_start80
+    rows: list[tuple[str, str]] = []
+    if conclusion.winner is None and bound is not None and bound < 0:
+        rows.append(
+            ("Every setting that was decided is slower, at 95 % (M), by at least", size(-bound))
+        )
+    elif conclusion.winner is None:
+        rows.append(("Any larger gain is ruled out, at 95 % (M)", size(bound)))
+    rows.append(
         (
             "Smallest effect that is found with 80 % power, of a finalist (MDE80)",
             size(conclusion.noise.mde80),
-        ),
-        *(
-            [
-                (
-                    "Smallest gain of one profile that the whole sweep finds with 80 % power",
-                    size(least_gain),
-                )
-            ]
-            if (least_gain := conclusion.tuning.from_start80) is not None
-            else []
-        ),
+        )
+    )
+    if least_gain is not None:
+        text = "Smallest gain of one profile that the whole sweep finds with 80 % power"
+        rows.append((text, size(least_gain)))
+    rows += [
         (
             "Noise: how much the score of one job differs from another's (sigma)",
             fine(conclusion.noise.sigma),
@@ -535,15 +499,8 @@ def sensitivity(conclusion: Conclusion) -> Table:
         ("Risk of a false winner that is spent (alpha)", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
         ("How K profiles were compared with one baseline (method)", _methods(conclusion) or ABSENT),
         *(("Note", plainly(message)) for message in conclusion.notes),
-    )
-    return Table(columns=columns("~Figure", "~Value"), rows=rows)
-
-
-def _excluded(bound: float | None) -> tuple[str, str]:
-    """Return the row for M; if M is negative, every setting loses."""
-    if bound is not None and bound < 0:
-        return "Every setting that was decided is slower, at 95 % (M), by at least", size(-bound)
-    return "Any larger gain is ruled out, at 95 % (M)", size(bound)
+    ]
+    return Table(columns=columns("~Figure", "~Value"), rows=tuple(rows))
 
 
 def _methods(conclusion: Conclusion) -> str:

@@ -418,14 +418,20 @@ _BOUNDED = N_(
     "{bound} (M, at 95 %), which is below {limit}."
 )
 _SLOWER = N_(
-    "The sweep ended structurally bounded: no tested setting can gain {limit} or more (at 95 %)."
+    "The sweep ended structurally bounded: every setting that was decided is slower, by {loss} at "
+    "least (95 %)."
 )
 _NOTHING_SEEN = N_(
     "The sweep ended with all its trials, and proves nothing of any setting: of none is it known "
     "that it was in effect."
 )
 _UNDECIDED = N_(
-    "The sweep ended with all its trials: it confirmed no winner and cannot exclude one."
+    "The sweep ended with all its trials and no winner. We can rule out (95 %) that any tested "
+    "setting gains more than {bound} (M)."
+)
+_TOO_FEW = N_(
+    "The sweep ended with all its trials and no winner. Too few runs decided to say how large a "
+    "gain was missed (M)."
 )
 
 
@@ -440,17 +446,22 @@ def ending_text(
     if conclusion.complete and (summary := conclusion.facts.summary):
         return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
-    if conclusion.complete:
-        won = [verdict for verdict in conclusion.verdicts if verdict.wins]
-        is_bounded = bound is not None and bound < BOUNDED
-        bounded = _SLOWER if bound is not None and bound < 0 else _BOUNDED
-        how = _WINNER if won else bounded if is_bounded else _UNDECIDED
-        how = _NOTHING_SEEN if conclusion.nothing_in_effect else how
-    else:
+    if not conclusion.complete:
         how = _STOPPED if stopped else _RUNNING if left else _PARTLY
+    elif conclusion.nothing_in_effect:
+        how = _NOTHING_SEEN
+    elif any(verdict.wins for verdict in conclusion.verdicts):
+        how = _WINNER
+    elif bound is None:
+        how = _TOO_FEW
+    elif bound >= BOUNDED:
+        how = _UNDECIDED
+    else:
+        how = _BOUNDED if bound >= 0 else _SLOWER
     return say(
         how,
         bound=size(bound),
+        loss=size(bound and -bound),
         limit=size(BOUNDED),
         reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),

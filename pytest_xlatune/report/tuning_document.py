@@ -45,15 +45,14 @@ from pytest_xlatune.report.guards import (
 )
 from pytest_xlatune.report.language import N_, Language, Translator, plainly
 from pytest_xlatune.report.leaderboard import (
+    finding,
     head_of,
     header,
-    headline,
     jobs_table,
-    on_slots,
     sensitivity,
     tables,
 )
-from pytest_xlatune.report.lines import ending_text, figure, speed, words
+from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.measured_cell import (
     Explanation,
     MeasuredCell,
@@ -390,9 +389,7 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     yield Table(columns=titles, rows=tuple(rows))
     for name, cell in _named(cells):
         sentences = [
-            headline(cell.conclusion, say),
-            *on_slots(cell.slots, say),
-            ending_text(say, cell.conclusion, history=cell.history, stopped=cell.stopped),
+            finding(cell, say),
             *([_reason(cell.best, cell.explanation or Explanation(), say)] if cell.best else []),
         ]
         text = " ".join(sentences)

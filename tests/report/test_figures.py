@@ -474,7 +474,7 @@ SHOWN = (
     "another's (sigma) | 0.16 % |",
 )
 SHOWN_WITHOUT_WINNER = (
-    "We can rule out (95 %) that any tested setting gains more than 0.4 % (M).",
+    "no measured profile beats the baseline by more than 0.4 % (M, at 95 %)",
     "| Any larger gain is ruled out, at 95 % (M) | 0.4 % |",
     "of a finalist (MDE80) | 0.3 % |",
     "| `worse` | `--xla_worse=1` | 994.7 | 0.5147 | -2.8 | – | 1 | screened",  # noqa: RUF001

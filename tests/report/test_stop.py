@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    TrialResult,
+    TrialStatus,
+    TuningRecord,
+    Verdict,
+    VerdictKind,
+)
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.lines import stop_message, summary_message
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.lines import ending_text, stop_message, summary_message
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")
@@ -125,3 +134,19 @@ def test_a_failing_node_is_the_one_that_the_decision_names_not_one_that_a_senten
         artifacts="folder",
     )
     assert "Failing node(s): gpu12; recovery" in said
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        (None, "Too few runs decided to say how large a gain was missed (M)."),
+        (0.05, "We can rule out (95 %) that any tested setting gains more than 5.0 % (M)."),
+        (0.01, "beats the baseline by more than 1.0 % (M, at 95 %), which is below 2.0 %."),
+        (-0.142, "every setting that was decided is slower, by 14.2 % at least (95 %)."),
+    ],
+)
+def test_a_sweep_without_a_winner_says_once_what_it_rules_out(
+    bound: float | None, words: str
+) -> None:
+    over = replace(CONCLUSION, complete=True, record=TuningRecord(bound=bound))
+    assert ending_text(ENGLISH, over, history=(), stopped="").endswith(words)

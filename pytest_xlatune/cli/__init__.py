@@ -21,10 +21,8 @@ import os
 import re
 import sys
 import textwrap
-import tomllib
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import NamedTuple
 
 from pytest_xlatune import __version__
@@ -35,7 +33,9 @@ from pytest_xlatune.cli.parsers import (
     add_commands,
     add_json,
     add_options,
+    declare,
     options_of,
+    table,
 )
 from pytest_xlatune.cli.show import (
     Output,
@@ -88,14 +88,10 @@ class Subcommand(NamedTuple):
 
 
 BROUGHT = EntryPointGroup("pytest_xlatune.commands", kind="command")
-# our commands in the order of the list, each with its file, its line and its examples
+# our commands, in the order of the list
 COMMANDS = {
-    name: Subcommand(
-        line=row["line"], add=f"{__name__}.{row['add']}", examples=tuple(row["examples"])
-    )
-    for name, row in tomllib.loads(
-        Path(__file__).with_name("commands.toml").read_text(encoding="utf-8")
-    ).items()
+    name: Subcommand(line=row["line"], add="", examples=tuple(row["examples"]))
+    for name, row in table()["commands"].items()
 }
 _WIDTH = 78
 # Flags of XLA and libtpu have underscores in their names; no option of ours has one:
@@ -185,8 +181,11 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name in known:
         one, subcommand = added[name], known[name]
         parser.command = one
-        module, _, add = subcommand.add.partition(":")
-        getattr(import_module(module), add)(one)
+        if name in COMMANDS:
+            declare(one, table()["commands"][name], package=__name__)
+        else:
+            module, _, add = subcommand.add.partition(":")
+            getattr(import_module(module), add)(one)
         if subcommand.examples:
             lines = ["examples:", *(f"  {example}" for example in subcommand.examples)]
             if one.epilog:

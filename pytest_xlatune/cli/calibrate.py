@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
-    OF_A_SESSION,
-    add_options,
-    add_yes,
     options_of,
 )
 from pytest_xlatune.cli.running import trials_of
@@ -21,18 +17,8 @@ from pytest_xlatune.sweep.earlier import CALIBRATION
 from pytest_xlatune.tasks.runs import calibrate, document_of
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
-    )
-    parser.add_argument("--jobs", type=int, default=12, metavar="N", help="jobs to run (12)")
-    add_yes(parser)
-    add_options(parser, leave_out=OF_A_SESSION)
-    parser.set_defaults(run=_calibrate)
-
-
-def _calibrate(arguments: argparse.Namespace) -> Output:
+def run_calibrate(arguments: argparse.Namespace) -> Output:
+    """Run the trials; return what they show of the noise."""
     options = options_of(arguments)
     if arguments.xlatune_slots not in (None, "1"):
         raise ConfigError(

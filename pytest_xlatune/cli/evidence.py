@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
-    OF_A_SESSION,
-    add_options,
-    add_yes,
     options_of,
 )
 from pytest_xlatune.cli.running import trials_of
@@ -22,23 +18,7 @@ from pytest_xlatune.tasks.programs import program_document, read_programs
 from pytest_xlatune.tasks.runs import record, study_of_profile, to_record
 
 
-def add_evidence(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
-    )
-    parser.add_argument(
-        "profiles",
-        nargs="*",
-        metavar="PROFILE",
-        help="ids of profiles (default: the baseline and, if there is one, the winner)",
-    )
-    add_yes(parser)
-    add_options(parser, leave_out=OF_A_SESSION)
-    parser.set_defaults(run=_evidence)
-
-
-def _evidence(arguments: argparse.Namespace) -> Output:
+def run_evidence(arguments: argparse.Namespace) -> Output:
     """Record profiles one after another, show their files, and compare the first and the last."""
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_xlatune.catalog.candidates import candidates
 from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.cli.parsers import add_commands, add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
@@ -29,34 +29,7 @@ from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
 SCHEMA = 1
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    help_of = {
-        "list": "list the catalog, or with --axis the profiles that a wave would try",
-        "show": "show everything known of settings",
-        "lint": "show the faults of profiles; exit code 1 if there are any",
-    }
-    parsers = add_commands(parser, help_of, metavar="KIND")
-
-    list_parser = parsers["list"]
-    list_parser.add_argument(
-        "--axis", metavar="AXIS", help="e.g. FSDP or PP=4,FSDP=2: the settings worth a trial there"
-    )
-    _add_context(list_parser)
-    add_json(list_parser)
-    list_parser.set_defaults(run=_list)
-
-    show_parser = parsers["show"]
-    show_parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="a flag, a variable, or its slug"
-    )
-    add_json(show_parser)
-    show_parser.set_defaults(run=_show)
-
-    _add_lint(parsers["lint"])
-
-
-def _list(arguments: argparse.Namespace) -> Output:
+def run_list(arguments: argparse.Namespace) -> Output:
     """Show the catalog or, for an axis, the profiles that a wave takes and those it leaves out."""
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if arguments.axis is None:
@@ -87,7 +60,7 @@ def _list(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _show(arguments: argparse.Namespace) -> Output:
+def run_show(arguments: argparse.Namespace) -> Output:
     """Show all that is known of each setting that the user names."""
     known = [known_of(name) for name in arguments.names]
     values = [value for entries, _ in known for value in entries]
@@ -97,47 +70,7 @@ def _show(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _add_lint(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `lint`."""
-    parser.add_argument(
-        "what", nargs="+", metavar="SWEEP_FILE|TEXT", help="a sweep file; or flags and NAME=value"
-    )
-    parser.add_argument("--python", metavar="PATH", help="the interpreter whose XLA is asked")
-    parser.add_argument(
-        "--dump",
-        type=Path,
-        metavar="DUMP",
-        help="dump of the program as deployed: finds flags that do nothing to it",
-    )
-    _add_context(parser)
-    add_json(parser)
-    add_options(parser)
-    parser.set_defaults(run=_lint)
-
-
-def _add_context(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe the target: deployed settings, jaxlib's release, device."""
-    parser.add_argument(
-        "--deployed",
-        metavar="TEXT",
-        default="",
-        help="deployed settings below the profiles: flags and NAME=value",
-    )
-    parser.add_argument(
-        "--jaxlib",
-        metavar="VERSION",
-        default="",
-        help="jaxlib's version on the target; the catalog's tables answer, and no XLA is asked",
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        default="",
-        help="device of the target, e.g. sm_90, gfx942, v5e, cpu",
-    )
-
-
-def _lint(arguments: argparse.Namespace) -> Output:
+def run_lint(arguments: argparse.Namespace) -> Output:
     """Show the faults of the profiles of a sweep file, or of the settings of the command line."""
     first, *more = arguments.what
     if arguments.python and arguments.jaxlib:

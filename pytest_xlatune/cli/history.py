@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output, write_file
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import Document
@@ -15,24 +15,8 @@ from pytest_xlatune.tasks.measured import studies_below
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        metavar="FOLDER",
-        help="a work directory, or a folder that holds several (default: --workdir)",
-    )
-    parser.add_argument(
-        "--cell",
-        metavar="CELL",
-        help="show how one cell changed over time: give its label, a part of it (`llama2-70b "
-        "FSDP=8`, `FSDP=8`), its id, or the sweep's name",
-    )
-    add_json(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as an HTML page too")
-    add_options(parser, only=("workdir", "config"))
-    parser.set_defaults(run=_history, write_page=write_page)
+    """Say how a page is written."""
+    parser.set_defaults(write_page=write_page)
 
 
 def write_page(document: Document, path: Path, source: str) -> None:
@@ -47,7 +31,8 @@ def write_page(document: Document, path: Path, source: str) -> None:
         raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
 
 
-def _history(arguments: argparse.Namespace) -> Output:
+def run_history(arguments: argparse.Namespace) -> Output:
+    """Return all studies below a folder, or those of one cell."""
     workdir = arguments.folder or options_of(arguments).workdir
     studies = studies_below(workdir, arguments.cell)
     past = studies.past

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit
@@ -22,42 +22,9 @@ from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 from pytest_xlatune.tasks.reports import publish
 
-_ACT = frozenset(
-    {"model", "parallelism", "config-tag", "pdbs", "image", "nodelist"}
-    | {"config", "workdir", "reports", "access", "export"}
-)
 
-
-def add_import(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "table",
-        type=Path,
-        metavar="TABLE",
-        help="CSV file with the columns job,profile,flags,tgs,status",
-    )
-    parser.add_argument(
-        "--name", default="", metavar="NAME", help="name of the sweep (default: that of the file)"
-    )
-    parser.add_argument(
-        "--no-op",
-        action="append",
-        default=[],
-        metavar="PROFILE",
-        help="profile that is known to do nothing: it becomes a control",
-    )
-    parser.add_argument("--deployed", metavar="FLAGS", help="XLA_FLAGS as deployed")
-    parser.add_argument(
-        "--tokens",
-        type=float,
-        metavar="N",
-        help="tokens of a device in a step, for rows without tgs",
-    )
-    add_options(parser, only=_ACT)
-    parser.set_defaults(run=_import)
-
-
-def _import(arguments: argparse.Namespace) -> Output:
+def run_import(arguments: argparse.Namespace) -> Output:
+    """Read a table into a ledger; return its report."""
     options = options_of(arguments)
     exports, absent = check_exports(options.export)
     complain(absent)

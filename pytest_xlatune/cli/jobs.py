@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_runs, refusal_of
-from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay
@@ -15,17 +15,8 @@ from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.measured import folders_of
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "--cancel", action="store_true", help="end the jobs that no session waits for"
-    )
-    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="names of sweeps (default: all)")
-    add_options(parser, only=("workdir", "config", "access"))
-    parser.set_defaults(run=_jobs)
-
-
-def _jobs(arguments: argparse.Namespace) -> Output:
+def run_jobs(arguments: argparse.Namespace) -> Output:
+    """Return the jobs of each ledger, ended first where that is asked for."""
     texts: list[str] = []
     ended: list[str] = []
     problems: list[str] = []

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import os
 import re
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_xlatune.cli.show import complain
 from pytest_xlatune.model.errors import shown
@@ -67,9 +70,7 @@ def add_commands(
     }
 
 
-# options of commands that run trials or write reports
-OF_A_SESSION = frozenset({"notify-file", "negative"})
-OF_A_RUN = OF_A_SESSION | {"log-level", "reports", "export", "access", "ask-above"}
+OF_A_SESSION = frozenset({"notify-file", "negative"})  # options of what runs
 
 
 def add_options(
@@ -96,24 +97,54 @@ def add_options(
         parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
 
 
-def add_json(parser: argparse.ArgumentParser, text: str = "one JSON document") -> None:
-    """Add `--json` to a command; `text` is its help."""
-    parser.add_argument("--json", action="store_true", help=text)
+_TYPES = {"path": Path, "int": int, "float": float}
 
 
-def add_all(parser: argparse.ArgumentParser, text: str = "show each row of a long table") -> None:
-    """Add `--all` to a command that has more to show than most readers want; `text` is its help."""
-    parser.add_argument("--all", action="store_true", help=text)
+def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package: str) -> None:
+    """Declare the arguments of a command by its row of `commands.toml`.
+
+    Only the modules in `package` that the row names are loaded.
+    """
+
+    def named(place: str) -> Callable[..., Any]:
+        module, _, name = place.partition(":")
+        function: Callable[..., Any] = getattr(import_module(f"{package}.{module}"), name)
+        return function
+
+    for argument in row.get("arguments", ()):
+        keywords = dict(table()["arguments"][argument] if isinstance(argument, str) else argument)
+        names = keywords.pop("name")
+        if "type" in keywords:
+            keywords["type"] = _TYPES[keywords["type"]]
+        parser.add_argument(*names, **keywords)
+    if "settings" in row:
+        add_options(parser, **row["settings"])
+    if "add" in row:
+        named(row["add"])(parser)
+    if "run" in row:
+        parser.set_defaults(run=named(row["run"]))
+    rows = row.get("commands", {})
+    if rows:
+        lines = {name: below["line"] for name, below in rows.items()}
+        for name, below in add_commands(parser, lines, metavar=row["metavar"]).items():
+            declare(below, rows[name], package=package)
+            below.description = rows[name].get("description", below.description)
 
 
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """Add `--yes` to a command that runs trials."""
-    parser.add_argument(
-        "--yes",
-        dest="xlatune_yes",
-        action="store_true",
-        help="run although it costs more node-hours than --ask-above",
-    )
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """Return what `commands.toml` says: `commands`, and the `arguments` that several share."""
+    return tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` to a command."""
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def add_all(parser: argparse.ArgumentParser) -> None:
+    """Add `--all` to a command whose table grows with what it reads."""
+    parser.add_argument("--all", action="store_true", help="show each row of a long table")
 
 
 def positive(text: str) -> int:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
-    OF_A_RUN,
-    add_all,
-    add_options,
     options_of,
 )
 from pytest_xlatune.cli.show import Output
@@ -17,23 +13,8 @@ from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
 from pytest_xlatune.tasks.plan import plan_of
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
-    )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the profiles on this machine, by one step of the trainer each, and show "
-        "the results",
-    )
-    add_all(parser, "show the script of a job too, and the files that each command needs")
-    add_options(parser, leave_out=OF_A_RUN - {"ask-above"})
-    parser.set_defaults(run=_plan)
-
-
-def _plan(arguments: argparse.Namespace) -> Output:
+def run_plan(arguments: argparse.Namespace) -> Output:
+    """Return the plan of a sweep."""
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     resolved.check()

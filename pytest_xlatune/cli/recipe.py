@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_xlatune.cli.parsers import (
-    OF_A_RUN,
-    add_commands,
-    add_options,
     options_of,
 )
 from pytest_xlatune.cli.show import Output
@@ -26,31 +23,8 @@ from pytest_xlatune.tasks.recipe import (
 )
 
 
-def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    lines = {"apply": "check a recipe for this place; write its patch and a gate that tries it"}
-    apply = add_commands(parser, lines, metavar="COMMAND")["apply"]
-    apply.add_argument("file", type=Path, metavar="FILE", help="a <MODEL_TAG>-tuning.json")
-    apply.add_argument(
-        "--cell", default="", metavar="CELL", help="whose recipe, where the file has several"
-    )
-    apply.add_argument(
-        "--to",
-        type=Path,
-        required=True,
-        metavar="SWEEP_FILE",
-        help="the sweep file of the new place: the gate and the patch are written beside it",
-    )
-    apply.add_argument(
-        "--elsewhere",
-        action="store_true",
-        help="try it although model, cell or device are not those that it was measured on",
-    )
-    add_options(apply, leave_out=OF_A_RUN)
-    apply.set_defaults(run=_apply)
-
-
-def _apply(arguments: argparse.Namespace) -> Output:
+def run_apply(arguments: argparse.Namespace) -> Output:
+    """Check a recipe for this place; return its gate and its patch."""
     recipe = recipe_of(arguments.file, cell=arguments.cell)
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.to, options)

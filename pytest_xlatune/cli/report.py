@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import Exit, LedgerError
@@ -23,29 +23,8 @@ from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.reports import publish
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "sweeps",
-        nargs="*",
-        metavar="SWEEP",
-        help="names of sweeps, or paths of ledgers (default: all in the work directory)",
-    )
-    parser.add_argument(
-        "--no-files", action="store_true", help="only show the reports, and write no file"
-    )
-    parser.add_argument(
-        "--zh",
-        dest="xlatune_zh",
-        action="store_true",
-        help="the tuning document in Chinese too",
-    )
-    add_json(parser, "print JSON (a list where there are several ledgers), and write no file")
-    add_options(parser, only=("workdir", "reports", "config", "export"))
-    parser.set_defaults(run=_report)
-
-
-def _report(arguments: argparse.Namespace) -> Output:
+def run_report(arguments: argparse.Namespace) -> Output:
+    """Return the reports of ledgers."""
     options = options_of(arguments)
     paths = [path for path in map(Path, arguments.sweeps) if _is_ledger(path)]
     names = [sweep for sweep in arguments.sweeps if Path(sweep) not in paths]

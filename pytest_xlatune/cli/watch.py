@@ -11,7 +11,7 @@ import time
 import tty
 from collections.abc import Iterator
 
-from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
@@ -21,20 +21,8 @@ from pytest_xlatune.tasks.watch import Watcher, screen_lines
 _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
 
-def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument(
-        "cells", nargs="*", metavar="CELL", help="names of sweeps or cells (default: all)"
-    )
-    parser.add_argument(
-        "--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)"
-    )
-    parser.add_argument("--once", action="store_true", help="print the state of now, and end")
-    add_options(parser, only=("workdir", "config"))
-    parser.set_defaults(run=_watch)
-
-
-def _watch(arguments: argparse.Namespace) -> Output:
+def run_watch(arguments: argparse.Namespace) -> Output:
+    """Show the screen until a person quits, or return it once."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_json
-from pytest_xlatune.cli.read_logs import add_reading, pattern_of
+from pytest_xlatune.cli.read_logs import pattern_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import of_command
 from pytest_xlatune.report.log_tables import compared
 from pytest_xlatune.tasks.compare_logs import compare_sides
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("a", type=Path, metavar="A", help="folder with logs of the baseline's jobs")
-    parser.add_argument("b", type=Path, metavar="B", help="folder with the logs of the other jobs")
-    add_reading(parser)
-    add_json(parser)
-    parser.add_argument(
-        "--gate",
-        type=float,
-        metavar="MARGIN",
-        help="exit with 1 where B is slower by MARGIN (0.01 is 1 %%), with 10 if these logs "
-        "cannot tell",
-    )
-    parser.set_defaults(run=_compare)
-
-
-def _compare(arguments: argparse.Namespace) -> Output:
+def run_compare(arguments: argparse.Namespace) -> Output:
+    """Return how two sides of logs compare."""
     comparison = compare_sides(
         arguments.a,
         arguments.b,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 import shutil
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.catalog.entries import history
@@ -24,16 +25,10 @@ from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.tasks.files import filled_in
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitQuestion:
+class InitQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a sweep file has to say: an option, and a question where it is not given.
 
-    Attributes:
-        text: the question, which is also the option's help.
-        default: what an empty answer means; "" where it needs an answer.
-        kinds: of trainers that are asked; () is all.
-        example: an answer as an example.
-        is_optional: whether an empty answer is one.
+    `templates/init.toml` has the questions, and says what each field means.
     """
 
     text: str
@@ -43,66 +38,17 @@ class InitQuestion:
     is_optional: bool = False
 
 
-KINDS = {
-    "trainer": "a program of your own that prints a line a step",
-    "maxtext": "MaxText from an environment of its own",
-    "maxtext-slurm": "MaxText through maxtext-slurm's submit.sh",
-}
-QUESTIONS: Mapping[str, InitQuestion] = {
-    "kind": InitQuestion(text="How is a trial started", default="trainer"),
-    "command": InitQuestion(
-        text="The trainer's command line; {steps} becomes the number of steps, {overrides} the "
-        "settings of a profile",
-        kinds=("trainer",),
-        example="/opt/me/bin/python train.py --steps={steps} {overrides}",
-    ),
-    "config": InitQuestion(
-        text="MaxText's yml, absolute", kinds=("maxtext",), example="/opt/configs/llama.gpu.yml"
-    ),
-    "python": InitQuestion(
-        text="The interpreter of MaxText's environment, absolute",
-        kinds=("maxtext",),
-        example="/opt/venv/bin/python",
-    ),
-    "module": InitQuestion(
-        text="MaxText's module: MaxText.train up to 0.1",
-        default="maxtext.trainers.pre_train.train",
-        kinds=("maxtext",),
-    ),
-    "checkout": InitQuestion(
-        text="The checkout of maxtext-slurm, absolute",
-        kinds=("maxtext-slurm",),
-        example="/shared/maxtext-slurm",
-    ),
-    "env_file": InitQuestion(
-        text="The shell file that sets the environment of a job, which a recipe then changes; "
-        "empty: there is none",
-        kinds=("trainer", "maxtext"),
-        example="/opt/me/job.env.sh",
-        is_optional=True,
-    ),
-    "model": InitQuestion(text="The model's tag", example="llama3.1-405b"),
-    "parallelism": InitQuestion(text="The parallelism", example="PP=2,FSDP=4"),
-    "nodelist": InitQuestion(
-        text="The nodes in Slurm; empty: this machine",
-        example="node[001-008]",
-        is_optional=True,
-    ),
-    "flags": InitQuestion(
-        text="XLA flags to try, separated by blanks; each becomes a profile; empty: one flag that "
-        "fits the platform",
-        example="--xla_gpu_enable_nccl_user_buffers",
-        is_optional=True,
-    ),
-}
+class _Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kinds: dict[str, str]
+    studies: dict[str, tuple[str, int]]
+    questions: dict[str, InitQuestion]
+
+
+_INIT = msgspec.toml.decode(
+    Path(__file__).with_name("templates").joinpath("init.toml").read_bytes(), type=_Init
+)
+KINDS, STUDIES, QUESTIONS = _INIT.kinds, _INIT.studies, _INIT.questions
 _PLACE_OF_SIZE = "{per_device_batch_size}"
-# study -> its class, and the trials that it may take
-STUDIES = {
-    "nodes": ("Nodes", 300),
-    "network": ("Network", 600),
-    "batch": ("BatchSize", 30),
-    "commits": ("Commits", 60),
-}
 _GPU_FLAG = "--xla_gpu_enable_latency_hiding_scheduler=true"
 _CPU_FLAG = "--xla_cpu_multi_thread_eigen=false"
 _GPUS = ("/dev/nvidiactl", "/dev/kfd")
@@ -148,7 +94,7 @@ def answers(
                 raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(asked.kinds)}")
             continue
         if name == "flags":
-            asked = dataclasses.replace(asked, default=default_flag(answered["nodelist"]))
+            asked = msgspec.structs.replace(asked, default=default_flag(answered["nodelist"]))
         answer = given.get(name)
         if answer is not None:
             answered[name] = str(answer) or asked.default

@@ -9,6 +9,7 @@ trial supports no claim, and an undecided claim never passes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
@@ -45,27 +46,29 @@ def faster(verdict: Verdict) -> Claim:
 
 def faster_by(verdict: Verdict, margin: float) -> Claim:
     """Claim a gain of more than `margin`, a fraction: 0.02 is +2 %."""
-    low, high = verdict.ci95 or (None, None)
-    holds = verdict.kind is VerdictKind.FASTER and low is not None and low > margin
-    is_open = high is not None and high > margin
+    is_faster = verdict.kind is VerdictKind.FASTER
     words = f"faster by more than {size(margin)}"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+    return _between(verdict, words, above=margin, is_possible=is_faster)
 
 
 def not_slower_than(verdict: Verdict, margin: float) -> Claim:
     """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
-    holds = verdict.ci95 is not None and verdict.ci95[0] > -margin
-    is_open = verdict.ci95 is not None and verdict.ci95[1] > -margin
-    words = f"not slower by {size(margin)} or more"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+    return _between(verdict, f"not slower by {size(margin)} or more", above=-margin)
 
 
 def within(verdict: Verdict, margin: float) -> Claim:
     """Claim that any difference of `margin` or more is excluded (equivalence)."""
-    holds = verdict.ci95 is not None and -margin < verdict.ci95[0] and verdict.ci95[1] < margin
-    is_open = verdict.ci95 is not None and verdict.ci95[0] < margin and -margin < verdict.ci95[1]
     words = f"within {size(margin)} of the baseline"
-    return _claim(verdict, words, holds=holds, is_undecided=is_open)
+    return _between(verdict, words, above=-margin, below=margin)
+
+
+def _between(
+    verdict: Verdict, words: str, *, above: float, below: float = inf, is_possible: bool = True
+) -> Claim:
+    """Claim that the interval lies between two changes; one that reaches beyond leaves it open."""
+    low, high = verdict.ci95 or (nan, nan)  # no comparison with it holds
+    holds = is_possible and above < low and high < below
+    return _claim(verdict, words, holds=holds, is_undecided=above < high and low < below)
 
 
 def no_regression(verdict: Verdict) -> Claim:

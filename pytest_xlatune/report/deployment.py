@@ -13,6 +13,7 @@ import difflib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -164,15 +165,11 @@ def _with_setting(text: str, key: str, value: str) -> str:
 
 
 def _with_key(text: str, key: str, value: str) -> str | None:
-    return text if _is_number(values_of(text).get(key), value) else with_value(text, key, value)
-
-
-def _is_number(written: str | None, value: str) -> bool:
-    """Return whether a written value is the same number."""
-    try:
-        return float(written or "") == float(value)
-    except ValueError:
-        return False
+    written = values_of(text).get(key)
+    with suppress(ValueError):
+        if written and float(written) == float(value):
+            return text
+    return with_value(text, key, value)
 
 
 def recipe_lines(recipe: Profile) -> str:

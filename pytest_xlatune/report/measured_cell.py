@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +36,6 @@ from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.design import SWEEP_ALPHA
 
 SCHEMA = 4
-_T = TypeVar("_T")
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
@@ -403,10 +401,6 @@ def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[Measured
     Raises:
         LedgerError: the file is damaged, or from another version.
     """
-    return tuple(_read(text, _CELL, where=where, advice=advice))
-
-
-def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str) -> list[_T]:
     try:
         file = _FILE.decode(text)
     except (ValueError, RecursionError) as error:
@@ -416,6 +410,6 @@ def _read(text: str, cell: msgspec.json.Decoder[_T], *, where: str, advice: str)
     if file.schema != SCHEMA:
         raise LedgerError(f"{where}: schema {file.schema}, this version reads {SCHEMA}; {advice}")
     try:
-        return [cell.decode(raw) for raw in file.cells]
+        return tuple(_CELL.decode(raw) for raw in file.cells)
     except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
         raise LedgerError(f"{where}: {explained(error)}; {advice}") from None

@@ -145,51 +145,58 @@ def page_of(
     subject: MeasuredCell,
     *,
     files: Sequence[str] = (),
+    live: Live | None = None,
 ) -> Page:
     """Return the page of a document about one study; with an explanation, why the winner wins."""
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
-    opening, rest = document.sections[:1], document.sections[1:]
     has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
-    jobs = None if has_jobs else jobs_table([("", subject)])
-    of_trials: dict[str, Sequence[_Shown | None]] = {
-        "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
-        "Step times of every trial": [strips(history, reference=reference)],
-        "Settings in effect": [_settings(history)],
-        "Findings": [_findings(history)],
-        _JOBS: [jobs],
-        "To run a row by hand": tuple(listings(subject.commands.items())),
-        "What was measured, and on what": [Bullets(items=document.header)],
-    }
-    sections = [
-        *((section.title, section.blocks) for section in opening),
-        *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
-        ("Changes and intervals", (forest(conclusion, profiles=subject.profiles),)),
-        ("To deploy", tuple(_deploy(subject))),
-        *((section.title, section.blocks) for section in rest),
-        *([(WHY, tuple(why(subject, ENGLISH)))] if subject.explanation and subject.best else []),
-        *of_trials.items(),
-    ]
-    return _page(document.title, sections, files)
+    reasons = why(subject, ENGLISH) if subject.explanation and subject.best else ()
+    page = _page(
+        document,
+        before={
+            "Changes and intervals": [forest(conclusion, profiles=subject.profiles)],
+            "To deploy": tuple(_deploy(subject)),
+        },
+        after={
+            WHY: tuple(reasons),
+            "Noise and drift": [drift(history, reference=reference, sigma=conclusion.noise.sigma)],
+            "Step times of every trial": [strips(history, reference=reference)],
+            "Settings in effect": [_settings(history)],
+            "Findings": [_findings(history)],
+            _JOBS: [None if has_jobs else jobs_table([("", subject)])],
+            "To run a row by hand": tuple(listings(subject.commands.items())),
+            "What was measured, and on what": [Bullets(items=document.header)],
+        },
+    )
+    return dataclasses.replace(page, files=tuple(files), live=live)
 
 
 def document_page(document: Document, *, source: str) -> Page:
     """Return the page of a document about no single study: its text and its plots."""
-    opening, rest = document.sections[:1], document.sections[1:]
-    sections = [
-        *((section.title, section.blocks) for section in opening),
-        *((drawn.title, (_known(drawn.plot),)) for drawn in document.drawn),
-        *((section.title, section.blocks) for section in rest),
-        ("What was measured", (Bullets(items=document.header),) if document.header else ()),
-    ]
-    return dataclasses.replace(_page(document.title, sections, ()), source=source)
+    header = [Bullets(items=document.header)] if document.header else []
+    page = _page(document, before={}, after={"What was measured": header})
+    return dataclasses.replace(page, source=source)
 
 
 def _page(
-    title: str,
-    sections: Sequence[tuple[str, Sequence[_Shown | None]]],
-    files: Sequence[str],
+    document: Document,
+    *,
+    before: Mapping[str, Sequence[_Shown | None]],
+    after: Mapping[str, Sequence[_Shown | None]],
 ) -> Page:
+    """Return the page of a document; other parts stand before its second section, and at its end.
+
+    A part without blocks is left out.
+    """
+    opening, rest = document.sections[:1], document.sections[1:]
+    sections: list[tuple[str, Sequence[_Shown | None]]] = [
+        *((section.title, section.blocks) for section in opening),
+        *((drawn.title, [_known(drawn.plot)]) for drawn in document.drawn),
+        *before.items(),
+        *((section.title, section.blocks) for section in rest),
+        *after.items(),
+    ]
     parts: list[PagePart] = []
     for name, blocks in sections:
         shown = tuple(
@@ -199,7 +206,7 @@ def _page(
         )
         if shown:
             parts.append(PagePart(title=name, anchor=f"part-{len(parts) + 1}", blocks=shown))
-    return Page(title=title, parts=tuple(parts), files=tuple(files))
+    return Page(title=document.title, parts=tuple(parts))
 
 
 def _without_empty(table: Table) -> Table:

@@ -134,8 +134,8 @@ def _page(
     """Return the page beside the files of a report; nothing where no page can be made."""
     if not has_pages():
         return {}
-    page = page_of(document, facts, files=tuple(path.name for path in files))
-    return {stem.with_name(f"{stem.name}.html"): html(dataclasses.replace(page, live=live))}
+    page = page_of(document, facts, files=[path.name for path in files], live=live)
+    return {stem.with_name(f"{stem.name}.html"): html(page)}
 
 
 def publish(

@@ -22,10 +22,6 @@ from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_da
 from pytest_xlatune.sweep.settings import resolve_options
 
 AGAINST = "--against"  # an option of `drill`
-TRIAL = (
-    # for `drill` and `hlo`
-    "or, of a trial that `xlatune evidence` recorded, SWEEP:PROFILE or its id"
-)
 
 # messages of argparse: invalid choice: 'step' (choose from 'steps', 'triage') and: unrecognized
 # arguments: --jsn
@@ -97,7 +93,15 @@ def add_options(
         parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
 
 
-_TYPES = {"path": Path, "int": int, "float": float}
+def positive(text: str) -> int:
+    """Return the count of at least 1 that a text means."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
+    return count
+
+
+_TYPES = {"path": Path, "int": int, "float": float, "positive": positive}
 
 
 def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package: str) -> None:
@@ -119,6 +123,7 @@ def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package:
         parser.add_argument(*names, **keywords)
     if "settings" in row:
         add_options(parser, **row["settings"])
+    parser.epilog = row.get("epilog", parser.epilog)
     if "add" in row:
         named(row["add"])(parser)
     if "run" in row:
@@ -140,19 +145,6 @@ def table() -> dict[str, dict[str, Any]]:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json` to a command."""
     parser.add_argument("--json", action="store_true", help="one JSON document")
-
-
-def add_all(parser: argparse.ArgumentParser) -> None:
-    """Add `--all` to a command whose table grows with what it reads."""
-    parser.add_argument("--all", action="store_true", help="show each row of a long table")
-
-
-def positive(text: str) -> int:
-    """Return the count of at least 1 that a text means."""
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
-    return count
 
 
 def options_of(arguments: argparse.Namespace) -> RunSettings:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_all, add_json, add_options, options_of
+from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
 from pytest_xlatune.logs.standstill import Standstill
@@ -29,51 +28,14 @@ from pytest_xlatune.tasks.read_logs import (
 )
 
 
-def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    _add_logs(parser)
-    add_all(parser)
-    parser.set_defaults(run=_steps)
-    parser.epilog = "Exit status: 0, 3 a log ends before its last step, 2 a file is no log."
-
-
-def add_triage(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    _add_logs(parser)
-    parser.set_defaults(run=_triage)
-    parser.epilog = (
-        "Exit status: 0 all jobs are healthy, 1 a job failed, 3 no job failed but one is "
-        "unfinished, 2 a file is no log."
-    )
-
-
-def _add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "logs",
-        nargs="+",
-        type=Path,
-        metavar="LOG",
-        help="a log (gzipped too), a folder of one job or more, a job's number, or - for stdin",
-    )
-    add_reading(parser)
-    add_json(parser)
-
-
-def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how logs of other trainers are read."""
-    add_options(parser, ("step-pattern",))
-    parser.add_argument(
-        "--tokens", type=float, metavar="N", help="tokens of a device in a step, if no rate is told"
-    )
-
-
 def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
     """Return the step pattern of the command line, the environment or xlatune.toml."""
     pattern = options_of(arguments).said.values.get("step_pattern")
     return step_pattern(pattern) if pattern else None
 
 
-def _steps(arguments: argparse.Namespace) -> Output:
+def run_steps(arguments: argparse.Namespace) -> Output:
+    """Return the steps and the score of each log."""
     read, problems = _read_all(arguments)
     documents = (
         steps_of_log(
@@ -90,7 +52,8 @@ def _steps(arguments: argparse.Namespace) -> Output:
     return Output(documents=shown, json=partial(_values, read), problems=problems, status=status)
 
 
-def _triage(arguments: argparse.Namespace) -> Output:
+def run_triage(arguments: argparse.Namespace) -> Output:
+    """Return what went wrong in each log."""
     read, problems = _read_all(arguments)
     behind = [behind_of(log) for log in read]
     documents: list[Document] = []

@@ -36,6 +36,7 @@ from pytest_xlatune.model.text import interval, percent, printable
 
 EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"
+_FIGURES = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # of the row of an arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +71,6 @@ class Exported:
         return tuple(
             {verdict.arm: verdict for verdict in (*self.conclusion.verdicts, *references)}.values()
         )
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Arm -> its settings, in one line."""
-        return {profile.id: profile.settings_text for profile in self.profiles}
 
     def is_reference(self, arm: str) -> bool:
         """Return whether the others are compared with this arm."""
@@ -182,8 +178,7 @@ def _quiet() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def export_of(name: str) -> Export:
@@ -248,26 +243,18 @@ def figure_of(scored: Verdict | Score) -> Figure | None:
     return figure if figure is not None and math.isfinite(figure.value) else None
 
 
-def slug(metric: Metric) -> str:
+def slug(name: str) -> str:
     """Return the name of a metric for other programs: letters, digits and dashes, at most 64."""
-    return re.sub(r"[^a-z0-9]+", "-", metric.name.lower()).strip("-")[:64].strip("-") or "figure"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].strip("-") or "figure"
 
 
-def figures(verdict: Verdict) -> dict[str, float]:
-    """Return name -> figure of an arm, only the finite ones; delta and interval are fractions."""
-    low, high = verdict.ci95 or (None, None)
-    figure = figure_of(verdict)
-    numbers = {
-        slug(figure.metric) if figure else "": figure.value if figure else None,
-        "step_s": verdict.step_s,
-        "delta": verdict.delta,
-        "ci95_low": low,
-        "ci95_high": high,
-        "mde80": verdict.mde80,
-        "n": float(verdict.n),
-    }
+def figures(row: Mapping[str, object]) -> dict[str, float]:
+    """Return name -> figure of an arm's row, only the finite ones; delta, interval are fractions."""
+    names = {"figure": slug(str(row["metric"])), **{name: name for name in _FIGURES}}
     return {
-        name: value for name, value in numbers.items() if value is not None and math.isfinite(value)
+        shown: float(value)
+        for name, shown in names.items()
+        if isinstance(value := row[name], float | int) and math.isfinite(value)
     }
 
 
@@ -355,7 +342,9 @@ def arm_row(report: Exported, verdict: Verdict) -> dict[str, object]:
         "method": sentence(verdict.method),
         "reasons": "; ".join(map(sentence, verdict.reasons)),
         "job_ids": " ".join(verdict.job_ids),
-        "settings": report.settings.get(verdict.arm, ""),
+        "settings": next(
+            (profile.settings_text for profile in report.profiles if profile.id == verdict.arm), ""
+        ),
     }
 
 

@@ -69,7 +69,7 @@ class MlflowExport(ClientExport):
             arm_run = run(f"{key} {verdict.arm}", verdict.arm, row_tags, parentRunId=study)
             arms[verdict.arm] = arm_run
             before = client.get_run(arm_run).data.metrics
-            for metric, value in figures(verdict).items():
+            for metric, value in figures(row).items():
                 # A report may be written twice. MLflow shows the latest time of a step, and the
                 # largest value of a time. So the time is that of the logging, in milliseconds.
                 if before.get(metric) != value:

@@ -86,7 +86,7 @@ def _log(
         run.config.update(config, allow_val_change=True)
         run.summary.update(
             {
-                **figures(verdict),
+                **figures(row),
                 **{name: row[name] for name in _SUMMARY},
                 "is_winner": best is not None and best.arm == verdict.arm,
             }

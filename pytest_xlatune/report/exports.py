@@ -249,7 +249,7 @@ def slug(name: str) -> str:
 
 
 def figures(row: Mapping[str, object]) -> dict[str, float]:
-    """Return name -> figure of an arm's row, only the finite ones; delta, interval are fractions."""
+    """Return name -> figure of an arm's row, only the finite ones; changes are fractions."""
     names = {"figure": slug(str(row["metric"])), **{name: name for name in _FIGURES}}
     return {
         shown: float(value)

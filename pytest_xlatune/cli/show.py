@@ -31,8 +31,7 @@ class Output(NamedTuple):
 
     Attributes:
         documents: for a terminal; the first one is that of a page. If a later step can fail, they
-            come
-                    from an iterator one by one, so that earlier ones are already shown.
+            come from an iterator one by one, so that earlier ones are already shown.
         json: a function that makes the value for `--json`; None if nothing is to be printed.
         source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.

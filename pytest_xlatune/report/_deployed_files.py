@@ -231,12 +231,12 @@ _SEVERAL = "(several lines)"
 class Setting:
     """A key at the top level of a configuration.
 
-    key: the name of the key.
+    Attributes:
+        key: the name of the key.
         value: the text of a scalar without quotes, "" if it is empty; None for a list or a table.
         written: the setting as the file has it, in one line.
         at: the start and the end of the value in the text; None if the value has several lines, or
-            if
-                    other keys refer to it.
+            if other keys refer to it.
     """
 
     key: str

@@ -155,7 +155,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         written_s: the time of the ledger's last event, in seconds since the epoch.
         sweep: the name of the sweep.
         cell_digest: the digest of the first cell, if hidden secrets in `cells` prevent that it is
-                    computed; "" else.
+            computed; "" else.
         profiles: the profiles that were compared with the baseline.
         history: the results; all scores use the same window of steps.
         evidence: each evidence run with what was read from it, in one line each.
@@ -172,8 +172,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         slots: digest of the cell on each node slot -> its nodes as a host list; () for one slot.
         exposed: the parts of a step of the baseline, from an evidence run; None if there is none.
         known: lines from other files of the cell: figures of a calibration that later plans use, or
-            how
-                    nodes that ran in pairs did alone.
+            how nodes that ran in pairs did alone.
     """
 
     conclusion: Conclusion

@@ -236,7 +236,7 @@ class Line:
         """Return the score that a baseline is expected to have in a slot.
 
         Beyond its ends the line is flat: while a screen runs, two neighbouring baselines on a busy
-            machine would extrapolate to any value for a distant profile.
+        machine would extrapolate to any value for a distant profile.
         """
         # an extrapolated line once showed a profile at +46638.3 %
         first, last = self.ends

@@ -67,15 +67,15 @@ def deployed_env(
 ) -> dict[str, str]:
     """Return the variables that the files export beyond `base` when sourced in this order.
 
-    files: in the order in which they are sourced; relative paths are below the working directory.
+    Args:
+        files: in the order in which they are sourced; relative paths start at the working folder.
         base: the environment of the image; None starts the shell with only a PATH.
-        parallelism: the cell's, e.g. "PP=8", if recipes are deployed for some cells only: it sets
-            the variables that their guards read, which are not returned.
-            config_tag: the cell's configuration, used likewise.
-        config_tag: the cell's configuration, likewise.
+        parallelism: that of the cell, e.g. "PP=8", if recipes are deployed for some cells only: it
+            sets the variables that their guards read, which are not returned.
+        config_tag: the tag of the cell's configuration, used in the same way.
 
-    ConfigError: a file is missing or fails, or there is no such parallelism.
-        ConfigError: a file is missing or does not run to its end; no such parallelism.
+    Raises:
+        ConfigError: a file is missing or fails, or there is no such parallelism.
     """
     # bash would look up a name without a slash in its PATH
     paths = [Path(file).absolute() for file in files]

@@ -471,8 +471,8 @@ class SiteSettings(SettingsGroup):
     def runs_by(self) -> "Executor":
         """The executor with that name, for questions only; it has submitted nothing.
 
-        ConfigError: there is no such executor, or it cannot be loaded.
-            ConfigError: there is none, or it cannot be loaded.
+        Raises:
+            ConfigError: there is no such executor, or it cannot be loaded.
         """
         return executor_named(self.executor)
 

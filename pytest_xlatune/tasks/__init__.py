@@ -1,4 +1,4 @@
-"""Use cases, one a file: pytest and the command line enter here."""
+"""Use cases, one in each file; pytest and the command line call them."""
 
 from __future__ import annotations
 

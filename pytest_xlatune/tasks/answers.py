@@ -1,4 +1,4 @@
-"""The answers that a test waits for: its part of a conclusion, and the verdict for its assertion.
+"""Wait for the answers that a test needs: its part of a conclusion, and a verdict to assert on.
 
     def test_single_flag(measure, profile):
         measured = measure(profile)
@@ -7,9 +7,9 @@
     def test_gate(measure, profile):
         assert measure(profile).no_regression
 
-A test waits for its part of a conclusion and no more: it puts a question to the study until there
-is an answer. Each function here raises `CampaignStopped` where the sweep was stopped. This module
-knows nothing of pytest, and of no study in particular.
+A test waits only for its own part of a conclusion: it asks the study a question until there is an
+answer. Each function here raises `CampaignStopped` if the sweep was stopped. This module knows
+neither pytest nor any study in particular.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A profile's verdict for an assertion.
+    """A profile's verdict, for assertions.
 
     Attributes:
         verdict: the verdict.
-        record: what it rests on besides the settings, as one line of JSON; "" is unknown.
-        claims: those that were asked for: a failed assertion on one ends the run by its kind.
+        record: what it rests on besides the settings, as one line of JSON; "" if that is not known.
+        claims: the claims that a test made; a failed assertion on one decides the exit status.
     """
 
     verdict: Verdict
@@ -55,22 +55,22 @@ class Measured:
 
     @property
     def kind(self) -> VerdictKind:
-        """The verdict's word."""
+        """The kind of the verdict."""
         return self.verdict.kind
 
     @property
     def n(self) -> int:
-        """Trials behind it."""
+        """The number of trials behind it."""
         return self.verdict.n
 
     @property
     def tgs(self) -> float | None:
-        """Mean Tokens/s/device of its trials; None where none has a score."""
+        """The mean Tokens/s/device of its trials; None if no trial has a score."""
         return self.verdict.tgs
 
     @property
     def delta(self) -> float | None:
-        """Relative change against the reference: 0.034 is +3.4 %; None where there is none."""
+        """The relative change against the reference, 0.034 for +3.4 %; None if there is none."""
         return self.verdict.delta
 
     @property
@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """Ids of the jobs behind it."""
+        """The ids of the jobs behind it."""
         return self.verdict.job_ids
 
     @property
@@ -117,7 +117,7 @@ class Measured:
 
     @property
     def exit(self) -> Exit:
-        """How a run ends in which an assertion on this verdict failed."""
+        """The exit status of a run in which an assertion on this verdict failed."""
         if self.verdict.unproved and self.kind is not VerdictKind.SLOWER:
             return Exit.NOT_MEASURED
         failed = [claim for claim in self.claims if not claim]
@@ -126,18 +126,18 @@ class Measured:
 
     @property
     def words(self) -> str:
-        """The verdict in a few words, as tables have it."""
+        """The verdict in a few words, as in tables."""
         return words(self.verdict)
 
     @property
     def paragraph(self) -> str:
-        """The report's own paragraph for this profile: the message of a failed assertion."""
+        """The report's paragraph about this profile, for the message of a failed assertion."""
         return paragraph(self.verdict)
 
     def properties(self) -> list[tuple[str, str]]:
         """Return the properties for junit: short strings, and all of them as one JSON string."""
         verdict = self.verdict
-        # all are texts: one numpy float among the properties of a report ends a worker of xdist
+        # all are texts: one numpy float in the properties of a report ends a worker of xdist
         figures = {
             "profile": verdict.arm,
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
@@ -168,7 +168,7 @@ class NotMeasured(XlatuneError):  # noqa: N818 - it is no error of the harness
 
 
 def baseline(campaign: Campaign, tick: Tick) -> Measured:
-    """Return the baseline's line once the first selected wave is over, in a gate all trials.
+    """Return the baseline's verdict after the first selected wave, or after all trials of a gate.
 
     Raises:
         NotMeasured: no baseline trial has a score.
@@ -177,7 +177,7 @@ def baseline(campaign: Campaign, tick: Tick) -> Measured:
 
 
 def screened(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
-    """Return a profile's verdict of the screen once its wave is over.
+    """Return a profile's verdict from the screen after its wave.
 
     Raises:
         NotMeasured: the sweep could not measure it.
@@ -187,30 +187,31 @@ def screened(campaign: Campaign, profile: Profile, tick: Tick) -> Measured:
 
 
 def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
-    """Return the profile of a derived wave's slot once the wave is over; None for an empty slot."""
+    """Return the profile in a slot of a derived wave, after that wave; None for an empty slot."""
     return _profile(campaign, Question(about=Ask.SLOT, name=slot.name, wave=slot.wave), tick)
 
 
 def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
-    """Return finalist `number`, from 0 as the sweep declares them, once all blocks are over.
+    """Return finalist `number`, counted from 0 in the order of the sweep file, after all blocks.
 
-    None: there are fewer. A rank may change from run to run, the order of the sweep file does not.
+    It is None if there are fewer finalists. The order of the sweep file is used because ranks may
+    change between runs.
     """
     return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
 
 
 def winner(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that is proved fastest, once all blocks are over; None without one."""
+    """Return the profile that is proved fastest, after all blocks; None if there is none."""
     return _profile(campaign, Question(about=Ask.BEST), tick)
 
 
 def proven(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that the ledger proves fastest, without measuring; None without one."""
+    """Return the profile that the ledger proves fastest, without measuring; None if none."""
     return _profile(campaign, Question(about=Ask.PROVEN), tick)
 
 
 def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:
-    """Return the verdict on an arm, e.g. a finalist or a gate's candidate, once all is over.
+    """Return the final verdict on an arm, e.g. on a finalist or on the candidate of a gate.
 
     Raises:
         NotMeasured: the sweep could not measure it.
@@ -219,13 +220,13 @@ def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:
 
 
 def concluded(campaign: Campaign, tick: Tick) -> Conclusion:
-    """Return what the study concludes once nothing is left to run."""
+    """Return the conclusion of the study after its last trial."""
     campaign.wait(lambda view: not view.pending, on_turn=tick)
     return campaign.conclude()
 
 
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
-    """Return what the study answers, waiting as long as it says "not yet"."""
+    """Return the answer of the study, and wait as long as it says "not yet"."""
     answer = NOT_YET
 
     def is_ready(view: View) -> bool:
@@ -246,8 +247,9 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     answer = ask(campaign, question, tick)
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    # the record is made once: made for each test, it took half of the CPU of a session that
-    # measures nothing
+    # The record is made once. When each test made it, that took half of the CPU time of a session
+    # that
+    #     # measures nothing.
     measured = Measured(answer.verdict, campaign.view().once(_record))
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)

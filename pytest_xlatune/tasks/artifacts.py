@@ -1,13 +1,13 @@
-"""The artifacts of evidence runs: read once, found again by name, and compared for a winner.
+"""Read the artifacts of evidence runs, find them by name, and compare them for a winner.
 
     quickstart:baseline-deployed      the sweep and the profile
     baseline-deployed-e.0-1a2b3c4d5e  the trial
 
-A campaign reads dump and captures of an evidence run in one of its turns, and the ledger keeps the
-facts and a sentence for each file that cannot be read. So a user learns of a damaged dump while the
-trial can still run again. Why a winner wins is told from its artifacts and the baseline's; where
-one is missing or damaged, a sentence says so and the rest is read. The evidence package says what
-the facts mean, and the report whether they explain the gain.
+A campaign reads the dump and the captures of an evidence run in one of its turns. The ledger keeps
+the facts, and a sentence for each file that cannot be read, so a user learns of a damaged dump
+while the trial can still run again. The artifacts of a winner are compared with those of the
+baseline; if one is missing or damaged, a sentence says so and the others are read. The evidence
+package decides what the facts mean, and the report whether they explain the gain.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from pytest_xlatune.secure_files import write_bytes
 _Read = TypeVar("_Read")
 Workdir = Callable[[], Path]
 
-FAMILIES = 5  # of the kernel families that moved most
-_OVERLAPS = ("overlap", "concurrency")  # of the totals
-# fields that do not make another profile
+FAMILIES = 5  # kernel families shown: those that changed most
+_OVERLAPS = ("overlap", "concurrency")  # the totals that are shown
+# fields without influence on the program
 _UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
-# a sweep's profile:  quickstart:baseline-deployed
+# names of a sweep's profile:  quickstart:baseline-deployed
 _OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
 
 
@@ -67,15 +67,15 @@ class Recorded:
     """The artifacts and facts of an evidence trial.
 
     Attributes:
-        profile: id of the profile; "" of files that are named by their path.
-        trial_id: id of the trial.
-        dump: the folder of the compiler's dump; None where there is none.
-        captures: the profiler's files, one per process.
-        pgle: the file for XLA's scheduler; None where the captures name no operation.
-        facts: one sentence for each fact of dump and captures.
+        profile: the id of the profile; "" for files that are named by their path.
+        trial_id: the id of the trial.
+        dump: the folder of the compiler's dump; None if there is none.
+        captures: the profiler's files, one for each process.
+        pgle: the file for XLA's scheduler; None if the captures name no operation.
+        facts: one sentence for each fact in the dump and the captures.
         problems: one sentence for each file that could not be read.
-        step_s: seconds of a step in the trials of the same profile that ran without profiler;
-            None where none was measured.
+        step_s: the seconds of a step in trials of the same profile without a profiler; None if no
+            such trial was measured.
     """
 
     profile: str = ""
@@ -91,7 +91,7 @@ class Recorded:
 def as_recorded(
     event: EvidenceRecorded, trial: Trial, state: LedgerState, folder: Path
 ) -> Recorded:
-    """Return an event with its paths below the ledger's folder."""
+    """Return an event with its paths as paths below the ledger's folder."""
     return Recorded(
         profile=trial.profile.id,
         trial_id=event.trial_id,
@@ -121,7 +121,7 @@ def _step_s(state: LedgerState, trial: Trial) -> float | None:
 
 
 def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
-    """Yield the evidence of a ledger in the order it was recorded."""
+    """Yield the evidence of a ledger, with its trials, in the order of recording."""
     for trial_id, event in state.recorded.items():
         progress = state.trials.get(trial_id)
         if progress is not None and progress.trial.protocol.dump:
@@ -129,12 +129,12 @@ def _evidence(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
 
 
 def find_recorded(name: str, workdir: Workdir) -> Recorded:
-    """Return the evidence that a name means; what is no such name is a path to some.
+    """Return the evidence that a name means; any other text is a path to evidence.
 
-    `workdir` is asked for only if the name is no path, as no ledger is read for a path.
+    `workdir` is called only if the text is a name, because a path needs no ledger.
 
     Raises:
-        ConfigError: such a sweep or trial exists and was not recorded, or several cells have it.
+        ConfigError: the sweep or trial exists without evidence, or several cells have it.
         LedgerError: a ledger cannot be read.
     """
     match = _OF_SWEEP.fullmatch(name)
@@ -149,7 +149,7 @@ def find_recorded(name: str, workdir: Workdir) -> Recorded:
         here = [as_recorded(event, trial, state, folder) for event, trial in _evidence(state)]
         known += [recorded.profile for recorded in here]
         wanted = [one for one in here if name == one.trial_id or profile_id == one.profile]
-        # the last one: a profile may have been recorded under another protocol before
+        # take the last one: the profile may have been recorded under another protocol before
         evidence += wanted[-1:]
         if not match and name in state.trials and not wanted:
             raise ConfigError(
@@ -185,7 +185,7 @@ def dump_of(name: str, workdir: Workdir) -> Path:
 def captures_of(name: str, workdir: Workdir) -> tuple[Sequence[Path], float | None]:
     """Return the captures that a path or a name of recorded evidence means.
 
-    With them come the seconds of a step without profiler, where they are known.
+    With them come the seconds of a step without a profiler, or None if they are not known.
 
     Raises:
         ConfigError: the evidence has no captures; see `find_recorded`.
@@ -202,7 +202,7 @@ def _left_none(name: str, recorded: Recorded, what: str) -> ConfigError:
 
 
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
-    """Read the artifacts of the evidence trials that are over and were not read yet."""
+    """Read the artifacts of finished evidence trials that were not read yet."""
     events = []
     for result in state.evidence():
         attempts = state.trials[result.trial.id].attempts
@@ -226,7 +226,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     problems: list[str] = []
 
     def stays(path: Path) -> bool:
-        """Whether what a trainer left lies in its attempt: a link may lead elsewhere."""
+        """Return whether a file is in the folder of the attempt; a link may lead elsewhere."""
         is_inside = path.resolve().is_relative_to((folder / attempt).resolve())
         problems.extend([] if is_inside else [f"{path} leads out of its attempt"])
         return is_inside
@@ -245,7 +245,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if drill is not None:
         facts.append(drill_fact(drill))
     if drill is not None and drill.ops:
-        # a trial is known by this path, so that the file of another run needs another path
+        # the path is a part of the trial's identity, so the file of another run needs another path
         path = (folder / attempt).absolute() / f"pgle{PGLE_SUFFIX}"
         write_bytes(path, pgle_profile(drill, program).encode())
         pgle = str(path)
@@ -265,7 +265,7 @@ def _facts_by_others(captures: Sequence[Path]) -> list[str]:
 
 
 def program_fact(program: Program) -> str:
-    """Describe a compiled program in a sentence."""
+    """Return a sentence about a compiled program."""
     in_loop = sum(collective.in_loop for collective in program.collectives)
     memory = "" if program.memory_bytes is None else f", memory {size(program.memory_bytes)}"
     return (
@@ -276,7 +276,7 @@ def program_fact(program: Program) -> str:
 
 
 def drill_fact(drill: Drill) -> str:
-    """Divide the time of a step into its parts, in a sentence."""
+    """Return a sentence with the parts of a step's time."""
     span_s = drill.seconds(drill.total.span_ps)
     shown = ", ".join(
         f"{name} {milliseconds(spent):.3f}" for name, spent in figures(drill)[PART].items()
@@ -290,9 +290,9 @@ def drill_fact(drill: Drill) -> str:
 def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     """Return the differences that recorded evidence shows between the baseline and a winner.
 
-    Artifacts are relative to the ledger's folder; `winner` is the id of a profile.
+    Paths of artifacts are relative to the ledger's folder; `winner` is the id of a profile.
     """
-    # the latest evidence that was recorded of each profile
+    # the latest recorded evidence of each profile
     latest = {trial.profile.id: event for event, trial in _evidence(state)}
     if not latest.keys() >= {BASELINE_ID, winner}:
         return Explanation()
@@ -315,7 +315,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         hlo = [EvidenceFact(kind="HLO", text=sentence(message)) for message in messages]
         add(hlo, (event.dump for event in sides))
     else:
-        problems.append("the ledger names no HLO dump of both sides")
+        problems.append("the ledger does not have an HLO dump of each side")
     captures = [[folder / capture for capture in event.captures] for event in sides]
     of_traces: list[EvidenceFact] = []
     if all(captures):
@@ -326,10 +326,10 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         )
         of_traces += [] if traces is None else _trace_facts(traces)
     else:
-        problems.append("the ledger names no trace of both sides")
+        problems.append("the ledger does not have a trace of each side")
     of_traces += _tried(problems, lambda: _changes_by_others(*captures)) or ()
     if of_traces:
-        # the folder that holds all captures of a side
+        # the folder with all captures of a side
         folders = ([Path(capture).parent for capture in event.captures] for event in sides)
         add(of_traces, map(os.path.commonpath, folders))
     span = traces.of(SPAN)[0] if traces else None
@@ -338,13 +338,13 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         facts=tuple(facts),
         is_identical=None if program is None else program.change is Change.IDENTICAL,
         moved=span.change_s() / span.seconds[0] if span and span.seconds[0] > 0 else None,
-        # paths relative to the work directory, as others read them
+        # paths relative to the work directory, as for other readers
         problems=tuple(problem.replace(f"{folder.parent.parent}/", "") for problem in problems),
     )
 
 
 def _window_of(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
-    """Drill captures; another number of steps than was asked for is taken as it is."""
+    """Drill captures; if they have another number of steps than `steps`, take that number."""
     try:
         drill, left_out = read_window(captures, CaptureWindow(steps=steps))
     except ParseError:

@@ -1,6 +1,6 @@
-"""The state of a cell by its ledger alone: its study, its trials, and the facts of its documents.
+"""The state of a cell from its ledger alone: its study, its trials, the facts for its documents.
 
-So terminal, reports and command line agree, and a user can write all files again.
+So the terminal, the reports and the command line agree, and all files can be written again.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from pytest_xlatune.tasks.run_record import record_of_study
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
-    """Return the finished gates of a winner, by configuration.
+    """Return the finished gates of a winner in other configurations.
 
-    `folder` is that of the winner's ledger, `cell` the winner's: gates of other cells belong to
-    other winners.
+    `folder` is that of the winner's ledger, and `cell` is the winner's. Gates of other cells belong
+    to other winners. other winners.
 
     Raises:
-        LedgerError: a ledger beside it cannot be read.
+        LedgerError: a ledger next to it cannot be read.
     """
     sweep = folder.parent.name
     gates: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
         if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
-            continue  # another sweep whose name begins so: its trials are not read
+            continue  # the name of another sweep begins in the same way; its trials are not read
         entries = ledger.refresh()
         state = replay(entries)
         for opened in state.opened:
@@ -86,7 +86,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
 
 
 def _is_variant(there: Cell, here: Cell) -> bool:
-    """Whether two cells differ in nothing but the configuration of the model."""
+    """Return whether two cells differ only in the configuration of the model."""
     as_here = replace(there, config_tag=here.config_tag, overrides=here.overrides)
     return as_here.digest == here.digest
 
@@ -96,11 +96,11 @@ _STOPPED = "ended after the stop of the sweep; runs again in the next session"
 
 
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return job id -> the decision on it, or that it was let go; accepted jobs have no entry.
+    """Return id of a job -> the decision about it, or that it was let go; none if accepted.
 
-    A result knows the reason of its last attempt only, and a trial that will run again has none.
+    A result has only the reason of its last attempt, and none while its trial will run again.
     """
-    jobs: dict[tuple[str, int], str] = {}  # by trial id and number of the attempt
+    jobs: dict[tuple[str, int], str] = {}  # (id of a trial, number of an attempt) -> its job
     remarks: dict[tuple[str, int], str] = {}
     sessions: set[str] = set()
     is_stopped = False
@@ -132,20 +132,20 @@ _CELL = f"*/{LEDGER}"
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
 
-# it has no slots, because its cached properties are kept in its dictionary
+# no slots: its cached properties are kept in its dictionary
 @dataclass(frozen=True, kw_only=True)
 class CellReport:
-    """The state of a cell by its ledger.
+    """The state of a cell, from its ledger.
 
     Attributes:
         folder: the folder of the ledger.
-        sweep: the sweep's name.
-        study: as last declared, with nothing deselected.
-        history: the results of its trials, in plan order.
+        sweep: the name of the sweep.
+        study: the study as last declared, with nothing deselected.
+        history: the results of its trials, in the order of the plan.
         conclusion: the study's verdicts on them.
-        remarks: job id -> why it has no score, where no result says so.
-        entries: of the ledger.
-        identity: what tells the file that was read from a longer or another one.
+        remarks: id of a job -> why it has no score, if no result says so.
+        entries: the entries of the ledger.
+        identity: a tuple that changes if the file grows or is replaced.
     """
 
     folder: Path
@@ -160,57 +160,57 @@ class CellReport:
 
     @property
     def at_s(self) -> float:
-        """Time of the last event, seconds since the epoch."""
+        """The time of the last event, in seconds since the epoch."""
         return self.entries[-1].at_s
 
     @property
     def cell(self) -> Cell:
-        """The cell that was measured, the first of several."""
+        """The cell that was measured, or the first of several."""
         return self.cells[0]
 
     @property
     def label(self) -> str:
-        """The cell in a few words, or what several have in common."""
+        """The cell in a few words, or what several cells have in common."""
         return shared_label(self.cells)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell of the study, with the nodes that the scheduler picked if it did."""
+        """Every cell of the study, with the nodes that the scheduler chose."""
         return tuple(map(self.state.with_nodes, self.study.cells))
 
     @property
     def _slots(self) -> tuple[tuple[str, str], ...]:
-        """Each node slot by the identity of the cell on it, with its nodes; () is one slot."""
+        """Pairs of the digest of a slot's cell and the slot's nodes; () if there is one slot."""
         if not self.study.traits.has_slots or len(self.cells) == 1:
             return ()
         return tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
 
     @property
     def kind(self) -> StudyKind:
-        """What the registry knows of the study."""
+        """The entry of the study in the registry."""
         return kind_of(self.study.name)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
-        """The profiles compared with the baseline, those of derived waves included."""
+        """The profiles that are compared with the baseline, with those of derived waves."""
         return self.study.decide(self.with_evidence).profiles
 
     @cached_property
     def with_evidence(self) -> tuple[TrialResult, ...]:
-        """The history, with the evidence that the study reads behind it."""
+        """The history, followed by the evidence that the study reads."""
         reads = self.study.policy.reads_evidence
         return self.state.history(self.study.name, with_evidence=reads)
 
     @property
     def has_figure(self) -> bool:
-        """Whether there is anything to show besides that it is not over."""
+        """Whether there is more to show than that the study is not over."""
         return self.conclusion.complete or any(
             result.score is not None or result.memory is not None for result in self.history
         )
 
     @cached_property
     def facts(self) -> MeasuredCell:
-        """What the documents of the cell are made of."""
+        """The facts from which the documents of the cell are made."""
         state, traits = self.state, self.study.traits
         kept = read_calibration(self.folder, self.cell) if traits.about_cell else None
         read_of = {recorded.trial_id: recorded for recorded in state.recorded.values()}
@@ -233,7 +233,7 @@ class CellReport:
             if not folders or not is_row or literal(trial.arm) in commands:
                 continue
             if (spec := read_spec(self.folder / folders[-1])) is not None:
-                # the payload's own programs are no part of what a person types
+                # a person does not type the payload's own programs
                 files = {k: text for k, text in spec.files.items() if "xlatune" not in k}
                 spec = replace(spec, files=files)
                 text = command_of(trial.profile, spec, cell=self.cell)
@@ -245,7 +245,7 @@ class CellReport:
             written_s=self.at_s,
             conclusion=self.conclusion,
             profiles=self.profiles,
-            # a trial is shown in the window of its verdict: the JSON once had the protocol's window
+            # show a trial in the window of its verdict; the JSON once had the protocol's window
             history=in_window(self.history, self.conclusion.first_step),
             evidence=evidence,
             stopped=self.stop_reason,
@@ -263,7 +263,7 @@ class CellReport:
 
     @property
     def deployed_facts(self) -> MeasuredCell:
-        """The cell's part of the tuning document, with what is known of its winner."""
+        """The cell's part of the tuning document, with what is known about its winner."""
         facts = replace(self.facts, cells=self.facts.cells[:1], explanation=Explanation())
         if facts.best is not None and self.state.recorded:
             explanation = explain(self.state, self.folder, facts.best.arm)
@@ -275,24 +275,24 @@ class CellReport:
 
     @property
     def document(self) -> Document:
-        """The document of the cell; the ledger dates it, so it is always the same."""
+        """The document of the cell, dated by the ledger, so that it is always the same."""
         return self.document_of()
 
     def document_of(self, *, stopped: str = "") -> Document:
-        """Return the document of the cell, with another reason of its stop where one is given."""
+        """Return the document of the cell, with another reason for its stop if one is given."""
         alone, why = _checked_alone(self), stopped or self.facts.stopped
         facts = replace(self.facts, known=(*self.facts.known, *alone), stopped=why)
         return self.kind.document_of(facts)
 
     @property
     def stop_reason(self) -> str:
-        """Why the sweep was stopped, by the playbook or a budget; "" where it was not."""
+        """Why the sweep was stopped, by the playbook or a budget; "" if it was not."""
         stop = self.state.stop
         return sentence(stop.why) if stop is not None else ""
 
     @property
     def stopped(self) -> str:
-        """The message to people where the sweep was stopped, else ""."""
+        """The message to people if the sweep was stopped; "" if it was not."""
         stop = self.state.stop
         if stop is None:
             return ""
@@ -304,12 +304,12 @@ class CellReport:
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
-            # nodes are not looked up in the text of the message, where gpu12 contains gpu1
+            # the text of the message is not searched for nodes, because gpu12 contains gpu1
             nodes=stop.nodes,
             evidence=sentence(stop.proof),
             recovery=(
                 *(sentence(epoch.why) for epoch in self.state.epochs),
-                # a RESUME that Slurm refused is listed too, or it reads as no recovery at all
+                # also list a RESUME that Slurm refused, or it reads as if nothing was tried
                 *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
@@ -320,13 +320,13 @@ class CellReport:
 
 
 def read_known(path: Path) -> CellReport:
-    """Read a ledger; `path` is its file or its folder.
+    """Read a ledger; `path` is that of its file or its folder.
 
     Raises:
-        LedgerError: there is none, or it cannot be read.
+        LedgerError: there is no ledger, or it cannot be read.
     """
     path = _ledger_at(path)
-    identity = _identity(path)  # taken first: a line that is added while it is read counts as new
+    identity = _identity(path)  # taken first, so that a line added during reading counts as new
     entries = Ledger(path, shows_only=True).refresh()
     try:
         state = replay(entries)
@@ -350,11 +350,11 @@ def read_known(path: Path) -> CellReport:
 
 
 def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
-    """Return what the session opened that a ledger is shown as, and its study."""
+    """Return the opening by which a ledger is shown, and its study."""
     if not opened:
         raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
     try:
-        # a study of the cell itself has the document only where no other study ran
+        # show a study of the cell itself only if no other study ran
         asked = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
         last = (asked or opened)[-1]
         return last, all_selected(study_of(last.study, last.declared))
@@ -363,7 +363,7 @@ def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return what changes when something is added to a ledger; () where it cannot be asked."""
+    """Return a tuple that changes if a ledger changes; () if the file cannot be examined."""
     try:
         status = path.stat()
     except OSError:
@@ -372,10 +372,10 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def known_now(folder: Path, known: CellReport | None) -> CellReport:
-    """Return the state of a cell by its ledger of this moment, without reading it twice.
+    """Return the current state of a cell; an unchanged ledger is not read again.
 
     Raises:
-        LedgerError: there is none, or it cannot be read.
+        LedgerError: there is no ledger, or it cannot be read.
     """
     if known is not None and known.identity and known.identity == _identity(_ledger_at(folder)):
         return known
@@ -383,7 +383,7 @@ def known_now(folder: Path, known: CellReport | None) -> CellReport:
 
 
 def _ledger_at(path: Path) -> Path:
-    """Return the file of the ledger that a user named; a folder above several is an error."""
+    """Return the path of the ledger that a user named; a folder above several is an error."""
     if not path.exists():
         raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
     if not path.is_dir() or (path / LEDGER).is_file():
@@ -399,7 +399,7 @@ def _ledger_at(path: Path) -> Path:
 
 
 def _checked_alone(known: CellReport) -> Iterator[str]:
-    """Yield how nodes that ran in pairs did in the last check of each alone."""
+    """Yield how nodes that ran in pairs did in the last check of each node alone."""
     if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
         return
     nodes = {name.lower() for cell in known.cells for name in cell.nodelist}

@@ -251,7 +251,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
     order = "the order of these jobs is unknown: a drift between the sides is not excluded"
     mixed = [
-        f"the jobs of {name} ran with different XLA_FLAGS: no one configuration"
+        f"the jobs of {name} ran with different XLA_FLAGS: so it is not one configuration"
         for name, side in (("A", a), ("B", b))
         if len({job.xla_flags for job in side.jobs}) > 1
     ]

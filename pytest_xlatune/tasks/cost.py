@@ -1,8 +1,8 @@
-"""What a run will cost before it spends anything: jobs, node-hours, wall time.
+"""Estimate what a run costs before it starts: jobs, node-hours, wall time.
 
-The duration of a trial and its time in the queue are means of this cell's own ledger, where it has
-any; else a trial's time limit is an upper bound, and a plan says that it is one, and the time in
-the queue is unknown. A site may set a limit above which a person has to say yes.
+The duration of a trial and its time in the queue are means over this cell's ledger. Without such
+trials, the time limit of a trial is used as an upper bound, and the plan says so; the time in the
+queue is then unknown. A site may set a limit above which a person has to agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _HOUR_S = 3600.0
-_FOLDERS_UP, _FOLDERS_DOWN = 4, 200  # of the current one, where another start may have worked
+# how many folders up, and how many below the current one, are searched for ledgers
+_FOLDERS_UP, _FOLDERS_DOWN = 4, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +39,16 @@ class Cost:
     """What a study will still cost.
 
     Attributes:
-        jobs: that are still to come as planned.
-        at_most: that may come; 0 is as planned.
-        is_mixed: whether rotations are among them: `trial_s` is the mean of those to come.
-        measured: trials that are over and are used again.
-        nodes: of each job; the mean where jobs have nodes of their own.
-        trial_s: seconds of a trial; None where not even a limit is known.
-        known: measured trials behind `trial_s`; 0 where it is the limit.
-        queue_s: mean seconds in the queue; None where no job has waited yet.
-        rounds: of the jobs, so many follow one another; 0 is all of them.
-        slots: on which they run side by side; 1 with rounds: jobs name nodes of their own.
+        jobs: the jobs that are still planned.
+        at_most: the jobs that may come at most; 0 if no more than planned.
+        is_mixed: whether rotations are among them; `trial_s` is then a mean over both kinds.
+        measured: the finished trials that are used again.
+        nodes: the nodes of each job; the mean, if jobs differ.
+        trial_s: the seconds of a trial; None if not even a limit is known.
+        known: the number of measured trials behind `trial_s`; 0 if it is the limit.
+        queue_s: the mean seconds in the queue; None if no job has waited yet.
+        rounds: how many of the jobs run one after another; 0 if all do.
+        slots: the slots on which jobs run at the same time; 1 if `rounds` is given.
     """
 
     jobs: int
@@ -63,12 +64,12 @@ class Cost:
 
     @property
     def most(self) -> int:
-        """How many jobs may still come."""
+        """The most jobs that may still come."""
         return max(self.jobs, self.at_most)
 
     @property
     def node_hours(self) -> float | None:
-        """Hours of all jobs that may come, times nodes; a bound where no trial is known."""
+        """The node-hours of all jobs that may come; an upper bound if no trial was measured."""
         return self._node_hours(self.most)
 
     def _node_hours(self, jobs: int) -> float | None:
@@ -76,7 +77,7 @@ class Cost:
 
     @property
     def words(self) -> str:
-        """The node-hours in words; they name an upper bound as one."""
+        """The node-hours in words, which say whether they are an upper bound."""
         fewest, most = (self._node_hours(job) for job in (self.jobs, self.most))
         if fewest is None or most is None:
             return "unknown node-hours"
@@ -87,12 +88,12 @@ class Cost:
 
     @property
     def _bound(self) -> str:
-        """The word for a figure without a trial behind it: no limit bounds rotations."""
+        """The word before a figure without a trial behind it; no limit bounds rotations."""
         return "perhaps" if self.is_mixed else "at most"
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What a plan says of it."""
+        """The sentences of a plan about the cost."""
         reused = ""
         if self.measured:
             verb = "is" if self.measured == 1 else "are"
@@ -147,7 +148,7 @@ def cost_of(
     history: Sequence[TrialResult],
     entries: Sequence[LedgerEntry],
 ) -> Cost:
-    """Return what a study will still cost, given its results and the ledger of its cell."""
+    """Return what a study will still cost, from its results and the ledger of its cell."""
     site, protocol = resolved.sweep.site, resolved.cell.protocol
     runs_by, limits = site.runs_by, [protocol.deadline_s]
     outlook = study.outlook(tuple(history))
@@ -186,7 +187,7 @@ def cost_of(
 
 
 def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
-    """Return what the time of a job is made of: measured here, told by the file, or guessed."""
+    """Return the parts of a job's time: measured here, given in the file, or guessed."""
     protocol, told_s = resolved.cell.protocol, resolved.sweep.site.trial_s
     if pace := pace_in(entries, resolved.cell):
         return pace
@@ -197,9 +198,9 @@ def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
 def hours_of_both(
     outline: Sequence[Message], entries: Sequence[LedgerEntry], *, resolved: ResolvedSweep
 ) -> tuple[str, ...]:
-    """Say how long the plan of a study takes, and the one without rotation; () where it is one.
+    """Return how long the plan of a study takes with and without rotation; () if it has none.
 
-    `outline` is what a plan says of the study, `entries` those of the ledger of its cell.
+    `outline` is what a plan says about the study; `entries` are those of the cell's ledger.
     """
     both_of = next(
         (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
@@ -221,7 +222,7 @@ def hours_of_both(
 
 
 def _pace_text(pace: JobPace, *, limit_s: float) -> str:
-    """Say what the time of a job is made of, and how that is known."""
+    """Return the parts of a job's time in words, and how they are known."""
     parts = (
         f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
         f"{duration(pace.compile_s)} to compile a further program"
@@ -234,15 +235,15 @@ def _pace_text(pace: JobPace, *, limit_s: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
-    """An attempt that has begun and is over: when, and how long it waited in the queue."""
+    """An attempt that is over: when it ran, and how long it waited in the queue."""
 
     start_s: float
     end_s: float
-    wait_s: float | None  # None where it was no job of this scheduler's queue
+    wait_s: float | None  # None if it was no job in this scheduler's queue
 
 
 def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
-    """Return the attempts of a ledger that have begun and are over."""
+    """Return the attempts of a ledger that began and are over."""
     asked: dict[tuple[str, int], float] = {}
     attempts = []
     for entry in entries:
@@ -267,14 +268,14 @@ def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
 
 
 def _nodes_of(study: Study, outlook: Outlook) -> float:
-    """Return the mean number of nodes of the trials that come next; 0 where they name none."""
+    """Return the mean number of nodes of the next trials; 0 if they name none."""
     nodes = {cell.digest: len(cell.nodelist) for cell in study.cells}
     counts = [nodes.get(trial.cell_digest, 0) for trial in outlook.ahead]
     return sum(counts) / len(counts) if counts and all(counts) else 0
 
 
 def _waves_left(study: Study, outlook: Outlook) -> int:
-    """Return how many of the trials that are left follow one another; 0 where all do."""
+    """Return how many of the remaining trials run one after another; 0 if all do."""
     nodes = {cell.digest: cell.nodelist for cell in study.cells}
     ahead = [nodes.get(trial.cell_digest, ()) for trial in outlook.ahead]
     waves = waves_in(ahead)
@@ -282,10 +283,10 @@ def _waves_left(study: Study, outlook: Outlook) -> int:
 
 
 def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
-    """Say where another work directory holds trials of this cell; () where this one does.
+    """Return which other work directory holds trials of this cell; () if this one does.
 
-    A start from another folder has another work directory, and would measure again. Looked at are
-    the current folder, those above it and those in it.
+    A start from another folder has another work directory, and would measure again. The current
+    folder, those above it and those within it are searched.
     """
     if (workdir / folder / LEDGER).exists():
         return ()
@@ -301,16 +302,16 @@ def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
 
 
 def refuse_unasked(cost: Cost, *, limit_h: float | None, is_said: bool, sweep: str) -> None:
-    """Refuse a run above the site's limit that no person has said yes to.
+    """Refuse a run above the site's limit that no person has agreed to.
 
     Raises:
-        ConfigError: says what the run would cost, and how to say yes.
+        ConfigError: the message says what the run would cost, and how to agree.
     """
     hours = cost.node_hours
     if is_said or limit_h is None or hours is None or hours <= limit_h:
         return
     raise ConfigError(
         f"sweep {sweep!r} would cost {cost.words} ({'; '.join(cost.lines[:2])}). Above "
-        f"{limit_h:g} (--xlatune-ask-above) a person has to say yes: look at --xlatune-plan, then "
+        f"{limit_h:g} (--xlatune-ask-above) a person has to agree: look at --xlatune-plan, then "
         "run it with --xlatune-yes"
     )

@@ -1,6 +1,6 @@
-"""Drills the captures of variants.
+"""Drill the captures of variants.
 
-A variant that cannot be read is named among the problems, and the others are still drilled.
+If a variant cannot be read, a problem says so, and the others are still drilled.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pytest_xlatune.tasks.artifacts import captures_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drilled:
-    """What was read.
+    """The drills that were made.
 
     Attributes:
-        drills: of each variant that could be read.
-        collectives: those of each, where they were asked for.
+        drills: the drill of each variant that could be read.
+        collectives: the collectives of each variant, if they were requested.
         problems: what could not be read, and what was left out.
     """
 
@@ -47,20 +47,20 @@ def drill_variants(
     dumps: Sequence[Path] = (),
     collectives: bool = False,
 ) -> Drilled:
-    """Drill variants: of each the captures, folders of them, or names of recorded evidence.
+    """Drill variants; each is a list of captures, folders, or names of recorded evidence.
 
     Args:
         named: the variants.
-        window: what is known of each.
-        step_times_s: of runs without profiler, one for each variant; without any, those of the
-            ledger count where it has one for each.
-        workdir: where recorded evidence is looked for.
-        dumps: of the compiled program, one for each variant; each asks for the collectives.
-        collectives: asks for them without a program.
+        window: what is known about each capture.
+        step_times_s: the seconds of a step without a profiler, one for each variant; if empty,
+            those in the ledger are used if it has one for each.
+        workdir: returns the folder in which recorded evidence is searched.
+        dumps: dumps of the compiled program, one for each variant; they imply `collectives`.
+        collectives: whether collectives are requested, even without a program.
 
     Raises:
-        ConfigError: what was asked does not fit the variants, or no evidence has a name.
-        ParseError: no variant has a readable capture of one window.
+        ConfigError: the arguments do not fit the variants, or no evidence has a given name.
+        ParseError: no variant has a readable capture with one window.
     """
     if dumps and len(dumps) != len(named):
         raise ConfigError(
@@ -69,7 +69,7 @@ def drill_variants(
         )
     evidence = [[captures_of(name, workdir) for name in names] for names in named]
     variants = [[path for paths, _ in recorded for path in paths] for recorded in evidence]
-    # the steps of trials of the same profile that ran without profiler
+    # the seconds of steps in trials of the same profile without a profiler
     known_s = [step_s for recorded in evidence for _, step_s in recorded if step_s is not None]
     if not step_times_s and len(known_s) == len(variants):
         step_times_s = known_s
@@ -97,7 +97,7 @@ def drill_variants(
         raise ParseError("; ".join(problems))
     return Drilled(
         drills=tuple(drill for drill, _, _ in read),
-        # if a variant is missing, nothing says which program belongs to which of the others
+        # if a variant is missing, it is not known which program belongs to which of the others
         collectives=tuple(communication_of(*variant) for variant in read if talks and not problems),
         problems=(*problems, *left_out),
     )
@@ -107,7 +107,7 @@ def read_families(path: Path) -> tuple[Family, ...]:
     """Return the families of kernels that a JSON file declares.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: the file is not of this form.
     """
     try:
         data = read_json(secure_files.read_named(path))

@@ -1,7 +1,7 @@
-"""Where the time of a step went, or what made the difference between variants: document and JSON.
+"""Show where the time of a step went, or what differs between variants: document and JSON.
 
-The document has the figures of the JSON: nothing is computed here but shares and places. Times are
-milliseconds per device per step unless a line says otherwise.
+The document has the figures of the JSON; only shares and ranks are computed here. Times are
+milliseconds per device and step, unless a line says otherwise.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.tasks.drill import Drilled
 
 SCHEMA = 1
-ALIKE = 0.01  # of the median device's compute: less is no straggler
-TOP = 10  # rows of a table of kernels
-NAME = 56  # characters of a kernel's name; Tensile's and C++ ones run into hundreds
+ALIKE = 0.01  # share of the median device's compute; a smaller difference makes no straggler
+TOP = 10  # rows in a table of kernels
+NAME = 56  # characters of a kernel's name; some names in Tensile and C++ have hundreds
 _CUT = "..."
 _PS_OF_MS = 1e9
 _RULES = {
@@ -55,9 +55,7 @@ _RULES = {
 
 
 def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME) -> Document:
-    """Return the document of a drill.
-
-    `width` is the longest name of a kernel, None for all of it.
+    """Return the document of a drill; `width` is the longest name of a kernel, None for no limit.
 
     Raises:
         ConfigError: two variants cannot be compared.
@@ -84,7 +82,7 @@ def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME
 def _table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1, title: str = ""
 ) -> Table:
-    """Return a table whose first columns are words, and the others figures."""
+    """Return a table whose first columns are words, and whose other columns are figures."""
     titles = [name if at < words else f">{name}" for at, name in enumerate(head)]
     shown = tuple((literal(row[0]), *map(plain, row[1:])) for row in rows)
     return Table(title=title, columns=columns(*titles), rows=shown, compact=True)
@@ -153,7 +151,7 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def _odd(drill: Drill) -> str:
-    """Name the first step of a device whose number of kernels is not that of most steps."""
+    """Return the first step of a device whose number of kernels is not the usual one."""
     kernels = Counter(step.kernels for gpu in drill.gpus for step in gpu.steps)
     usual = kernels.most_common(1)[0][0]
     odd = (
@@ -231,7 +229,7 @@ def _several(
 def _collectives(
     communication: Communication, name: str, top: int, width: int | None
 ) -> Iterator[Block]:
-    """Yield the table of a variant's collectives, and what the program does not have."""
+    """Yield the table of a variant's collectives, and those that the program does not have."""
     title = f"{f'{name}: ' if name else ''}collectives"
     if not communication.rows:
         yield Text(text=f"{title}: none")
@@ -281,7 +279,7 @@ def drill_json(*drills: Drill) -> Json:
 
 
 def _ms(value_s: float) -> str:
-    """Write seconds as milliseconds."""
+    """Return seconds as a text in milliseconds."""
     return f"{milliseconds(value_s):.3f}"
 
 
@@ -298,7 +296,7 @@ def _warned(*drills: Drill) -> list[str]:
 
 
 def _short(name: str, width: int | None = NAME) -> str:
-    """Cut a name in its middle: kernels of one library differ at their ends."""
+    """Return a name cut in its middle, because kernels of one library differ at their ends."""
     if width is None or len(name) <= width:
         return name
     kept = width - len(_CUT)

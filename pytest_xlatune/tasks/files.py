@@ -1,6 +1,6 @@
-"""Files of people: logs are read piece by piece, reports are written whole or not at all.
+"""Read logs piece by piece, and write reports whole or not at all.
 
-A log may be gzipped, or be the standard input. Reports are opened as all that is ours.
+A log may be gzipped, or be the standard input. Reports are opened as files of our own.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
 
 
 def read_ours(path: Path) -> str:
-    """Return the text of a report, which is ours or a trusted user's.
+    """Return the text of a report of ours or of a trusted user.
 
-    Raises as `secure_files.Folder` does.
+    It raises the errors of `secure_files.Folder`.
     """
     with _folder(path.parent) as folder:
         return folder.read(path.name).decode("utf-8")
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write each file whole or not at all, for the users who may read its folder.
+    """Write each file whole or not at all, readable for the users who may read its folder.
 
     No file shows a value that this process knows to be a secret.
 
     Raises:
-        OSError: a directory cannot be made or is not ours, or a file not be written.
+        OSError: a folder cannot be made or is not ours, or a file cannot be written.
     """
     for path, text in texts.items():
         with made_folder(path.parent) as folder:
@@ -44,28 +44,28 @@ def write_all(texts: Mapping[Path, str]) -> None:
 
 
 def made_folder(path: Path) -> secure_files.Folder:
-    """Make a folder of reports where it is missing, and open it.
+    """Make a folder of reports if it is missing, and open it.
 
     Raises:
-        OSError: it cannot be made, or is not ours.
+        OSError: it cannot be made, or it is not ours.
     """
-    path.mkdir(mode=0o775, parents=True, exist_ok=True)  # whatever the umask, not open to all
+    path.mkdir(mode=0o775, parents=True, exist_ok=True)  # not open to all users, whatever the umask
     return _folder(path)
 
 
 def _folder(path: Path) -> secure_files.Folder:
-    """Open a folder of ours, to which a link of ours may lead."""
+    """Open a folder of ours; the path may be a link of ours."""
     is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid, path)
     return secure_files.Folder(path.resolve() if is_link else path)
 
 
 def has_pages() -> bool:
-    """Whether an HTML page can be written here; `NO_PAGES` says what to do where it cannot."""
+    """Return whether an HTML page can be written here; `NO_PAGES` says what to do if not."""
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
 def filled_in(template: str, **values: object) -> str:
-    """Return a file of `templates/` with its values."""
+    """Return a file of `templates/` with values filled in."""
     path = Path(__file__).with_name("templates") / template
     return path.read_text(encoding="utf-8").format(**values)
 
@@ -73,17 +73,17 @@ def filled_in(template: str, **values: object) -> str:
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
 _GZIP = b"\x1f\x8b"
-_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: with a header of gzip
+_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: accept a header of gzip
 _CHUNK_BYTES = 1 << 20
 
 
 def chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
-    """Give the text of a log: of a file or of the standard input, gzipped or not.
+    """Yield the text of a log, from a file or the standard input, gzipped or not.
 
-    Of gzip data that is cut or damaged it gives as much as can be read, and adds a note.
+    If gzip data is cut or damaged, yield as much as can be read, and add a note.
 
     Raises:
-        OSError: it cannot be opened or read.
+        OSError: the file cannot be opened or read.
     """
     if path == STDIN:
         yield from _unpacked(sys.stdin.buffer, notes)
@@ -100,7 +100,7 @@ def _unpacked(file: BinaryIO, notes: list[str]) -> Iterator[bytes]:
 
 
 def _plain(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
-    """Give the text of gzip members, one after the other, zeros between them."""
+    """Yield the text of gzip members, which may have zeros between them."""
     member, is_whole = zlib.decompressobj(_ANY_GZIP), True
     try:
         for chunk in chunks:

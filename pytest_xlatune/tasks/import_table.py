@@ -61,7 +61,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 _SEPARATORS = (",", ";", "\t")
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "done", "finished"})
-# the profile's own failures, and what is trouble of the site; each as a part of what a cell says
+# parts of a status: failures of the profile itself, then trouble of the site
 _CANNOT = frozenset(
     {"oom", "out of memory", "resource exhausted", "resource_exhausted", "nan"}
     | {"unknown flag", "unknown-flag", "invalid flag", "abort"}
@@ -70,12 +70,12 @@ _TROUBLE = frozenset(
     {"fail", "error", "crash", "kill", "cancel", "timeout", "timed out", "time limit", "hang"}
     | {"hung", "preempt", "lost", "died", "running", "pending", "skipped", "unmeasured"}
 )
-_TURN_S = 60.0  # how long another import of the same table may take
+_TURN_S = 60.0  # seconds that another import of the same table may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One job of the table; `line` is its line number, a figure that it lacks is None."""
+    """One job of the table; `line` is its line number, and a missing figure is None."""
 
     line: int
     job: str
@@ -86,7 +86,7 @@ class TableRow:
 
 
 def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
-    """Read a table.
+    """Return the rows of a table.
 
     Raises:
         ConfigError: the table has faults; one sentence for each.
@@ -116,12 +116,12 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
         problems.append(f"no row is the baseline; name it {BASELINE_ID!r}")
     if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
-    # an empty cell beside others of the same profile is no other setting
+    # an empty cell is no other setting, if other rows of the profile have one
     return tuple(dataclasses.replace(row, profile=profiles[row.profile.id]) for row in rows)
 
 
 def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
-    """Return line number and values of each job, by the names of `COLUMNS`."""
+    """Return the line number and the values of each job, by the names of `COLUMNS`."""
     header = text.partition("\n")[0]
     reader = csv.DictReader(
         io.StringIO(text, newline=""),
@@ -174,21 +174,21 @@ def import_table(
     at_s: float,
     tokens: float | None = None,
 ) -> Path:
-    """Write a table into a ledger of its own and return its folder.
+    """Write a table into a ledger of its own, and return its folder.
 
     Args:
         rows: the rows of the table.
         cell: the cell of all rows, as the table's author describes it.
-        no_ops: ids of profiles that do nothing.
-        sweep: name of the ledger's folder.
+        no_ops: the ids of profiles that do nothing.
+        sweep: the name of the ledger's folder.
         workdir: the folder above the ledgers.
         access: who may read the ledger.
-        at_s: now, seconds since the epoch.
-        tokens: of one device in a step, for a row without TGS or seconds; None takes the cell's.
+        at_s: the current time, in seconds since the epoch.
+        tokens: tokens of a device in a step, for rows without TGS; None takes the cell's number.
 
     Raises:
-        ConfigError: an unknown no-op, a row that cannot be scored, or a ledger that is there.
-        LedgerError: it cannot be written.
+        ConfigError: a no-op is unknown, a row cannot be scored, or the ledger exists.
+        LedgerError: the ledger cannot be written.
     """
     tokens = tokens or cell.tokens_per_device_step
     profiles = tuple(
@@ -224,7 +224,7 @@ def import_table(
 
 
 def slug(name: str) -> str:
-    """Return a profile id for a name of a table: `Gco1G + ll128` is `gco1g+ll128`."""
+    """Return a profile id for a name in a table: `Gco1G + ll128` becomes `gco1g+ll128`."""
     text = re.sub(r"[^a-z0-9._+-]+", "-", name.strip().lower())
     text = re.sub(r"-*\+-*", "+", text).strip("-._+")
     return BASELINE_ID if text == "baseline" else text
@@ -260,7 +260,7 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"status {values['status']!r:.80} is not known; write ok, or why there is no figure: a "
             f"word of {', '.join(sorted(_CANNOT | _TROUBLE))}"
         )
-    # a figure beside a failure is not of a whole run
+    # a figure next to a failure is not that of a whole run
     measured = values if status in _OK else {}
     tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")
     if status in _OK and tgs is None and step_s is None:
@@ -325,7 +325,7 @@ def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
         value=math.log(tgs),
         tgs=tgs,
         step_s=step_s,
-        n_steps=0,  # a table does not say
+        n_steps=0,  # a table does not say it
         window=(trial.protocol.first_step, trial.protocol.last_step),
         flags=("imported",),
     )

@@ -1,4 +1,4 @@
-"""Find the faults of profiles: those of a sweep file, or one that is typed."""
+"""Find the faults of profiles: of those in a sweep file, or of one that is typed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def lint_words(
 ) -> tuple[Linted, tuple[Profile, ...]]:
     """Lint the profile that words make: flags, and NAME=value.
 
-    A text that XLA would not read to its end is a finding. `python` is the interpreter whose XLA is
-    asked, "" this one; none is asked where the context says the release. `dump` is of the program
-    as deployed.
+    A text that XLA would not read completely is a finding. `python` is the interpreter whose XLA is
+    asked, "" for this one; none is asked if the context gives the release. `dump` is that of the
+    deployed program.
     """
     try:
         profiles = (text_profile(words),)
@@ -48,7 +48,7 @@ def lint_words(
 def lint_sweep(
     resolved: ResolvedSweep, requested: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profiles of a sweep in its own context, with `requested` on top."""
+    """Lint the profiles of a sweep in its own context, to which `requested` is added."""
     sweep_context = context_of(resolved.cell, resolved.sweep.launcher)
     context = msgspec.structs.replace(
         sweep_context,
@@ -72,7 +72,7 @@ def _linted(
 
 
 def shape_of(program: Program) -> Shape:
-    """Return the facts of a dumped program that the rules ask for."""
+    """Return the facts of a dumped program that the rules need."""
     groups: dict[str, dict[str, list[int]]] = {}
     for collective in program.collectives:
         groups.setdefault(collective.kind, {}).setdefault(collective.computation, []).append(

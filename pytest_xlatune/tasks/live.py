@@ -1,9 +1,9 @@
-"""The live lines of one cell, and the messages to people as it goes on.
+"""The live lines of one cell, and the messages to people while it runs.
 
-`LiveLines` reads the ledger and gives one line for each trial that has landed, and every ten
-minutes one about the jobs in flight. The messages are those of the session: it begins, a result is
-confirmed, the sweep is half way. What was reached before the session is no news. The controller
-sends stop and end itself, because it knows when a session is over. Nothing is printed or sent here.
+`LiveLines` reads the ledger. It yields a line for each finished trial, and every ten minutes a line
+about the jobs in flight. The messages of a session say that it begins, that a result is confirmed,
+and that the sweep is half way; what was known before the session is no news. The controller sends
+stop and end itself, because it knows when a session is over. Nothing is printed or sent here.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
-_LOOK_S = 0.9  # a caller may look at the ledger more often than at the logs
-_FIRST_S, _PACE_S = 60.0, 600.0  # until a line about what runs, and between two of them
+_LOOK_S = 0.9  # seconds between looks at the logs; callers may look at the ledger more often
+# seconds until the first line about running jobs, and between two such lines
+_FIRST_S, _PACE_S = 60.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepProgress:
-    """One line, its trial, and the messages to people about it.
+    """A line, its trial, and the messages to people about it.
 
     Attributes:
-        line: the text to show; "" is nothing.
-        sweep: name of the sweep.
+        line: the text to show; "" if there is none.
+        sweep: the name of the sweep.
         label: the cell in a few words.
-        is_passing: of jobs in flight: a terminal that shows where jobs stand needs no such line.
-        result: the result of the trial that landed, if one did.
-        messages: to people.
+        is_passing: whether it is about jobs in flight; a terminal with a status line omits it.
+        result: the result of the trial that ended; None if none did.
+        messages: the messages to people.
     """
 
     line: str
@@ -65,11 +66,11 @@ class SweepProgress:
 
 
 class _Session:
-    """One study in one session: what was known when it began, and what was told since."""
+    """One study in one session: what was known at its start, and what was shown since."""
 
     def __init__(self, study: Study, history: Sequence[TrialResult]) -> None:
         self.study = study
-        self.added: Message | None = None  # what was told of trials that were added
+        self.added: Message | None = None  # the last message about added trials
         decision, outlook = study.decide(history), study.outlook(history)
         done = _done(history)
         self._confirmed = _confirmed(decision.conclusion)
@@ -99,7 +100,7 @@ class _Session:
         *,
         left_s: tuple[float, float] | None,
     ) -> Iterator[str]:
-        """Yield the messages that a landed trial causes."""
+        """Yield the messages that a finished trial causes."""
         before, self._confirmed = self._confirmed, _confirmed(conclusion)
         news = {arm for arm, kind in self._confirmed.items() if before.get(arm) is not kind}
         if news:
@@ -117,7 +118,7 @@ class _Session:
         yield "\n".join([head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)])
 
     def slot_of(self, result: TrialResult) -> str:
-        """Return which node slot a trial lies on, e.g. `slot 2`; "" where there is one."""
+        """Return the node slot of a trial, e.g. `slot 2`; "" if there is only one."""
         digests = [cell.digest for cell in self.study.cells]
         if len(digests) == 1 or not self.study.traits.has_slots:
             return ""
@@ -147,8 +148,7 @@ class LiveLines:
     """The lines of one ledger in one session.
 
     Attributes:
-        is_alone: whether no other feed is shown beside it: its cell is named once then, not in each
-            line.
+        is_alone: whether no other cell is shown; the cell is then named once, and not in each line.
     """
 
     def __init__(
@@ -159,25 +159,25 @@ class LiveLines:
         self._jobs = RunningJobs(folder)
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
-        self._due_s = now() + _FIRST_S  # the next line about what runs
+        self._due_s = now() + _FIRST_S  # time of the next line about running jobs
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._state = LedgerState()
         self._broken: LedgerError | None = None
         self._opened: CampaignOpened | None = None
-        self._sessions: dict[str, _Session] = {}  # by study
+        self._sessions: dict[str, _Session] = {}  # study -> its session
         self._pace = Pace()
         self._has_landed = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that the session asks was measured before it."""
+        """Whether all that the session asks for was measured before."""
         studies = [session.study for session in self._sessions.values()]
         to_come = any(study.outlook(history_of(self._state, study)).at_most for study in studies)
         return bool(studies) and not self._has_landed and not to_come
 
     def landed(self) -> Iterator[SweepProgress]:
-        """Give the trials that landed since the last call.
+        """Yield the trials that ended since the last call.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -224,7 +224,7 @@ class LiveLines:
         if result.trial.protocol.dump:
             if self._sessions:
                 yield SweepProgress(line=evidence_line(result), sweep=sweep)
-        elif result.memory is not None:  # what compiling said is a line of its own
+        elif result.memory is not None:  # the result of a compilation has its own line
             if result.memory.fits is None:
                 line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
                 yield SweepProgress(line=line, sweep=sweep)
@@ -248,7 +248,7 @@ class LiveLines:
                 yield SweepProgress(line=line, sweep=sweep)
 
     def _now_line(self, sweep: str) -> Iterator[SweepProgress]:
-        """Tell what runs now, where a pipeline's log would show nothing for long."""
+        """Yield a line about running jobs, so that the log of a pipeline is not silent for long."""
         now_s = self._now()
         if now_s - self._looked_s < _LOOK_S:
             return
@@ -259,10 +259,10 @@ class LiveLines:
             yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:
-        """Return where the cell stands now, for a line that is rewritten; "" where nothing runs.
+        """Return the state of the cell, for a line that is rewritten; "" if nothing runs.
 
-        It names one job, one that a person keeps from running or else one that runs, and counts
-        the others.
+        It names one job: one that a person keeps from running, or else one that runs. It counts the
+        others.
         """
         order = sorted(self._running, key=lambda job: (not job.is_kept, job.state is State.PENDING))
         session = self._sessions.get(order[0].trial.study) if order else None
@@ -273,7 +273,7 @@ class LiveLines:
         return f"{order[0].line}{more} | {self._progress(history, session.study.outlook(history))}"
 
     def progress_and_jobs(self) -> tuple[str, tuple[str, ...]]:
-        """Return how far the sweep is, and a line of each job in flight, the running ones first."""
+        """Return how far the sweep is, and a line for each job in flight, running ones first."""
         if not self._sessions:
             return "", ()
         study = list(self._sessions.values())[-1].study
@@ -287,7 +287,7 @@ class LiveLines:
         return progress_text(history, left_s=self._left_s(outlook), left=left)
 
     def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
-        # a job that has landed since the last look runs no more
+        # a job that ended since the last look no longer runs
         flying = {submission.job_id for submission in self._state.in_flight()}
         running = [job for job in self._running if job.job_id in flying]
         left = outlook.left, outlook.at_most

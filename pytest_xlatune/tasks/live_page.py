@@ -1,7 +1,7 @@
-"""The report of a sweep while it runs: written again as trials land, at most every ten seconds.
+"""Write the report of a sweep while it runs: after trials, at most every ten seconds.
 
-Nothing is measured or decided here, so nothing that goes wrong here may end a sweep: it is told
-once, and tried again.
+Nothing is measured or decided here, so nothing that fails here may end a sweep. A failure is
+reported once, and writing is tried again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
-_PAUSE_S = 10.0  # between two times that it is written
-_RENEWED_S = 60.0  # and at most, so that a reader sees that the session is there
-_SHARE = 20  # writing takes at most a twentieth of the time that passes: a ledger may be large
+_PAUSE_S = 10.0  # seconds between two writes
+# seconds after which it is written in any case, so that a reader sees that the session is alive
+_RENEWED_S = 60.0
+_SHARE = 20  # writing takes at most this fraction (1/20) of the time, since a ledger may be large
 
 
 class LivePage:
-    """The report of one ledger of a session; the first is written ten seconds after it began.
+    """The report of one ledger in a session, written first ten seconds after the start.
 
     Attributes:
-        known: the ledger as it was read last.
+        known: the ledger as it was last read.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class LivePage:
         self.known: CellReport | None = None
 
     def refresh(self, *, is_news: bool) -> str:
-        """Write it where it is time; `is_news`: something happened since the call before.
+        """Write the report if it is due; `is_news` if something happened since the last call.
 
-        Return what keeps it from being written, once; "" where nothing does.
+        Return, once, why it cannot be written; "" if it can be.
         """
         self._is_old |= is_news
         began_s = self._now()

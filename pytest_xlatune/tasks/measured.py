@@ -1,4 +1,4 @@
-"""Find what was measured: the ledgers of a work directory by name, and all below a folder."""
+"""Find measured studies: the ledgers in a work directory by name, and all below a folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pytest_xlatune.report.history import PastStudy, is_called
 from pytest_xlatune.tasks.cell_report import CellReport, read_known
 from pytest_xlatune.tasks.run_record import record_of_study
 
-_MOST_LEVELS = 5  # a home, its projects, a project's work directory, its sweeps, their cells
+# folders above a ledger: a home, its projects, a work directory, its sweeps, their cells
+_MOST_LEVELS = 5
 
 
 def folders_of(workdir: Path, sweeps: Collection[str]) -> list[Path]:
-    """Return the folders of the ledgers of sweeps; of all, where none is named.
+    """Return the folders of the ledgers of `sweeps`; if that is empty, of all sweeps.
 
     Raises:
-        ConfigError: there is none of a name, or none at all.
+        ConfigError: no ledger has one of the names, or there is no ledger.
     """
     folders = find_ledgers(workdir)
     names = {folder.parent.name for folder in folders}
@@ -39,9 +40,9 @@ class MeasuredBelow:
     """The studies below a folder.
 
     Attributes:
-        past: those whose ledger can be read.
-        problems: why each of the others cannot.
-        names: that may be asked for: the label of each cell, and its sweep.
+        past: the studies whose ledger can be read.
+        problems: for each other ledger, why it cannot be read.
+        names: the names to ask for: the label of each cell, and its sweep.
     """
 
     past: tuple[PastStudy, ...]
@@ -50,7 +51,7 @@ class MeasuredBelow:
 
 
 def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
-    """Read every ledger below a folder; with `called` return those of one cell.
+    """Read every ledger below a folder; with `called`, return only those of one cell.
 
     Raises:
         ConfigError: the folder holds no ledger.
@@ -96,16 +97,17 @@ def _past(ledger: Path, known: CellReport) -> PastStudy:
 
 
 def _name_of(ledger: Path) -> str:
-    """Return the folder of a ledger, or the file where `--xlatune-fresh` moved it aside."""
+    """Return the folder of a ledger, or the file that `--xlatune-fresh` moved aside."""
     return str(ledger.parent if ledger.name == LEDGER else ledger)
 
 
 def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the ledgers, those that were moved aside too; below their folder lie jobs' files."""
+    """Yield the ledgers and those that were moved aside; folders below them have files of jobs."""
     if ledgers := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
         yield from ledgers
     elif levels and folder.is_dir():
-        with contextlib.suppress(PermissionError):  # of another user, above several projects
+        # a folder of another user, above several projects
+        with contextlib.suppress(PermissionError):
             for path in folder.iterdir():
                 if path.is_dir():
                     yield from _ledgers_below(path, levels - 1)

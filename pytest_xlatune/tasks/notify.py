@@ -1,9 +1,9 @@
 """Messages to people through Apprise: Telegram, Slack, mail and others.
 
-A target holds a secret. It comes from the environment or a file and goes to Apprise only: no
-message, log, ledger or error of ours repeats it. While Apprise works, all logging is off, because
-its libraries log their requests. A message that cannot be delivered is a warning and never ends a
-sweep.
+A target holds a secret. It comes from the environment or a file, and is given only to Apprise: no
+message, log, ledger or error of ours repeats it. While Apprise works, logging is off, because its
+libraries log their requests. If a message cannot be delivered, there is a warning, and the sweep
+goes on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ VARIABLE = "XLATUNE_NOTIFY_URL"
 
 
 def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[str, ...]:
-    """Return the targets that the environment or the file names; () without targets.
+    """Return the targets that the environment or the file names; () if there are none.
 
-    A file has one target a line; blank lines and lines that begin with # are none. It comes first.
+    A file has one target in each line, and takes precedence. Blank lines and lines that begin with
+    # are skipped.
 
     Raises:
         ConfigError: the file cannot be read or has no target.
@@ -46,7 +47,7 @@ def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[
 
 
 class Notifier:
-    """Sends to some targets; warns once where it cannot."""
+    """Sends messages to targets; if that fails, it warns once."""
 
     def __init__(self, targets: tuple[str, ...]) -> None:
         self._targets = targets
@@ -61,7 +62,7 @@ class Notifier:
         return self.send(title=title, body=body or title)
 
     def send(self, *, title: str, body: str) -> str:
-        """Send a message; return a warning for the user, "" where there is none to give."""
+        """Send a message; return a warning for the user, "" if all went well."""
         if not self._targets or self._has_warned:
             return ""
         warning = self._send(title, body)
@@ -92,7 +93,7 @@ class Notifier:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the libraries quiet; a user's pytest may turn their warnings into errors."""
+    """Hide warnings of the libraries, which a user's pytest may turn into errors."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

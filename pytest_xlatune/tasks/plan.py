@@ -1,6 +1,6 @@
-"""The plan of a sweep, found out without a trial: trials, their cost, first script.
+"""The plan of a sweep, made without running a trial: trials, their cost, the first script.
 
-A plan takes the evidence from the ledger, and decides what follows from it by the same step as the
+A plan takes the results from the ledger, and decides the next trials by the same function as the
 campaign. A leaderboard shows what the campaign did.
 """
 
@@ -46,19 +46,19 @@ from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
 
-_SESSION = "SESSION"  # stands for the id: a plan has no session
+_SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 
 
 def scripts_of(
     resolved: ResolvedSweep, study: Study, trials: Sequence[Trial], *, workdir: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Return title and text of the first trial's script, or of its step; () where there is none.
+    """Return title and text of the first trial's script, or of its step; () if there is none.
 
     The scripts of other trials differ only in the job's name, the comment and the folder, and in
-    the nodes where the cells have their own.
+    the nodes if cells have their own.
 
     Raises:
-        ConfigError: an option of the scheduler cannot be passed through.
+        ConfigError: an option of the scheduler cannot be used.
     """
     if not trials:
         return ()
@@ -90,11 +90,11 @@ def plan_of(
     compiles: bool = False,
     shows_all: bool = False,
 ) -> Document:
-    """Return the plan of a sweep as if nothing were measured, and the places of its settings.
+    """Return the plan of a sweep as if nothing had run, and where its settings come from.
 
-    From the ledger below `workdir` it takes the evidence, the trials that are measured already, and
-    how long they took. `compiles` compiles the profiles now, and keeps nothing. `shows_all` adds
-    the script of a job, and the files beside each command.
+    It takes results, finished trials and their durations from the ledger below `workdir`.
+    `compiles` compiles the profiles now, and keeps nothing. `shows_all` adds the script of a job,
+    and the files that each command needs.
 
     Raises:
         ConfigError: the launcher cannot express a trial; or nothing can be compiled.
@@ -165,9 +165,9 @@ def plan_of(
 
 
 def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:
-    """Say the noise that the cell's own trials show, and what the sweep finds at it.
+    """Return the noise that the cell's own trials show, and the smallest gain found at that noise.
 
-    Without it a plan of a measured cell tells the noise that it assumes alone.
+    Without it, the plan of a measured cell would only give the assumed noise.
     """
     sigma, gain = conclusion.noise.sigma, conclusion.tuning.from_start80
     if sigma is None or gain is None:
@@ -177,7 +177,7 @@ def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:
 
 
 def _without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Name the variables that can make no winner, since nothing shows that they are in effect."""
+    """Return the variables that cannot win, because nothing shows that they are in effect."""
     unseen = resolved.sweep.site.unseen
     names = {name for profile in study.decide(()).profiles for name in profile.env}
     blind = sorted(
@@ -192,7 +192,7 @@ def _without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
 
 
 def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
-    """Say why the cell cannot run at all, as a session refuses it; () where it can."""
+    """Return why the cell cannot run at all, as a session would refuse it; () if it can."""
     findings = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
@@ -201,7 +201,7 @@ def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple
 
 
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
-    """Say what the catalog has against the profiles, before they cost a job; no XLA is asked."""
+    """Return the catalog's objections to the profiles, before they cost a job; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
     findings = look_at_rules(resolved.sweep.named_profiles, context)
     lines = (*(f"forbids the sweep: {fault}" for fault in findings.faults), *findings.notes)
@@ -212,7 +212,7 @@ def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
 
 
 def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
-    """Say what compiling each profile came to."""
+    """Return the result of compiling each profile."""
     titles = columns("~Profile", "~class", "~compared with the baseline's program")
     rows = tuple(
         (
@@ -222,12 +222,12 @@ def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
         )
         for profile in profiles
     )
-    limits = "By one step of the trainer on this machine each. Only a trial shows the speed."
+    limits = "One step of each profile ran on this machine. Only a trial shows the speed."
     return section("Compile check", Text(text=limits), Table(columns=titles, rows=rows))
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
-    """Name the place that decided each setting; those of the sweep file alone are not listed."""
+    """Return the place that decided each setting, except for those of the sweep file."""
     if not places:
         return ()
     lines = tuple(f"{name}: {place}" for name, place in sorted(places.items()))

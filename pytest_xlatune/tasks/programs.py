@@ -1,4 +1,4 @@
-"""What the compiler made of a program, by its dump, or what changed from one to another."""
+"""Show what the compiler made of a program, from its dump, or what differs between two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_programs(dumps: Sequence[Path]) -> tuple[list[Program], tuple[str, ...]
     """Return the programs of the dumps that can be read, and why the others cannot.
 
     Raises:
-        ParseError: none can be read.
+        ParseError: no dump can be read.
     """
     programs, problems = [], []
     for path in dumps:
@@ -36,9 +36,9 @@ def read_programs(dumps: Sequence[Path]) -> tuple[list[Program], tuple[str, ...]
 
 
 def program_document(program: Program, other: Program | None = None) -> Document:
-    """Return the document of a program's facts, or of the difference to another.
+    """Return the document of a program's facts, or of the difference between two.
 
-    Flags that the two dumps' `*.debug_options` set differently are judged one by one.
+    Each flag that the `*.debug_options` of the two dumps set differently is judged.
     """
     if other is None:
         title, head = "What the compiler made of a program", [_name(program)]
@@ -66,12 +66,12 @@ def _facts(program: Program) -> Iterator[str]:
     yield f"up to {flying} in flight" if program.in_flight else "no collective in flight"
     if program.unknown_trips:
         loops = counted(program.unknown_trips, "loop")
-        yield f"{loops} of unknown length: executions are at least these"
+        yield f"{loops} of unknown length: executions are at least that many"
     yield from (f"option {name}={value}" for name, value in (program.options or {}).items())
 
 
 def _alike(facts: Iterable[str]) -> Iterator[str]:
-    """Count equal facts together, in the order of the program."""
+    """Yield facts in the order of the program, with a count for equal ones."""
     return (f"{count} x {fact}" for fact, count in Counter(facts).items())
 
 
@@ -99,7 +99,7 @@ def _collective(collective: Collective) -> str:
 
 
 def programs_json(program: Program, other: Program | None = None) -> Json:
-    """Return the facts of a program, or of two with their difference."""
+    """Return the facts of a program, or those of two with their difference."""
     if other is None:
         return {"schema": SCHEMA, "program": program.to_json()}
     return {

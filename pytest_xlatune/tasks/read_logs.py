@@ -1,7 +1,7 @@
-"""Read plain logs: their steps, score and findings, without a ledger.
+"""Read plain logs without a ledger: their steps, their score and their findings.
 
 `xlatune steps` and `xlatune triage` show them. The protocol comes from the configuration lines of a
-log; where it prints none, from its steps.
+log, or from its steps if there are no such lines.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
 
-RANK_0 = "log.0.txt"  # of several logs of one job, rank 0's is read
+RANK_0 = "log.0.txt"  # of several logs of one job, that of rank 0 is read
 
 SCHEMA = 1
-_SKIPPED, _PROFILED = 10, 3  # what a protocol has where a log does not say
-_END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160  # of a log that ends without an end
+_SKIPPED, _PROFILED = 10, 3  # steps that a protocol skips and profiles, if a log does not say it
+# read from a log without an end: bytes, lines, characters of a line
+_END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _QUIET = (Action.NONE, Action.SUCCESS)
 _NO_SPEED = say("it found no GPU and ran on the CPU, so its steps have no speed")
 
 
 class Health(StrEnum):
-    """Whether a job did what it was to do."""
+    """Whether a job reached its goal."""
 
     HEALTHY = "healthy"
     FAILED = "failed"
-    UNFINISHED = "unfinished"  # the log ends before the last step and tells no end
+    UNFINISHED = "unfinished"  # the log ends before the last step, and says nothing about an end
 
 
 class UnreadableLogError(ConfigError):
     """A file that is no log of a training job, or that cannot be opened; `reason` says which.
 
-    `fits` is the name of the pattern that reads its lines, "" where none does.
+    `fits` is the name of the pattern that reads its lines; "" if there is none.
     """
 
     def __init__(self, path: Path, reason: str, *, fits: str = "") -> None:
@@ -66,21 +67,21 @@ class UnreadableLogError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A log, its report and its score."""
+    """A log with its report and its score."""
 
-    path: Path  # as the user named it
+    path: Path  # the path as the user named it
     report: LogReport
-    protocol: Protocol  # as its configuration lines or its steps tell
-    score: Score | NoScore  # of its steady state
-    # as its payload wrote it, or as the log tells; running where neither does
+    protocol: Protocol  # the protocol, from its configuration lines or its steps
+    score: Score | NoScore  # the score of its steady state
+    # as the payload wrote it, or as the log says; RUNNING if neither says it
     outcome: Outcome
-    findings: tuple[Finding, ...]  # what the log and the end together show
-    goal_step: int  # the id of the last step that it was to take
-    ranks: RankReader  # what all ranks print in it
+    findings: tuple[Finding, ...]  # what the log and the outcome show together
+    goal_step: int  # the id of the last step that the job should run
+    ranks: RankReader  # what all ranks print in the log
 
     @property
     def health(self) -> Health:
-        """Whether the job did what it was to do."""
+        """Whether the job reached its goal."""
         cause = primary(self.findings)
         if cause is not None and cause.action not in _QUIET:
             return Health.FAILED
@@ -93,7 +94,7 @@ class Read:
 
     @property
     def status(self) -> str:
-        """The root cause's class; without one "unfinished", "ok" or "no-score"."""
+        """The class of the root cause; without a cause, "unfinished", "ok" or "no-score"."""
         cause, health = primary(self.findings), self.health
         if cause is not None and (health is Health.FAILED or cause.action is Action.SUCCESS):
             return cause.cls
@@ -103,7 +104,7 @@ class Read:
 
     @property
     def unfinished(self) -> str:
-        """Where a log ends that tells no end, in words; "" of any other."""
+        """Where a log without an end stops, in words; "" for other logs."""
         if self.health is not Health.UNFINISHED:
             return ""
         cls = FailureClass.UNFINISHED
@@ -111,7 +112,7 @@ class Read:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its steps is to know."""
+        """What a reader of its steps should know."""
         return (*self.report.notes, *filter(None, [self.unfinished]))
 
     @property
@@ -121,12 +122,12 @@ class Read:
         last = "no step" if report.last_step is None else f"last step {report.last_step}"
         goal = f" of {wanted}" if wanted is not None else ""
         by = ended_by(self.outcome, self.findings)
-        end = f"ended by {by}" if by else "no word of an end"
+        end = f"ended by {by}" if by else "no end in the log"
         cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
         return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}{cut}"
 
     def to_json(self) -> Json:
-        """Return the log's entry in `steps --json`; absent values are null, NaN is "nan"."""
+        """Return the log's entry in `steps --json`; absent values are null, and NaN is "nan"."""
         scored = self.score if isinstance(self.score, Score) else None
         steps = self.report.steps
         figures = (
@@ -174,13 +175,13 @@ class Read:
 
 
 def exit_of(read: Iterable[Read]) -> int:
-    """Return the exit status of `triage`: 1 where a job failed, 3 where one is unfinished."""
+    """Return the exit status of `triage`: 1 if a job failed, 3 if a job is unfinished."""
     healths = {log_read.health for log_read in read}
     return 1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0
 
 
 def advised(read: Read) -> list[tuple[str, str]]:
-    """Return what a person can do about a log that is not well, each with its class, once."""
+    """Return what a person can do about a log with a fault: class and advice, each once."""
     if read.health is Health.HEALTHY:
         return []
     ordered = sorted(read.findings, key=lambda finding: finding.cls != read.status)
@@ -195,11 +196,11 @@ def advised(read: Read) -> list[tuple[str, str]]:
 
 
 def log_of(path: Path) -> Path:
-    """Return the log that a path means: the file itself, or the log of the job in that folder.
+    """Return the log that a path means: the file, or the log of the job in that folder.
 
-    An attempt of ours has `log.0.txt`. A job of maxtext-slurm has a folder `<id>-<name>`
-    with a link `log` to `<id>-<name>.log` beside it; both names change when the job has ended:
-    `outputs/<id>` means them too, and the link may be stale.
+    An attempt of ours has `log.0.txt`. A job of maxtext-slurm has a folder `<id>-<name>` with a
+    link `log` to `<id>-<name>.log`, which is in the same place as the folder. Both names change
+    when the job has ended; `outputs/<id>` means them too, and the link may be stale.
     """
     if (path / RANK_0).is_file():
         return path / RANK_0
@@ -210,7 +211,7 @@ def log_of(path: Path) -> Path:
     return logs[0] if len(logs) == 1 else path
 
 
-# a log of one job, or of one task of an array, and the rank that printed it:
+# names of logs of one job, or of one task of an array, with the rank that printed it:
 #   slurm-123_4.out    88_0_log.out (submitit: %j_%t_log.out)    log.0.txt    14602-llama.log.gz
 #   rank_3.log    slurm-88-rank3.out
 _LOG_NAME = re.compile(
@@ -218,17 +219,17 @@ _LOG_NAME = re.compile(
     r"|(?P<front>(?:.*[._-])?)rank[._-]?(?P<named>\d{1,9})\.(?:log|out|txt)"
     r"|(?P<job>.+?)\.(?:log|out))(?:\.gz)?"
 )
-# a job's number:  123    123_4    slurm-123
+# numbers of jobs:  123    123_4    slurm-123
 _NUMBER = re.compile(r"(?:slurm-)?\d+(?:_\d+)?")
 
 
 def is_log_name(path: Path) -> bool:
-    """Whether a file is named as the log of a job is."""
+    """Return whether the name of a file is that of a log of a job."""
     return _LOG_NAME.fullmatch(path.name) is not None
 
 
 def _job_and_rank(path: Path) -> tuple[str, int | None] | None:
-    """Return the job and the rank that the name of a log tells; None of another file."""
+    """Return the job and the rank in the name of a log; None if it is no such name."""
     name = _LOG_NAME.fullmatch(path.name)
     if name is None:
         return None
@@ -237,7 +238,7 @@ def _job_and_rank(path: Path) -> tuple[str, int | None] | None:
 
 
 def _logs_by_job(folder: Path) -> dict[str, list[tuple[int | None, Path]]]:
-    """Return the logs in a folder by job, each with its rank, the lowest first."""
+    """Return job -> its logs in a folder, each with its rank, the lowest rank first."""
     jobs: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (job_and_rank := _job_and_rank(path)) is not None and path.is_file():
@@ -246,13 +247,13 @@ def _logs_by_job(folder: Path) -> dict[str, list[tuple[int | None, Path]]]:
 
 
 def logs_of(path: Path) -> list[Path]:
-    """Return the logs that a path means: one a job, of its lowest rank.
+    """Return the logs that a path means: for each job, the log of its lowest rank.
 
-    A folder means each job in it, also each of an array (`slurm-123_4.out`); the front of such
-    names means those that begin with it (`outputs/123`).
+    A folder means each job in it, and each task of an array (`slurm-123_4.out`). The start of a
+    name means all logs whose names start so (`outputs/123`).
 
     Raises:
-        UnreadableLogError: a folder without a log.
+        UnreadableLogError: a folder has no log.
     """
     if path == STDIN or (job_log := log_of(path)).is_file():
         return [path]
@@ -276,13 +277,13 @@ def read_one(
     pattern: StepPattern | None = None,
     tokens: float | None = None,
 ) -> Read:
-    """Read a log; a job of maxtext-slurm may be named by its folder or by the front of its name.
+    """Read a log; a job of maxtext-slurm may be named by its folder or by the start of its name.
 
-    `pattern` is how another trainer prints its steps; `tokens` are those of a device in a step,
-    where the log does not tell them.
+    `pattern` says how another trainer prints its steps; `tokens` are those of a device in a step,
+    if the log does not give them.
 
     Raises:
-        UnreadableLogError: it cannot be opened, or it is not the log of a training job.
+        UnreadableLogError: the file cannot be opened, or it is no log of a training job.
     """
     path = path if path == STDIN else log_of(path)
     rank = next((rank for rank, log in _logs_by_rank(path) if log == path), None)
@@ -322,10 +323,10 @@ def read_one(
 
 
 def _chunks_of(path: Path, notes: list[str] | None = None) -> Iterator[bytes]:
-    """Yield a log piece by piece; `notes` is given what a reader of it should know.
+    """Yield a log piece by piece; remarks for its reader are added to `notes`.
 
     Raises:
-        UnreadableLogError: it cannot be read.
+        UnreadableLogError: the file cannot be read.
     """
     try:
         yield from chunks_of(path, [] if notes is None else notes)
@@ -337,10 +338,10 @@ def _chunks_of(path: Path, notes: list[str] | None = None) -> Iterator[bytes]:
 def _goal_of(
     report: LogReport, outcome: Outcome, protocol: Protocol, *, is_torn: bool = False
 ) -> int:
-    """Return the id of the last step that a job was to take.
+    """Return the id of the last step that a job should run.
 
-    Where nothing tells it, the last one of a job that was ended, or of a log that is torn, would
-    count as its goal: then it is one more.
+    If nothing gives the goal of a job that was ended, or of a torn log, it is one more than the
+    last step. Else the last step would count as the goal.
     """
     is_told = steps_wanted(report) is not None
     is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
@@ -349,7 +350,7 @@ def _goal_of(
 
 
 def _is_torn(end: bytes, report: LogReport, pattern: StepPattern | None) -> bool:
-    """Whether a log ends within a line: one without a line's end is no whole line of a step."""
+    """Return whether a log ends within a line, so that its last line may lack a part of a step."""
     last = end.rpartition(b"\n")[2]
     if not last or last.endswith(b"\r"):
         return False
@@ -361,7 +362,7 @@ def _is_torn(end: bytes, report: LogReport, pattern: StepPattern | None) -> bool
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
-    """Say why a file without a step, a setting or a failure is no log of a training job."""
+    """Return why a file without a step, a setting or a failure is no log of a training job."""
     if not report.size_bytes and DAMAGED in report.notes:
         return "cannot be read: its gzip data is damaged from the first byte on; copy it again"
     if not report.size_bytes:
@@ -383,10 +384,10 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
 
 
 def _all_ranks(read: Read) -> RankReader:
-    """Return what all ranks of a log's job print: in this log, or each in one of its own beside it.
+    """Return what all ranks of a log's job print, in this log or in others of its folder.
 
     Raises:
-        UnreadableLogError: one cannot be read.
+        UnreadableLogError: a log cannot be read.
     """
     for rank, log in _logs_by_rank(read.path):
         if not read.ranks.is_known(rank):
@@ -405,7 +406,7 @@ def _logs_by_rank(path: Path) -> list[tuple[int | None, Path]]:
 
 
 def slower_of(read: Read) -> tuple[Message, ...]:
-    """Say which ranks take longer for their steps, or that none does; () of too few ranks or steps.
+    """Return which ranks take longer for a step, or that none does; () if the data is too small.
 
     Raises:
         UnreadableLogError: a log cannot be read.
@@ -439,10 +440,10 @@ def slower_of(read: Read) -> tuple[Message, ...]:
 
 
 def behind_of(read: Read) -> Standstill | None:
-    """Say which rank of a job that did not end well the others waited for; None is not known.
+    """Return for which rank of a failed job the others waited; None if that is not known.
 
-    What its processes did is told where the job was a trial that stood still, in the folder of its
-    attempt; else its lines alone tell it.
+    If the job was a trial that stood still, its attempt's folder has what its processes did. Else
+    only its lines tell it.
 
     Raises:
         UnreadableLogError: a log cannot be read.
@@ -460,7 +461,7 @@ def behind_of(read: Read) -> Standstill | None:
             standstill = seen
     if standstill is None:
         return None
-    stands = (  # a log quotes whatever it likes
+    stands = (  # a log may quote anything
         dataclasses.replace(state, last_line=hide_quoted(state.last_line))
         for state in standstill.stands
     )
@@ -469,7 +470,7 @@ def behind_of(read: Read) -> Standstill | None:
 
 
 def standstill_json(standstill: Standstill | None) -> Json:
-    """Return which rank a job waits for as builtins; None where that is not known."""
+    """Return as builtins for which rank a job waits; None if that is not known."""
     if standstill is None:
         return None
     return {
@@ -492,9 +493,9 @@ def standstill_json(standstill: Standstill | None) -> Json:
 
 
 def _outcome_of(path: Path, report: LogReport) -> Outcome:
-    """Return how the job ended: as the payload wrote it beside an attempt's log, or as told."""
+    """Return how the job ended, as the payload of an attempt wrote it, or as the log says."""
     by_log = end_of(report)
-    # the payload sees a signal alone; what Slurm printed says whose it was
+    # the payload sees only a signal; what Slurm printed says who sent it
     if path.name != RANK_0 or by_log.state in (State.CANCELLED, State.TIMEOUT, State.NODE_FAIL):
         return by_log
     ranks = read_outcomes(path.parent)
@@ -506,25 +507,27 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
 def _findings(
     report: LogReport, outcome: Outcome, protocol: Protocol, *, end: bytes
 ) -> tuple[Finding, ...]:
-    """Diagnose log and end together; a job that tells no end and misses steps is unfinished."""
+    """Return the findings from log and outcome; without an end, missing steps are a finding."""
     findings = diagnose(report, outcome, protocol)
     is_complete = report.last_step is not None and report.last_step >= protocol.last_step
-    if is_complete:  # as many steps as it was to take are enough for it, if not for a score
+    # a job that ran all its steps is complete, even if they are too few for a score
+    if is_complete:
         return tuple(finding for finding in findings if finding.cls != FailureClass.TOO_FEW_STEPS)
     if outcome.state.is_final:
         return findings
     findings = tuple(
         replace(finding, action=Action.NONE) for finding in findings
-    )  # it went on after them
+    )  # it continued after them
     at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     is_told = steps_wanted(report) is not None
     where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"
     detail = f"the log ends {at} {where} without an end: killed, or still running"
-    # the last lines of the log show where it stands, so lines of steps belong to them
+    # the last lines of the log show where it stopped, so lines of steps are among them
     lines = end.split(b"\n")[report.size_bytes > len(end) :]
     texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
     text = "\n".join(texts[-_END_LINES:]) or detail
-    # without this finding, such a log has "nothing that is known to matter" and exit status 0
+    # without this finding, such a log would show "nothing that is known to matter" and exit status
+    # 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *findings)
 
@@ -538,13 +541,13 @@ def score_with(
 
 
 def protocol_of(report: LogReport) -> Protocol:
-    """Return the protocol that a log's configuration tells, with its steps where it is silent."""
+    """Return the protocol in a log's configuration; its steps give what that lacks."""
     config = report.config
     last = report.last_step
     profiler_steps = _number(config.get("profiler_steps"))
     skipped = _number(config.get("skip_first_n_steps_for_profiler"))
     return Protocol(
-        # ids of other trainers begin at 1: where their lines tell the last one, it is that one
+        # ids of other trainers begin at 1, so the last id in their lines is the number of steps
         steps=(
             (steps_wanted(report) or (1 if last is None else last + 1))
             if report.goal_step is None
@@ -558,9 +561,9 @@ def protocol_of(report: LogReport) -> Protocol:
 
 
 def steps_wanted(report: LogReport) -> int | None:
-    """Return how many steps were asked for, as lines of steps or settings tell; None where none do.
+    """Return how many steps were requested, by lines of steps or settings; None if none say it.
 
-    MaxText takes -1 for the steps of its learning rate schedule.
+    MaxText takes -1 to mean the steps of its learning rate schedule.
     """
     if report.goal_step is not None:
         return report.goal_step
@@ -570,17 +573,18 @@ def steps_wanted(report: LogReport) -> int | None:
     return next((number for number in asked if number is not None and number > 0), None)
 
 
-# how MaxText prints that no profiler is on: 0.1; the enum of 0.2; a name as YAML has it
+# How MaxText prints that no profiler is on: release 0.1; the enum of 0.2; a name in YAML.
 #   Config param profiler:       Config param profiler: ProfilerType.NONE        None
-# when ProfilerType.NONE was read as a profiler that is on, real logs of 0.2 were scored from step 9
-# instead of 5, and two of 23 were refused
+# When ProfilerType.NONE was read as a profiler that is on, logs of 0.2 were scored from step 9 and
+# not
+# from step 5, and two of 23 were refused.
 _NO_PROFILER = frozenset({"", "none", "null", "false"})
-# the enum's member:  ProfilerType.XPLANE      <ProfilerType.XPLANE: 'xplane'>
+# members of the enum:  ProfilerType.XPLANE      <ProfilerType.XPLANE: 'xplane'>
 _PROFILER_TYPE = re.compile(r"<?ProfilerType\.(?P<name>\w+)")
 
 
 def _profiler(text: str) -> str:
-    """Return the profiler's name as a protocol has it; "" is none."""
+    """Return the profiler's name for a protocol; "" if no profiler is on."""
     member = _PROFILER_TYPE.match(text)
     name = (member["name"] if member else text.strip("\"' ")).lower()
     return "" if name in _NO_PROFILER else name

@@ -1,8 +1,8 @@
-"""A recipe that was measured elsewhere: its claim, its place, and how it is tried in a new place.
+"""Read a recipe that was measured elsewhere, compare its place, and write the gate that tries it.
 
-The data of a tuning document, `<MODEL_TAG>-tuning.json`, is the file that travels: a recipe with
-its cell, versions, jobs and evidence. What it claims is shown by the gate, which measures the
-recipe where it shall be deployed.
+The recipe travels as the data of a tuning document, `<MODEL_TAG>-tuning.json`, which has its cell,
+versions, jobs and evidence. Whether it holds in a new place is shown by the gate, which measures it
+there.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRecipe:
-    """A recipe of a file, and the place where it was measured.
+    """A recipe in a file, with the place where it was measured.
 
     Attributes:
-        path: path of the file.
+        path: the path of the file.
         cell: the measured cell, its trials and its conclusion.
         best: the verdict on the recipe.
-        profile: its settings.
+        profile: the settings of the recipe.
     """
 
     path: Path
@@ -59,12 +59,12 @@ class MeasuredRecipe:
 
     @property
     def place(self) -> dict[str, str]:
-        """What it was measured on: the parts by which places are compared."""
+        """What it was measured on: the facts by which places are compared."""
         return _place(self.cell.cell.model_tag, self.cell.cell.variant, self.cell.record)
 
     @property
     def claim(self) -> str:
-        """Its gain in a few words, with the place that it holds for."""
+        """Its gain in a few words, with the place for which it was measured."""
         where = ", ".join(f"{name} {text}" for name, text in self.place.items() if text)
         low_high = self.best.ci95 or (0.0, 0.0)
         gain = f"{percent(self.best.delta)}, 95 % {interval(low_high)}, n = {self.best.n}"
@@ -81,19 +81,19 @@ def _place(model: str, variant: str, record: RunRecord | None) -> dict[str, str]
 
 
 def device_of(record: RunRecord | None) -> str:
-    """Return the kind of device that trials told of, e.g. `NVIDIA H100 80GB HBM3`; "" of none."""
+    """Return the kind of device that trials reported, e.g. `NVIDIA H100 80GB HBM3`; "" if none."""
     if record is None:
         return ""
     devices = record.facts("node").get("GPUs") or record.facts("devices").get("devices", "")
-    # 8 x NVIDIA H100 80GB HBM3
+    # texts of devices:  8 x NVIDIA H100 80GB HBM3
     return devices.partition(" x ")[2] or devices
 
 
 def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
-    """Return the recipe of a file; `cell` names one, e.g. `FSDP=8`, where several have one.
+    """Return the recipe in a file; `cell` names one, e.g. `FSDP=8`, if several cells have recipes.
 
     Raises:
-        ConfigError: it is no such file, or has no recipe.
+        ConfigError: the file is of another kind, or has no recipe.
     """
     cells = _read(path)
     named = [
@@ -159,9 +159,9 @@ def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
 def lint_recipe(
     recipe: MeasuredRecipe, resolved: ResolvedSweep
 ) -> tuple[list[str], list[str], str]:
-    """Return the faults of a recipe's settings here, what else is said of them, and the jaxlib.
+    """Return the faults of a recipe's settings here, remarks on them, and the version of jaxlib.
 
-    An XLA that cannot be asked is told.
+    If XLA cannot be asked, a remark says so.
     """
     context = context_of(resolved.cell, resolved.sweep.launcher)
     python = resolved.sweep.launcher.interpreter
@@ -174,7 +174,7 @@ def lint_recipe(
     faults, notes = list[str](), list[str]()
     for objection in linted.objections:
         if objection.profile == recipe.profile.id:
-            # settings that are deployed already are not tried again
+            # settings that are already deployed are not tried again
             is_fault = objection.level is Level.FAULT or objection.rule == "no-op"
             (faults if is_fault else notes).append(str(objection))
     return faults, [*notes, *linted.unchecked], linted.jaxlib
@@ -183,10 +183,10 @@ def lint_recipe(
 def differences(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, workdir: Path, *, jaxlib: str
 ) -> dict[str, str]:
-    """Return how the new place differs: part -> a phrase, without the parts that are unknown.
+    """Return how the new place differs: fact -> a phrase; unknown facts are left out.
 
-    The device is the one that trials of the cell told; before the first one on this machine, the
-    GPUs that its kernel names.
+    The device is the one that trials of the cell reported. Before the first trial on this machine,
+    it is that of the GPUs that the kernel lists.
     """
     record = _record(resolved, workdir)
     here = _place(resolved.cell.model_tag, resolved.cell.variant, record)
@@ -212,14 +212,14 @@ def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What brings a recipe to a new place.
+    """The files that bring a recipe to a new place.
 
     Attributes:
-        gate: the test file that measures it there.
-        patch: for `git apply`, once the gate has passed; None where no file can deploy it.
-        missing: why the patch lacks it, or a part of it.
-        own_table: of `xlatune.toml`, whose settings the gate does not get by its name; "" is none.
-        files: path -> text of both.
+        gate: the test file that measures the recipe there.
+        patch: the patch for `git apply` after the gate has passed; None if no file can deploy it.
+        missing: why the patch lacks the recipe, or a part of it.
+        own_table: the table of `xlatune.toml` whose settings do not apply to the gate; "" if none.
+        files: path -> text, of both files.
     """
 
     gate: Path
@@ -232,14 +232,14 @@ class Applied:
 def applied(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path
 ) -> Applied:
-    """Return the gate that tries a recipe in the cell of a sweep file, and the patch behind it.
+    """Return the gate that tries a recipe in the cell of a sweep file, and the patch for later.
 
     Raises:
-        ConfigError: one of the files is there already.
+        ConfigError: one of the files exists.
     """
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
-    # the comment says where it was measured; what the sweep gives by argument no file can deploy
+    # the comment says where it was measured; arguments of the sweep cannot be deployed by a file
     there = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
     made = patch_of((replace(recipe.cell, cells=(there,), files=files, elsewhere=()),))
     gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")

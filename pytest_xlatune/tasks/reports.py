@@ -1,4 +1,4 @@
-"""From a ledger to the files that people read: the study's own, and the model's tuning document.
+"""Write the files that people read, from a ledger: reports of a study, and the tuning document.
 
     <sweep>/leaderboard.md     a study's document; gate.md, calibration.md, evidence.md likewise
     <sweep>/leaderboard.html   the same with plots, where jinja2 is installed (the extra `page`)
@@ -7,10 +7,10 @@
     <MODEL_TAG>-tuning.zh.md   the same in Chinese, on request, or where the file exists
     <MODEL_TAG>-tuning.patch   the recipes for `git apply`; absent without any
 
-Everything is made from the ledger alone, so terminal, reports and command line agree, and a user
-can write all files again. Sweeps of one model may end at the same time: a process that adds its
-cell locks the folder. A gate of a winner on another configuration is a cell with a ledger of its
-own, `.xlatune/<sweep>-<tag>/<cell>/`.
+Everything is made only from the ledger, so the terminal, reports and the command line agree, and
+all files can be written again. Sweeps of one model may end at the same time, so a process locks the
+folder while it adds its cell. The gate of a winner in another configuration is a cell with a ledger
+of its own, `.xlatune/<sweep>-<tag>/<cell>/`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from pytest_xlatune.tasks.files import has_pages, made_folder, read_ours, write_
 def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -> tuple[Path, ...]:
     """Add a cell to the tuning document of its model; return the files that were written.
 
-    The caller holds `reports` alone.
+    The caller holds the lock of `reports`.
 
     Raises:
-        LedgerError: the document's data cannot be read.
-        OSError: its files cannot be written.
+        LedgerError: the data of the document cannot be read.
+        OSError: the files cannot be written.
     """
     stem = reports / f"{covered.cell.model_tag}-tuning"
     english, data, chinese, patch, by_hand = (
@@ -66,7 +66,7 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
     if diff:
         texts[patch] = diff
     else:
-        patch.unlink(missing_ok=True)  # an earlier recipe may be gone
+        patch.unlink(missing_ok=True)  # the recipe of an earlier patch may be gone
     write_all(texts)
     return tuple(texts)
 
@@ -76,7 +76,7 @@ def writing() -> Iterator[None]:
     """Turn an error of the file system into one that says what to do.
 
     Raises:
-        LedgerError: with what to do.
+        LedgerError: in place of an `OSError`.
     """
     try:
         yield
@@ -91,14 +91,14 @@ def writing() -> Iterator[None]:
 def alone(folder: Path) -> Iterator[None]:
     """Lock a folder of reports, which has to be ours; the lock leaves no file in it."""
     with made_folder(folder) as held:
-        # NFS locks no directory: there the last of two writers at the same moment wins
+        # NFS cannot lock a folder; the last of two writers at the same moment then wins
         with contextlib.suppress(OSError):
             fcntl.flock(held.fd, fcntl.LOCK_EX)
         yield
 
 
 def _texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]:
-    """Return the report of a study as text and as JSON, by path."""
+    """Return path -> text of a study's report, as text and as JSON."""
     return {
         stem.with_name(f"{stem.name}.md"): markdown(document),
         stem.with_name(f"{stem.name}.json"): leaderboard_json(known.facts),
@@ -108,12 +108,12 @@ def _texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]
 def write_so_far(
     folder: Path, reports: Path, live: Live, known: CellReport | None = None
 ) -> CellReport:
-    """Write the report of a study while it runs: its own files, no tuning document, no export.
+    """Write the report of a running study: its own files, but no tuning document and no export.
 
-    `known` is what was read of it before; return what it was made of.
+    `known` is the state that was read last. Return the state that the report was made from.
 
     Raises:
-        LedgerError: the ledger cannot be read, or a file not be written.
+        LedgerError: the ledger cannot be read, or a file cannot be written.
     """
     with writing(), alone(reports):
         known = known_now(folder, known)
@@ -131,7 +131,7 @@ def _page(
     files: Sequence[Path],
     live: Live | None,
 ) -> dict[Path, str]:
-    """Return the page beside the files of a report; nothing where no page can be made."""
+    """Return path -> text of the page next to a report's files; {} if no page can be made."""
     if not has_pages():
         return {}
     page = page_of(document, facts, files=[path.name for path in files], live=live)
@@ -146,19 +146,19 @@ def publish(
     exports: Sequence[str] = (),
     known: CellReport | None = None,
 ) -> tuple[Path, ...]:
-    """Write the reports of the cell whose ledger a folder holds; return the files.
+    """Write the reports of the cell whose ledger is in a folder; return the files.
 
-    They are `<sweep>/leaderboard.md`, `.json` and, where pages can be written, `.html`, and the
-    cell's part of `<MODEL_TAG>-tuning.md`, with `zh` in Chinese too. A recipe over a
-    launcher's own file is that file with it.
-    A gate, a calibration and an evidence run write their own files, and no tuning document; a study
-    that recommends one setting writes the patch of it. `exports` are formats of other programs.
-    Sessions of one model may end at the same time: one of them writes at a time, from the ledger of
-    that moment. `known` is what was read of it before: read again only where it has grown since.
+    They are `<sweep>/leaderboard.md`, `.json` and, if pages can be written, `.html`, and the cell's
+    part of `<MODEL_TAG>-tuning.md`, with `zh` also in Chinese. A recipe for a cell of a launcher's
+    own file is written as that file with the recipe. Gates, calibrations and evidence runs write
+    their own files, and no tuning document; a study that recommends one setting writes its patch.
+    `exports` are formats of other programs. Sessions of one model may end at the same time, so they
+    write one by one, from the current ledger. `known` is the state that was read last; it is read
+    again if the ledger has grown.
 
     Raises:
-        LedgerError: the directory cannot be written, or a format's program does not take the
-            figures; the ledger itself is complete.
+        LedgerError: the folder cannot be written, or the program of a format refuses the figures;
+            the ledger itself is complete.
     """
     with writing(), alone(reports):
         known = known_now(folder, known)
@@ -190,19 +190,21 @@ def publish(
         written += tuple(page)
     if not exports:
         return written
-    # a program or a server is given what the file says, which hides what is secret
+    # programs and servers get what is in the file, in which secrets are hidden
     report = exported(
         hide_kept(texts[stem.with_name(f"{stem.name}.json")]),
         sweep=known.sweep,
         study=known.study.name.partition("-")[0],
     )
-    # the same for this ledger in each of its sessions, and another once it was started over
+    # the key is the same for this ledger in all sessions, and changes when the ledger is started
+    # anew
     began = f"{known.cell.digest} {known.state.opened[0].session}"
     key = f"{known.sweep} {known.study.name} {began}"
     problems = []
     for export in map(export_of, exports):
-        # a server may take its time: sessions of other ledgers write meanwhile; two of this one
-        # that find no run of a study would both make one
+        # A server may be slow, so sessions of other ledgers can write meanwhile. Two sessions of
+        # this ledger
+        #         # that find no run of a study would both make one.
         try:
             with writing(), alone(folder):
                 more = {

@@ -1,7 +1,7 @@
-"""What the figures of a cell, or of several that a study compares, rest on, by a ledger alone.
+"""Collect what the figures of a study's cells rest on, from the ledger alone.
 
-The environment that trials told of, what changed between two of them, the commands, the random
-seed, the time and the node-hours. Every document, JSON text and junit case has the same.
+This is the environment that trials reported, what changed between trials, the commands, the random
+seed, the time and the node-hours. Documents, JSON texts and junit cases all have the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOUR_S = 3600.0
 
 
 def record_of_study(state: LedgerState, study: Study) -> RunRecord:
-    """Return the record of all cells of a study that were tried, or of its first before any was.
+    """Return the record of all tried cells of a study, or of its first cell before any trial.
 
     A study may have cells that it never tries, e.g. sizes that are too large.
     """
@@ -38,10 +38,10 @@ def record_of_study(state: LedgerState, study: Study) -> RunRecord:
 
 
 def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
-    """Return the record of cells together, as far as trials have told of them.
+    """Return one record for several cells, as far as trials have reported.
 
-    `cells` are named by their identity as the study has it: the cell on each node slot, those that
-    a study compares, or one.
+    `cells` are those of the study: the cell on each node slot, the cells that it compares, or one
+    cell.
     """
     digests = {cell.digest: None for cell in cells}
     environments = _environments(state, cells)
@@ -58,7 +58,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         for outcome in outcomes
         if outcome.start_s is not None and outcome.end_s is not None
     ]
-    # where JAX was not asked, what the driver shows has to do
+    # if JAX was not asked, use what the driver shows
     platforms = (
         environment.devices.get("platform") or ("gpu" if environment.node.get("GPUs") else "")
         for environment in nodes
@@ -97,7 +97,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
 
 
 def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
-    """Return the environment of each node, together for cells that differ in their nodes alone."""
+    """Return the environment of each node, together for cells that differ only in their nodes."""
     by_kind: dict[str, dict[str, NodeEnvironment]] = {}
     for cell in cells:
         for node in state.environments.get(cell.digest, ()):
@@ -107,7 +107,7 @@ def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeE
 
 
 def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
-    """Return each node once, with the code alone that all kinds of cells have in common."""
+    """Return each node once, with only the code that all kinds of cells have in common."""
     merged: dict[str, NodeEnvironment] = {}
     for node in (environment for nodes in environments for environment in nodes):
         merged[node.name] = node.after(merged.get(node.name))
@@ -121,7 +121,7 @@ def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEn
 
 
 def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return what all tables say alike; one that is empty says nothing."""
+    """Return the entries that are equal in all tables; empty tables are ignored."""
     first, *others = [table for table in tables if table] or [{}]
     return {
         name: text
@@ -134,7 +134,7 @@ _LEVEL, _OFF = "xla_gpu_autotune_level", "0"
 
 
 def _autotuning(cell: Cell, *, platform: str) -> str:
-    """Say whether XLA's choice of GPU kernels is the same in every trial; "" without a GPU."""
+    """Return whether XLA chooses the same GPU kernels in each trial, in words; "" without a GPU."""
     if platform and platform not in ("gpu", "cuda", "rocm"):
         return ""
     text = cell.environment.get("XLA_FLAGS", "")
@@ -152,7 +152,7 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
 def _two_speeds(
     state: LedgerState, study: Study, digests: Collection[str], autotuning: str
 ) -> Iterator[str]:
-    """Yield the arms whose runs fall in two groups, and what may have parted them."""
+    """Yield the arms whose runs fall into two groups, with a candidate for the cause."""
     scores: dict[tuple[str, int, str], list[float]] = {}
     for result in state.history(study.name):
         digest = result.trial.cell_digest

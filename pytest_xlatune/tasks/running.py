@@ -1,8 +1,8 @@
-"""What runs at this moment: each job in flight, the step it is at, its figure so far.
+"""Show what runs at this moment: each job in flight, its current step, its figure so far.
 
-Put together from the ledger (which jobs), the file beside it (where they stand) and their logs
-(steps), all of them read and none written, so that any machine of the file system can show it. No
-number of here decides anything: a trial's score is made when it is over.
+The facts come from the ledger (which jobs), the file next to it (their states) and their logs
+(steps). All are only read, so any machine with the file system can show them. No number of this
+module decides anything: the score of a trial is made when it is over.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from pytest_xlatune.model.text import duration, rate
 from pytest_xlatune.model.trial import Trial
 
 _CHUNK_BYTES = 1 << 20
-# this share of a trial is left while one runs that has no two steps: a session once said
-# "0 s left" 32 s before its end
+# This share of a trial is left while a trial runs that has not had two steps. Without it, a session
+# once said "0 s left" 32 s before its end.
 _AT_LEAST = 0.25
-_LAST = 6  # trials that tell how long one runs
-_LEAST = 0.01  # running at once, of a session that does nothing but wait
-_MOST_BYTES = 1 << 28  # of a log; one that is longer is not shown step by step
+_LAST = 6  # the latest trials, whose durations are used
+_LEAST = 0.01  # the least number of trials that run at once; a session may do nothing but wait
+_MOST_BYTES = 1 << 28  # bytes of a log; the steps of a longer one are not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +59,21 @@ class Running:
     """One job in flight.
 
     Attributes:
-        trial: the trial that is asked about.
-        job_id: the executor's name of it.
+        trial: the trial of the job.
+        job_id: the executor's id of the job.
         state: pending or running.
         reason: why it waits or stands still, in the scheduler's words; "" while it runs.
-        has_queue: whether what runs it has a queue.
+        has_queue: whether its executor has a queue.
         is_held: whether a person holds it in the queue.
-        is_back: whether it was put back into the queue after it had begun.
-        starts_s: when the scheduler expects to start it, seconds since the epoch; None unknown.
-        nodes: where it runs.
-        since_s: when it was submitted, and once it runs when it began; seconds since the epoch.
+        is_back: whether it was put back into the queue after its start.
+        starts_s: the expected start, in seconds since the epoch; None if it is not known.
+        nodes: the nodes on which it runs.
+        since_s: the time of its submission, or of its start once it runs, in seconds since the
+            epoch.
         phase: how far its program has come; None before its log begins.
-        step: id of its last step; None before the first.
-        tgs: tokens over time of the steps in the window so far; None before two of them.
-        left_s: seconds that its steps may still take; None before two of them.
+        step: the id of its last step; None before the first one.
+        tgs: tokens over time of the steps in the window so far; None before the second one.
+        left_s: the seconds that its steps may still take; None before the second one.
     """
 
     trial: Trial
@@ -98,12 +99,12 @@ class Running:
 
     @property
     def line(self) -> str:
-        """Which job it is, and where it stands."""
+        """Which job it is, and how far it has come, in one line."""
         return f"{self.trial.called} (job {self.job_id}) {self.words}"
 
     @property
     def words(self) -> str:
-        """Where it stands, in a few words."""
+        """How far it has come, in a few words."""
         if self.state is State.PENDING:
             if not self.has_queue:
                 return self.reason or "starting"
@@ -126,23 +127,23 @@ class Running:
 
 @dataclass(slots=True)
 class Pace:
-    """How fast the last session gets on.
+    """How fast the last session progresses.
 
-    How long a trial runs is told by those that landed last, and by those that are at their steps.
-    How many run at once is the time of all runs over the session's: below one where jobs wait in a
-    queue or were lost.
+    The duration of a trial is estimated from the trials that ended last, and from those that have
+    run steps. The number of trials at once is the time of all runs over that of the session; it is
+    below one if jobs wait in a queue or were lost.
 
     Attributes:
-        submitted_s: when each trial was submitted last, by trial id, seconds since the epoch.
+        submitted_s: id of a trial -> its last submission, in seconds since the epoch.
     """
 
     submitted_s: dict[str, float] = field(default_factory=dict)
-    _first_s: float = 0.0  # submission of the session
+    _first_s: float = 0.0  # the first submission of the session
     _runs_s: list[float] = field(default_factory=list)
     _session: str = ""
 
     def note(self, entry: LedgerEntry) -> None:
-        """Take an event into account; another session begins anew."""
+        """Take an event into account; a new session starts from zero."""
         match entry.event:
             case CampaignOpened(session=session) if session != self._session:
                 self._session, self._first_s, self._runs_s = session, 0.0, []
@@ -161,18 +162,19 @@ class Pace:
     def range_s(
         self, left: tuple[int, int], now_s: float, *, running: Sequence[Running]
     ) -> tuple[float, float] | None:
-        """Estimate the seconds of the trials that are left, as planned and at most; None likewise.
+        """Return the seconds that are left, as planned and at most; None if not known.
 
-        `left` is how many are, as planned and at most; `running` see `left_s`.
+        `left` is the number of remaining trials, as planned and at most; for `running` see
+        `left_s`.
         """
         fewest, most = (self.left_s(jobs, now_s, running=running) for jobs in left)
         return None if fewest is None or most is None else (fewest, most)
 
     def left_s(self, left: int, now_s: float, *, running: Sequence[Running]) -> float | None:
-        """Estimate the seconds of the trials that are left; None where it cannot be told.
+        """Return the seconds of the remaining trials; None if they cannot be estimated.
 
-        `running` are the jobs in flight. One that takes longer than the others, and has not come
-        to its steps, leaves the estimate where it is: some time is left while one runs.
+        `running` are the jobs in flight. A job that takes longer than the others, and has run no
+        step, does not lower the estimate: some time is left while a job runs.
         """
         if not self._runs_s or not left:
             return None
@@ -196,22 +198,23 @@ class Pace:
 
 
 def _usual(seconds: Sequence[float]) -> float:
-    """Return the mean without the longest and the shortest: one may have compiled for long."""
+    """Return the mean without the longest and the shortest; one job may have compiled for long."""
     kept = sorted(seconds)[1:-1] or seconds
     return math.fsum(kept) / len(kept)
 
 
 class RunningJobs:
-    """The jobs in flight of one folder; keeps its place in their logs between two looks."""
+    """The jobs in flight in one folder; it remembers how far their logs were read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._readers: dict[str, tuple[LogReader, int]] = {}  # by attempt's folder, with offset
+        # folder of an attempt -> its reader, and the offset up to which it has read
+        self._readers: dict[str, tuple[LogReader, int]] = {}
 
     def poll(self, state: LedgerState, submitted_s: Mapping[str, float]) -> tuple[Running, ...]:
         """Return the jobs in flight, in the order of their submission.
 
-        `submitted_s` has when each trial's attempt was submitted, by trial id.
+        `submitted_s` maps the id of a trial to the submission of its attempt.
         """
         flying = state.in_flight()
         if not flying:
@@ -263,7 +266,7 @@ class RunningJobs:
         )
 
     def _read(self, submission: Submission, pattern: str) -> LogReader | None:
-        """Read on in the log of rank 0; None before there is one."""
+        """Read more of the log of rank 0; return None if there is no log yet."""
         fresh = LogReader(step_pattern(pattern) if pattern else None)
         reader, offset = self._readers.get(submission.folder, (fresh, 0))
         try:
@@ -275,7 +278,7 @@ class RunningJobs:
                 while offset < _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
                     reader.feed(chunk)
                     offset += len(chunk)
-        except OSError:  # gone, or of a file system that is away: shown again when it is back
+        except OSError:  # it is gone, or its file system is away; it is shown when it is back
             return reader
         self._readers[submission.folder] = reader, offset
         return reader
@@ -286,14 +289,14 @@ _SHOWN = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
 
 
 def event_lines(event: Event) -> tuple[str, ...]:
-    """Say an event of a ledger in lines; () of one that says nothing by itself."""
+    """Return an event of a ledger as lines; () for an event that is not shown."""
     match event:
         case EvidenceRecorded(trial_id=trial_id, facts=facts, problems=problems):
             return tuple(f"{trial_id}: {line}" for line in (*facts, *problems))
-        # where the reference cannot run, the line of its trial, which follows, says the same
+        # if the reference cannot run, the line of its trial, which follows, says the same
         case Decided(trial_id=trial_id, next=follows, cannot=None, why=why) if follows in _SHOWN:
             reason = sentence(why)
-            if follows is Next.STOP:  # a test and the report have all of it
+            if follows is Next.STOP:  # a test and the report have the whole message
                 reason = textwrap.shorten(reason, _STOP_CHARS, placeholder=" ...")
             return (f"{trial_id}: {reason}",)
         case NodesPinned(nodes=nodes):
@@ -310,7 +313,7 @@ def event_lines(event: Event) -> tuple[str, ...]:
 
 @functools.cache
 def _has_queue(executor: str) -> bool:
-    """Whether trials of an executor wait in a queue; one that is not installed may have one."""
+    """Return whether trials of an executor wait in a queue; True if it is not installed."""
     try:
         return class_named(executor).has_queue
     except ConfigError:
@@ -318,7 +321,7 @@ def _has_queue(executor: str) -> bool:
 
 
 def _speed(trial: Trial, steps: Steps) -> tuple[float | None, float | None]:
-    """Return tokens over time and seconds per step of the window's steps; None before two."""
+    """Return tokens over time and seconds per step for the steps in the window; None before two."""
     pairs = list(_timed(trial.protocol.first_step, steps))
     if len(pairs) < 2:  # noqa: PLR2004 - one step is no speed
         return None, None

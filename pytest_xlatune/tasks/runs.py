@@ -1,10 +1,10 @@
 """Open the campaign that runs a study, and wait for a calibration or an evidence run.
 
-A pytest session and the command line both enter here. The site is checked before a campaign submits
-its first trial, and one playbook handles its failures. A calibration and an evidence run are
-studies like any other, in the ledger of the same cell: the first leaves its estimates beside the
-ledger, the second has no score and leaves a dump and captures. This module prints nothing and knows
-nothing of pytest; the caller hands in the ways to repair nodes.
+A pytest session and the command line both call this module. The site is checked before a campaign
+submits its first trial, and one playbook handles its failures. A calibration and an evidence run
+are ordinary studies, in the ledger of the same cell. A calibration leaves its estimates next to the
+ledger; an evidence run has no score, and leaves a dump and captures. This module prints nothing and
+does not know pytest; the caller passes the ways to repair nodes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def site_of(
     resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
 ) -> preflight.Site:
     """Return what the preflight checks: where the trials of a sweep run, and their folder."""
-    # once a sweep of several slots has begun, a slot whose node is away keeps none of the others
+    # once a sweep on several slots has begun, a slot whose node is away does not stop the others
     judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
         cell=msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist),
@@ -86,9 +86,9 @@ def look_at(
     is_busy: bool,
     cells: Sequence[Cell] | None = None,
 ) -> preflight.Preflight:
-    """Return all that keeps a sweep from beginning: its site, keys, and the catalog's rules.
+    """Return all that prevents a sweep from starting: faults of the site, of keys, and of rules.
 
-    `cells` are those whose files are looked at; None is all that are measured first.
+    The files of `cells` are checked; None checks those of all cells that are measured first.
     """
     site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
     if resolved.slots:
@@ -97,7 +97,7 @@ def look_at(
         cells = resolved.first_cells
     looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
-    # what a study varies is in its own cells alone
+    # what a study varies is only in its own cells
     overrides = {
         key: value for cell in resolved.study().cells for key, value in cell.overrides.items()
     }
@@ -113,7 +113,7 @@ def look_at(
 
 
 def open_folder(options: RunSettings, name: Path | str) -> Path:
-    """Make and return a folder below the work directory, open to whom the access says.
+    """Make and return a folder below the work directory, with the permissions of `access`.
 
     Raises:
         ConfigError: it cannot be made, or another user could put a folder in its place.
@@ -127,9 +127,9 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Deliver Ctrl-C again that came while Python ran a finalizer, where an exception is lost.
+    """Deliver Ctrl-C again if it came during a Python finalizer, where exceptions are lost.
 
-    Seen in one of 180 runs: it came in `__del__` of a lock of filelock, and the session waited on.
+    This happened in one of 180 runs: it came in `__del__` of a filelock, and the session waited on.
     """
     before = sys.unraisablehook
 
@@ -142,7 +142,7 @@ def interrupts_kept() -> Iterator[None]:
     def deliver() -> None:
         main = threading.main_thread().ident or 0
         while _runs(again.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
-            time.sleep(0.01)  # in there it would be lost in the same way
+            time.sleep(0.01)  # within the finalizer it would be lost again
         signal.pthread_kill(main, signal.SIGINT)
 
     sys.unraisablehook = again
@@ -154,24 +154,24 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def _runs(code: CodeType, frame: FrameType | None) -> bool:
-    """Whether the code of a function stands in the stack that ends in a frame."""
+    """Return whether the code of a function is on the stack that ends in a frame."""
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
 
 
 class Runs(ExitStack):
-    """The campaigns that one process drives, until the context ends: each folder has its log.
+    """The campaigns that one process drives until the context ends; each folder has a log.
 
     Attributes:
         folders: the folders of the campaigns.
     """
 
     def __init__(self, options: RunSettings, *, session: str, command: Sequence[str] = ()) -> None:
-        """Drive for a session, whose processes all have its id, and were asked for by `command`."""
+        """Drive campaigns for a session, whose processes share its id; `command` started it."""
         super().__init__()
         program, *words = command or sys.argv
-        # of `python -m pytest` it is a file of that package
+        # with `python -m pytest` this is a file of that package
         path = Path(program)
         name = path.parent.name if path.stem == "__main__" else path.name
         shown = command_without_secrets([name, *words])
@@ -179,7 +179,7 @@ class Runs(ExitStack):
         self._options = options
         self._session = session
         self.folders: set[Path] = set()
-        self._logged: set[Path] = set()  # those that could not be opened too
+        self._logged: set[Path] = set()  # those whose log could not be opened are included
 
     def open(
         self,
@@ -189,14 +189,14 @@ class Runs(ExitStack):
         recover: Recover | None = None,
         looked: preflight.Preflight | None = None,
     ) -> Campaign:
-        """Return the campaign that runs a study into the ledger of the sweep's cell.
+        """Return the campaign that runs a study, with the ledger of the sweep's cell.
 
-        `recover` repairs nodes with a person's rights; without such a person, what only they can
-        mend stops the campaign. `looked` takes the place of our own look at the site.
+        `recover` repairs nodes with the rights of a person; without it, a fault that only a person
+        can repair stops the campaign. `looked` replaces our own check of the site.
 
         Raises:
-            ConfigError: the site is not ready, with all faults; another user could put a folder in
-                the place of ours; or the ledger belongs to another cell.
+            ConfigError: the site is not ready (the message has all faults); another user could put
+                a folder in the place of ours; or the ledger belongs to another cell.
             LedgerError: the ledger cannot be read or written.
         """
         folder = open_folder(self._options, resolved.folder)
@@ -232,10 +232,10 @@ class Runs(ExitStack):
         looked: preflight.Preflight | None,
         state: LedgerState,
     ) -> tuple[str, ...]:
-        """Look at the site before a session submits anything; return what a reader should know.
+        """Check the site before a session submits anything; return what a reader should know.
 
         Raises:
-            ConfigError: the site is not ready, or the sweep costs more than was said.
+            ConfigError: the site is not ready, or the sweep costs more than was agreed.
         """
         # an intended attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
@@ -261,7 +261,7 @@ def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...
     """Return the first cells that have their checkouts, and why others have none.
 
     Raises:
-        ConfigError: one has none, and the study cannot go on without it.
+        ConfigError: a cell has none, and the study cannot continue without it.
     """
     launcher, cells = resolved.sweep.launcher, resolved.first_cells
     rule = study.policy.rules.get(FailureClass.CHECKOUT_FAIL)
@@ -278,12 +278,12 @@ class NotCalibrated(XlatuneError):  # noqa: N818 - it is no error of the harness
 
 
 def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
-    """Wait for the jobs, estimate the noise, and keep it as the prior of the cell's next sweeps.
+    """Wait for the jobs, estimate the noise, and keep it for the cell's later sweeps.
 
     Raises:
         NotCalibrated: fewer than four jobs have a score.
-        CampaignStopped: the playbook stopped it.
-        LedgerError: it cannot be kept.
+        CampaignStopped: the playbook stopped the campaign.
+        LedgerError: the estimate cannot be written.
     """
     folder = campaign.folder
     view = campaign.wait(lambda view: not view.pending, on_turn=tick)
@@ -325,12 +325,12 @@ class NotRecorded(XlatuneError):  # noqa: N818 - it is no error of the harness
 
 
 def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
-    """Return the study that records a profile of a sweep, or its cell as deployed.
+    """Return the study that records a profile of a sweep, or its deployed cell.
 
     An id names a declared profile; a `Profile` may also come from a derived wave.
 
     Raises:
-        ConfigError: the sweep has no such profile; names the nearest.
+        ConfigError: the sweep has no such profile; the message names the nearest one.
     """
     if isinstance(profile, str):
         profile = BASELINE if profile == BASELINE_ID else resolved.sweep.find(profile)
@@ -338,9 +338,9 @@ def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
 
 
 def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Profile | str]:
-    """Return the profiles to record: without ids the baseline and, if there is one, the winner.
+    """Return the profiles to record: without ids, the baseline and the winner if there is one.
 
-    What waves derived from the ledger's results is found by its id too. `folder` is the ledger's.
+    Ids of profiles that waves derived from results are found in the ledger; `folder` is its folder.
     """
     try:
         known = read_known(folder)
@@ -361,8 +361,8 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     """Wait for the evidence run and return its artifacts; a recorded run does not run again.
 
     Raises:
-        NotRecorded: the run failed or left no artifact.
-        CampaignStopped: the playbook stopped it.
+        NotRecorded: the run failed, or it left no artifact.
+        CampaignStopped: the playbook stopped the campaign.
         LedgerError: the ledger cannot be written.
     """
     folder = campaign.folder

@@ -1,4 +1,4 @@
-"""What a log tells of the sweep that would run its job again: one that is there, or a trial's."""
+"""Suggest a sweep from the log of a job: one that exists, or that of a trial."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pytest_xlatune.tasks.files import chunks_of
 from pytest_xlatune.tasks.read_logs import Read, UnreadableLogError, read_one
 from pytest_xlatune.tasks.write_sweep import read_command
 
-STEPS, LIMIT_S = 15, 600  # of a trial before there is a sweep: as many as the file then says
+# steps and seconds of a trial before a sweep exists; the file then has the same steps
+STEPS, LIMIT_S = 15, 600
 _LINE_CHARS = 120
 _TOKENS = ("per_device_batch_size", "max_target_length")
 _NO_TOKENS = (
@@ -36,7 +37,7 @@ _NO_TOKENS = (
     "per_device_batch_size and max_target_length, whose product is the tokens of a device in a step"
 )
 
-# a cell's axis -> MaxText's name of it
+# axis of a cell -> its name in MaxText
 _AXES = {
     "PP": "pipeline",
     "DP": "data",
@@ -49,10 +50,10 @@ _AXES = {
 
 
 def suggest_sweep(path: Path) -> dict[str, str]:
-    """Return answers of `xlatune init` that a log tells, and what a sweep file says beside them.
+    """Return answers for `xlatune init` from a log, and other settings for the sweep file.
 
     Raises:
-        UnreadableLogError: it cannot be read, or it is the log of no trainer that is known.
+        UnreadableLogError: the log cannot be read, or its trainer is not known.
     """
     read, fit = _read(path)
     report = read.report
@@ -70,10 +71,10 @@ def suggest_sweep(path: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[Read, str]:
-    """Return a log, and the name of the format that reads its steps; "" is MaxText's.
+    """Return a log, and the name of the format that reads its steps; "" for MaxText's.
 
     Raises:
-        UnreadableLogError: as of `suggest_sweep`.
+        UnreadableLogError: as for `suggest_sweep`.
     """
     try:
         read = read_one(path)
@@ -88,13 +89,14 @@ def _read(path: Path) -> tuple[Read, str]:
 class TrialOutput:
     """What one trial of a command printed, as far as it was read."""
 
-    settings: Mapping[str, str] = field(default_factory=dict)  # of a sweep file, about its steps
-    lines: tuple[str, ...] = ()  # lines for a person
-    problem: str = ""  # why a trial of a sweep would have no score
+    # settings for the sweep file about its steps
+    settings: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()  # lines to show to a person
+    problem: str = ""  # why a trial of a sweep would have no score; "" if it would have one
 
 
 def try_command(answers: Mapping[str, str]) -> TrialOutput:
-    """Run the trainer of these answers of `xlatune init` once, as a trial of the baseline.
+    """Run the trainer once with these answers of `xlatune init`, as a trial of the baseline.
 
     Raises:
         ConfigError: its program does not run here, or a trial could not be started with it.
@@ -142,7 +144,8 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
     failed = f"; {cause.cls}: {cause.text or sentence(cause.why)}" if cause is not None else ""
     if not steps:
         return TrialOutput(problem=f"{head}, and printed no step{failed}")
-    timed = [step.step_s for step in steps[1:] if step.step_s is not None]  # the first compiles
+    # the first step compiles
+    timed = [step.step_s for step in steps[1:] if step.step_s is not None]
     losses = [step.loss for step in steps if step.loss is not None]
     tgs = [step.tgs for step in steps[1:] if step.tgs is not None]
     lines = (
@@ -159,13 +162,13 @@ def _of_trial(log: Path, outcome: Outcome, *, has_tokens: bool) -> TrialOutput:
 
 
 def _unread(log: Path, *, has_failed: bool) -> str:
-    """Say that no step was read, with the last line that the trainer printed."""
+    """Return that no step was read, with the last line that the trainer printed."""
     lines = [line for line in b"".join(chunks_of(log, [])).splitlines() if line.strip()]
     if not lines:
         return "printed nothing"
     last = begun(hide_quoted(lines[-1].decode("utf-8", "replace").strip()), _LINE_CHARS)
     said = f"none of its {counted(len(lines), 'line')} is read as a step; the last one is {last!r}"
-    if has_failed:  # its last line says why; step_pattern= would mend nothing
+    if has_failed:  # its last line says why; step_pattern= would not help
         return said
     return (
         f"{said}. Set step_pattern in the file: one of {', '.join(PRESETS)}, or a regular "
@@ -174,7 +177,7 @@ def _unread(log: Path, *, has_failed: bool) -> str:
 
 
 def _figure(text: str) -> str:
-    """Return a number as a sweep file has it; "" where it is none."""
+    """Return a number as a sweep file writes it; "" if the text is no number."""
     try:
         number = float(text)
     except ValueError:
@@ -183,7 +186,7 @@ def _figure(text: str) -> str:
 
 
 def _parallelism(config: Mapping[str, str]) -> str:
-    """Return the axes of more than one part; "" where one is left to MaxText (-1), or none is."""
+    """Return the axes above 1; "" if there are none, or if MaxText chooses one (-1)."""
     sizes: dict[str, int] = {}
     for axis, name in _AXES.items():
         parts = [whole(config.get(f"{net}_{name}_parallelism", "1")) for net in ("dcn", "ici")]

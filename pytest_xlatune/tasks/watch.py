@@ -1,10 +1,8 @@
-"""All cells below a folder as they stand now, for a person who looks on from any machine.
+"""Show all cells below a folder in their current state, on any machine.
 
-Everything is read and nothing written: the ledgers, the files beside them, the logs of the jobs in
-flight. So it shows the sweeps of other users and of other sessions alike. A cell that cannot be
-read shows why, and the others are shown all the same.
-
-A screen is a table of all cells, and below it what may still change in full.
+Everything is only read: the ledgers, the files next to them, and the logs of the jobs in flight. So
+the sweeps of other users and sessions are shown too. For a cell that cannot be read, the reason is
+shown. A screen is a table of all cells, and below it the details of those that may still change.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ from pytest_xlatune.tasks.cell_report import CellReport, known_now
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.running import Pace, RunningJobs
 
-_ALIVE_S = 90.0  # a session that drives a cell gives a sign of life more often
-_RANKED = 6  # verdicts of a cell that is shown in full
+_ALIVE_S = 90.0  # seconds; a session that drives a cell gives a sign of life more often
+_RANKED = 6  # verdicts of a cell whose details are shown
 
 
 class Standing(StrEnum):
-    """How a cell stands; those that may still change come first."""
+    """The state of a cell; states that may still change come first."""
 
     RUNNING = "running"
     IDLE = "no session looks after it"
@@ -46,13 +44,13 @@ class CellStatus:
     """One cell at one moment.
 
     Attributes:
-        sweep: the sweep's name.
+        sweep: the name of the sweep.
         label: the cell in a few words.
-        state: how it stands.
-        why: the reason of a stop, or why it cannot be read; "" otherwise.
-        running: its jobs in flight, a line each.
-        ranking: verdicts in the conclusion's order, without those that have no trial.
-        progress: jobs over, jobs to come, time left.
+        state: the state of the cell.
+        why: why it was stopped, or why it cannot be read; "" otherwise.
+        running: its jobs in flight, with a line for each.
+        ranking: the verdicts in the order of the conclusion, without those that have no trial.
+        progress: the jobs that are over, the jobs to come and the time left, in words.
     """
 
     sweep: str
@@ -65,18 +63,18 @@ class CellStatus:
 
     @property
     def has_more(self) -> bool:
-        """Whether the table does not say all of it."""
+        """Whether the cell has details that the table does not show."""
         return self.state in (Standing.RUNNING, Standing.IDLE) or bool(self.why)
 
 
 class Watcher:
-    """The cells below a folder; keeps what it has read between two looks."""
+    """The cells below a folder; it remembers what it has read."""
 
     def __init__(self, folder: Path, *, names: Sequence[str] = ()) -> None:
-        """Watch the cells below `folder`: those whose sweep or folder `names` has, else all.
+        """Watch the cells below `folder`, all of them or those whose sweep or folder is in `names`.
 
         Raises:
-            ConfigError: there is none, or none of a name.
+            ConfigError: there is no cell, or none with one of the names.
         """
         self._folder, self._names = folder, frozenset(names)
         self._cells: dict[Path, _Cell] = {}
@@ -86,7 +84,7 @@ class Watcher:
                 raise ConfigError.unknown("cell", name, valid=known, where=str(folder))
 
     def statuses(self, now_s: float) -> tuple[CellStatus, ...]:
-        """Return every cell, those that run first."""
+        """Return the status of every cell, with running ones first."""
         cells = []
         for folder in find_ledgers(self._folder):
             if self._names and self._names.isdisjoint(_names_of(folder)):
@@ -113,7 +111,7 @@ def _names_of(folder: Path) -> tuple[str, str]:
 
 
 class _Cell:
-    """One cell: its ledger is read again when it has grown."""
+    """One cell, whose ledger is read again when it has grown."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -121,17 +119,17 @@ class _Cell:
         self._known: CellReport | None = None
 
     def status(self, now_s: float) -> CellStatus:
-        """Return how it stands.
+        """Return the status of the cell.
 
         Raises:
-            XlatuneError, OSError: it cannot be read.
+            XlatuneError, OSError: the cell cannot be read.
         """
         known, pace = known_now(self._folder, self._known), Pace()
         self._known = known
         for entry in known.entries:
             pace.note(entry)
         running = self._jobs.poll(known.state, pace.submitted_s)
-        # what the last session asked for, which may be less than the whole study
+        # what the last session requested, which may be less than the whole study
         outlook = known.study.outlook(known.history)
         left = outlook.left, outlook.at_most
         left_s = pace.range_s(left, now_s, running=running)
@@ -161,7 +159,7 @@ def _state_of(known: CellReport, *, is_alive: bool) -> Standing:
 
 
 def screen_lines(cells: Sequence[CellStatus], width: int) -> Iterator[str]:
-    """Yield the lines of a screen; one that is wider than it, or the last ones, may be cut."""
+    """Yield the lines of a screen; what exceeds its width or its height may be cut."""
     yield from compact_lines(
         Table(
             columns=columns("sweep", "cell", "state", "progress", "best"),
@@ -187,7 +185,7 @@ def _best(cell: CellStatus) -> str:
 
 
 def _ranking(verdicts: Sequence[Verdict]) -> Table:
-    """Return the best arms; names stand last, so that a narrow screen cuts no verdict."""
+    """Return the best arms; names are last, so that a narrow screen cuts no verdict."""
     return Table(
         columns=columns(">delta %", ">95 %", ">n", "verdict", "profile"),
         rows=tuple(

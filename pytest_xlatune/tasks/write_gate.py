@@ -1,6 +1,6 @@
 """Write the test file of a commit gate, and the CI job that runs it.
 
-Both are plain files of the user's repository from then on: nothing here reads them again.
+From then on, both are plain files of the user's repository, and nothing here reads them again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def gate_files(
     nodelist: str,
     ci: str | None,
 ) -> dict[Path, str]:
-    """Return the files of a gate; what a sweep would refuse is refused before any is written.
+    """Return path -> text of a gate's files; faults are found before any file is written.
 
     Raises:
-        ConfigError: an argument is malformed, the folder is no repository, or a file is there.
+        ConfigError: an argument is malformed, the folder is no repository, or a file exists.
     """
     try:
         argv = tuple(shlex.split(command))

@@ -1,4 +1,4 @@
-"""Write a sweep file from answers: what it has to say, what an answer may be, the text."""
+"""Write a sweep file from answers: the questions, what an answer may be, and the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_xlatune.tasks.files import filled_in
 
 
 class InitQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a sweep file has to say: an option, and a question where it is not given.
+    """One setting of a sweep file: an option, and a question if the option is not given.
 
     `templates/init.toml` has the questions, and says what each field means.
     """
@@ -55,9 +55,9 @@ _GPUS = ("/dev/nvidiactl", "/dev/kfd")
 
 
 def default_flag(nodelist: str) -> str:
-    """Return the flag to try where none is named: a GPU's in Slurm, and where this machine has one.
+    """Return the flag to try if none is named: for a GPU in Slurm, or if this machine has one.
 
-    A flag of a GPU on a machine without one would only show the noise.
+    A flag of a GPU on a machine without one would only show noise.
     """
     has_gpu = bool(nodelist) or any(Path(device).exists() for device in _GPUS)
     return _GPU_FLAG if has_gpu else _CPU_FLAG
@@ -73,15 +73,15 @@ def answers(
     ask: Callable[[str], str] | None,
     tell: Callable[[str], None],
 ) -> dict[str, str]:
-    """Return an answer to each question that is to be asked.
+    """Return an answer to each question that applies.
 
     Args:
-        given: what the options say, by name; None is nothing.
-        ask: shows a text and returns the typed answer; None where no person is there.
+        given: name of an option -> its value; None if it is not given.
+        ask: shows a text and returns the typed answer; None if no person is present.
         tell: shows why an answer does not fit, before its question is asked again.
 
     Raises:
-        ConfigError: no person is there, and options are missing; or an answer does not fit.
+        ConfigError: no person is present and options are missing; or an answer does not fit.
     """
     answered: dict[str, str] = {}
     missing: list[str] = []
@@ -140,7 +140,7 @@ def _check(name: str, answer: str) -> None:
     """Refuse an answer that no sweep can use, while its question is still on the screen.
 
     Raises:
-        ConfigError: it does not fit; an empty answer fits here.
+        ConfigError: the answer does not fit; an empty answer does.
     """
     if not answer:
         return
@@ -168,9 +168,9 @@ class Command:
     """A command line as a person types it, in the parts that a sweep file has for it.
 
     Attributes:
-        deployed: the variables that stand before the program.
-        words: the program and its arguments; files that lie here by their whole paths.
-        cwd: this folder where a module of it is run, else "".
+        deployed: the variables before the program.
+        words: the program and its arguments; files in this folder have absolute paths.
+        cwd: this folder if a module in it is run; "" otherwise.
     """
 
     deployed: Mapping[str, str]
@@ -178,16 +178,16 @@ class Command:
     cwd: str
 
 
-# XLA_FLAGS=--xla_a=1 python train.py
+# assignments before a program:  XLA_FLAGS=--xla_a=1 python train.py
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OF_A_SHELL = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
 def read_command(command: str) -> Command:
-    """Read a command line without a shell: a trial starts the program itself, in its own folder.
+    """Read a command line without a shell; a trial starts the program in its own folder.
 
     Raises:
-        ConfigError: it has no {steps}, wants a shell, or names a script that is not here.
+        ConfigError: it has no {steps}, needs a shell, or names a script that does not exist.
     """
     where = f"--command {command!r}"
     try:
@@ -227,7 +227,7 @@ def read_command(command: str) -> Command:
 
 
 def _whole(word: str) -> str:
-    """Return a word whose file, also one behind `--name=`, has its whole path."""
+    """Return a word with an absolute path for its file, which may follow `--name=`."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     path = Path(value)
     if value.startswith("~/"):
@@ -238,14 +238,14 @@ def _whole(word: str) -> str:
 
 
 def _cwd_of(words: Sequence[str]) -> str:
-    """Return this folder where it has the module that `python -m` is to run."""
+    """Return this folder if it has the module that `python -m` runs; "" otherwise."""
     if "-m" not in words[:-1]:
         return ""
     top = words[words.index("-m") + 1].partition(".")[0]
     return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
 
 
-# import os, jax    from jax.sharding import Mesh    from model import step
+# imports of a script:  import os, jax    from jax.sharding import Mesh    from model import step
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\w+|import[ \t]+[\w., \t]+)", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
 _ASKS_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
@@ -253,10 +253,10 @@ _ANSWERS_S = 60
 
 
 def _check_python(answered: Mapping[str, str]) -> None:
-    """Refuse a Python without JAX for a trainer that needs it: each trial would fail.
+    """Refuse a Python without JAX for a trainer that needs it, because each trial would fail.
 
     Raises:
-        ConfigError: naming both, and what to type.
+        ConfigError: the message names both, and says what to type.
     """
     if "python" in answered and not _has_jax(answered["python"]):
         raise ConfigError(f"--python {answered['python']} has no JAX; name MaxText's own Python")
@@ -275,7 +275,7 @@ def _check_python(answered: Mapping[str, str]) -> None:
 
 
 def _imports_jax(script: Path) -> bool:
-    """Whether a script imports JAX, itself or by a module that lies beside it."""
+    """Return whether a script imports JAX, itself or by a module in its folder."""
     files, seen = [script], set[str]()
     while files:
         names: set[str] = set()
@@ -291,7 +291,7 @@ def _imports_jax(script: Path) -> bool:
 
 
 def _has_jax(program: str) -> bool:
-    """Whether a Python of this machine has JAX; another program, or one elsewhere, may have it."""
+    """Return whether a Python has JAX; True for other programs and for paths elsewhere."""
     path = shutil.which(program)
     if path is None or not _PYTHON.fullmatch(Path(program).name):
         return True
@@ -303,7 +303,7 @@ def _has_jax(program: str) -> bool:
 
 
 _FROM_A_LOG = ("step_pattern", "per_device_batch_size", "max_target_length")
-# as docs/how-to/trainer.md says; a person with another trainer has to find them here
+# as in docs/how-to/trainer.md, for a person with another trainer
 _OF_TOKENS = (
     "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
     "        # per_device_batch_size=8, max_target_length=64,",
@@ -368,10 +368,10 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
 
 
 def _repository() -> str:
-    """Return the folder of the git repository that this folder is in, whose commits are compared.
+    """Return the folder of the git repository around this folder, whose commits are compared.
 
     Raises:
-        ConfigError: it is in none.
+        ConfigError: this folder is in no repository.
     """
     here = Path.cwd()
     root = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
@@ -380,19 +380,20 @@ def _repository() -> str:
     return str(root)
 
 
-_VALUE_CHARS, _ID_CHARS = 24, 60  # of a profile's id, of which 64 are allowed
+_VALUE_CHARS, _ID_CHARS = 24, 60  # characters of a value and of an id; 64 are allowed for the id
 
 
 def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
-    """Return id -> flag. An id has the flag's value: `multi-thread-eigen-false` turns it off.
+    """Return id -> flag; the id has the flag's value: `multi-thread-eigen-false` turns it off.
 
     Raises:
-        ConfigError: one of them is given twice.
+        ConfigError: a flag is given twice.
     """
     profiles: dict[str, Flag] = {}
     known: dict[tuple[str, str], Flag] = {}
     for at, flag in enumerate(flags, start=1):
-        meant = flag.name, "true" if flag.value is None else flag.value  # as XLA reads `--name`
+        # XLA reads `--name` as true
+        meant = flag.name, "true" if flag.value is None else flag.value
         if meant in known:
             raise ConfigError(
                 f"--flags names {known[meant]} and {flag}: that is one profile, given twice; leave "
@@ -412,7 +413,7 @@ def _slug(text: str) -> str:
 
 
 def _of_step_lines(answered: Mapping[str, str]) -> Iterator[str]:
-    """Yield how steps are read: as a log told, or as a person has to say."""
+    """Yield the lines that say how steps are read: from a log, or for the user to fill in."""
     if answered["kind"] != "trainer":
         return
     from_log = {name: answered[name] for name in _FROM_A_LOG if answered.get(name)}
@@ -464,7 +465,7 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 
 
 def about_flags(answered: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a flag that no known release of XLA has under a near name, and of a refused value."""
+    """Yield a note for each flag that no known XLA has, and for each value that it refuses."""
     known = history().flags
     for name, flag in _profiles(parse_flags(answered.get("flags", ""))).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
@@ -477,7 +478,7 @@ def about_flags(answered: Mapping[str, str]) -> Iterator[str]:
 
 
 def about_program(answered: Mapping[str, str]) -> Iterator[str]:
-    """Tell of a program that is not here, and of a Python without JAX."""
+    """Yield a note about a program that does not exist here, and about a Python without JAX."""
     if "command" in answered:
         program = read_command(answered["command"]).words[0]
     elif "python" in answered:

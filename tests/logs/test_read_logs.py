@@ -302,7 +302,7 @@ def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
     path.write_bytes(gzip.compress(text_of([*CONFIG, *ALL[:8]]) + noise)[:-1000])
     assert main(["triage", str(path)]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "last step 7 of 15; no word of an end; its gzip data is cut or damaged" in said
+    assert "last step 7 of 15; no end in the log; its gzip data is cut or damaged" in said
     assert main(["steps", str(path)]) == 3
     assert "its gzip data is cut or damaged: read as far" in " ".join(
         capsys.readouterr().out.split()

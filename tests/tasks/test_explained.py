@@ -170,7 +170,7 @@ def test_what_the_evidence_explains(
 ) -> None:
     found = explained(tmp_path, dumps=dumps, waits_us=waits_us)
     assert says in reason(covered(found, delta=delta))
-    assert ("the ledger names no trace of both sides" in found.problems) == (waits_us is None)
+    assert ("the ledger does not have a trace of each side" in found.problems) == (waits_us is None)
     assert found.is_identical is (None if dumps is None else dumps == SAME)
 
 

@@ -11,7 +11,6 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.sweep.earlier import CALIBRATION
 from pytest_xlatune.tasks.runs import calibrate, document_of
@@ -20,11 +19,6 @@ from pytest_xlatune.tasks.runs import calibrate, document_of
 def run_calibrate(arguments: argparse.Namespace) -> Output:
     """Run the trials; return what they show of the noise."""
     options = options_of(arguments)
-    if arguments.xlatune_slots not in (None, "1"):
-        raise ConfigError(
-            "a calibration is of one cell: leave --slots out, and name the nodes of one slot "
-            "(--nodelist)"
-        )
     resolved = resolved_sweep(arguments.sweep, options)
     study = resolved.calibration(arguments.jobs)
     resolved.check()

@@ -190,5 +190,3 @@ def test_calibrate_as_a_command(
     assert f"{100 * sigma:.1f} % job noise" in said
     assert "is assumed" not in said
     assert main(["calibrate", "test_pretend.py", "--jobs", "3"]) == 2
-    assert main(["calibrate", "test_pretend.py", "--slots", "8"]) == 2
-    assert "leave --slots out, and name the nodes of one slot" in capsys.readouterr().err

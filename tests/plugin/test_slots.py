@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -115,6 +116,19 @@ def spans(folder: Any) -> dict[str, list[tuple[float, float]]]:
         at = (each["outcome"]["start_s"], each["outcome"]["end_s"])
         found.setdefault(each["trial"]["cell_digest"], []).append(at)
     return {name: sorted(each) for name, each in found.items()}
+
+
+def test_a_calibration_runs_on_both_slots_and_says_what_they_differ_by(project: Any) -> None:
+    noise = (
+        "\n\n@pytest.mark.calibrate(jobs=6)\ndef test_noise(calibration):\n"
+        "    assert calibration.noise.slot_sd is not None\n"
+    )
+    file = next(project.path.glob("test_*.py"))
+    file.write_text(file.read_text("utf-8") + noise, encoding="utf-8")
+    project.run(*TWO, "-m", "calibrate").assert_outcomes(passed=1)
+    cells = Counter(each["trial"]["cell_digest"] for each in results(project))
+    assert sorted(cells.values()) == [3, 3]
+    assert "* node slots differ by" in project.read("reports/pretend/calibration.md")
 
 
 def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:

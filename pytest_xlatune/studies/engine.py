@@ -185,6 +185,7 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     blocks = None
     if entered and isinstance(layout, Plan) and (past.confirm or (plan.confirm and not to_screen)):
         blocks = confirm(ranked, layout, entered)
+    # the screen comes first, then second runs, then blocks; some sessions only screen
     due = to_screen
     if not to_screen and plan.confirm:
         due = again
@@ -220,7 +221,7 @@ def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
 
 
 def lay_out(ranked: Ranked) -> Plan | Refusal:
-    """Return the layout of the blocks behind a screen that is over; before, it is as declared.
+    """Return the layout of the blocks after a screen that is over; until then it is as declared.
 
     Jobs of slots that stayed empty go to the finalists.
     """

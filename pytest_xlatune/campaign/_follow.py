@@ -22,7 +22,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.campaign.assess import Leftovers
+from pytest_xlatune.campaign.ended import Leftovers
 from pytest_xlatune.campaign.rotating import read_journals
 from pytest_xlatune.evidence.hlo.dump import (
     dumped_options,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.playbook import (
-    Facts,
     Reference,
     Ruling,
     by_rule,
@@ -31,16 +31,13 @@ from pytest_xlatune.campaign.rotating import (
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
-from pytest_xlatune.ledger import AttemptCutShort, Decided, Event, Noted
+from pytest_xlatune.ledger import Decided, Event, Noted
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
-from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import known_secrets
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, several, verbatim
-from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, append_flags
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted, is_secret
 from pytest_xlatune.model.resources import Next
@@ -49,17 +46,14 @@ from pytest_xlatune.model.result import (
     Blamed,
     Effect,
     Finding,
-    Outcome,
     RotationResult,
     Score,
     SettingKind,
     State,
-    StepRecord,
     TrialResult,
     TrialSetting,
     TrialStatus,
 )
-from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import NO_TOKENS, score
 from pytest_xlatune.stats.validity import (
@@ -78,59 +72,6 @@ STATUS = {
     Next.GIVE_UP: TrialStatus.UNMEASURED,
     Next.STOP: TrialStatus.UNMEASURED,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftovers:
-    """What an ended attempt left in its folder, as far as it could be read.
-
-    Attributes:
-        report: what its logs say.
-        metrics: the unrounded steps of MaxText's metrics file, preferred to those of the log.
-        logged: the figures of the protocol's metric that stand beside the steps.
-        journal: what the worker of a rotation wrote; None where there is none.
-        options: those that XLA dumped; None where it dumped none.
-        devices: those of the modules of the dump, by witness.
-    """
-
-    report: LogReport
-    metrics: tuple[StepRecord, ...] = ()
-    logged: Logged | None = None
-    journal: RotationRead | None = None
-    options: Options | None = None
-    devices: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedAttempt:
-    """All that is known of an attempt that is over: what was asked, how it ended, what it left.
-
-    Attributes:
-        trial, cell: of the attempt.
-        outcome: how it ended, by the scheduler and the payload.
-        left: what it left.
-        number: the number of the attempt.
-        cut: why we ended it; None where we did not.
-        blamed: what the earlier attempts of a rotation died of.
-        is_asked: whether XLA was asked to tell its options.
-        exempt: patterns of settings that nothing can show.
-        ran_on: the devices of the trials that it is compared with, by arm.
-        log: where a person is sent who has to look; None where there is no log.
-        facts: what the playbook asks besides.
-    """
-
-    trial: Trial
-    cell: Cell
-    outcome: Outcome
-    left: Leftovers
-    number: int = 1
-    cut: AttemptCutShort | None = None
-    blamed: Sequence[Blamed] = ()
-    is_asked: bool = False
-    exempt: Sequence[str] = ()
-    ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    log: Path | None = None
-    facts: Facts = field(default_factory=Facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +109,11 @@ class Assessment:
 
 def assess(attempt: EndedAttempt) -> Assessment:
     """Assess one ended attempt."""
-    trial, cell, left, facts = attempt.trial, attempt.cell, attempt.left, attempt.facts
-    report, cut = left.report, attempt.cut
-    fatal = cut.fatal if cut is not None else None
+    trial, left, facts, cut = attempt.trial, attempt.left, attempt.facts, attempt.cut
+    report, fatal = left.report, cut.fatal if cut is not None else None
     outcome = as_told(attempt.outcome, report, is_ours=cut is not None)
-    settings = _settings(attempt)
+    attempt = dataclasses.replace(attempt, outcome=outcome)
+    settings, rotation = _settings(attempt), trial.rotation
     findings = (
         *diagnose(
             report,
@@ -183,28 +124,15 @@ def assess(attempt: EndedAttempt) -> Assessment:
         ),
         *_setting_findings(settings),
     )
-    steps, rotation = steps_of(report, left.metrics), trial.rotation
     if rotation is not None and outcome.state is State.COMPLETED:
-        early = ends_early(left.journal, steps, rotation)
+        early = ends_early(left, rotation)
         if early is not None and all(finding.cls != early.cls for finding in findings):
             findings = (*findings, early)
     cause = _same_line(fatal, findings) or primary(findings)
     decision, of_end, turned = by_rule(outcome, cause, facts), facts, None
     if rotation is not None:
-        turned = measured(
-            *(left.journal, steps),
-            rotation=rotation,
-            protocol=trial.protocol,
-            tokens_per_device_step=cell.tokens_per_device_step,
-            blamed=[culprit for culprit in attempt.blamed if not culprit.is_suspect],
-        )
-        died_of = blame(
-            *(decision, cause, left.journal, steps),
-            rotation=rotation,
-            number=attempt.number,
-            outcome=outcome,
-            earlier=attempt.blamed,
-        )
+        turned = measured(attempt, rotation)
+        died_of = blame(decision, cause, attempt, rotation)
         findings = (*findings, *findings_of(left.journal))
         of_end = dataclasses.replace(
             facts,
@@ -224,9 +152,9 @@ def assess(attempt: EndedAttempt) -> Assessment:
         # profiler and dump change the time of a step, so an evidence run is never scored
         if missing is None and trial.protocol.is_scored and is_of_one_program:
             scoring = score(
-                steps,
+                left.steps,
                 protocol=trial.protocol,
-                tokens_per_device_step=cell.tokens_per_device_step,
+                tokens_per_device_step=attempt.cell.tokens_per_device_step,
                 logged=left.logged,
             )
             if isinstance(scoring, Score):
@@ -383,12 +311,6 @@ def _last_step(report: LogReport, trial: Trial) -> Message:
     return say(
         "the last step is {step} of {steps}", step=report.last_step, steps=trial.protocol.last_step
     )
-
-
-def steps_of(report: LogReport, metrics: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """Return the steps of the metrics file, unless the log has more."""
-    # a truncated metrics file was taken for the whole run
-    return metrics if metrics and len(metrics) >= len(report.steps) else report.steps
 
 
 def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:

@@ -20,13 +20,12 @@ from pytest_xlatune.campaign._follow import Follower, unreadable
 from pytest_xlatune.campaign.assess import (
     STATUS,
     Assessment,
-    EndedAttempt,
-    Leftovers,
     assess,
     proved,
     reference_for,
     said_of_settings,
 )
+from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.epochs import asks_devices, others_ran_on, parted
 from pytest_xlatune.campaign.jobs import interrupted, last_attempt
 from pytest_xlatune.campaign.playbook import Facts, Ruling, decide, in_case
@@ -613,15 +612,8 @@ class Attempts:
         epochs: tuple[Event, ...] = ()
         # a trial that ran on another device tells nothing about its cell
         if assessment.decision.cls != FailureClass.OTHER_DEVICE:
-            epochs = parted(
-                state,
-                cell,
-                trial,
-                outcome,
-                self._run.folder / submission.folder,
-                libraries=attempt.left.report.libraries,
-                is_scored=bool(assessment.score),
-            )
+            folder = self._run.folder / submission.folder
+            epochs = parted(state, attempt, folder, is_scored=bool(assessment.score))
         result = msgspec.structs.replace(
             before,
             status=status,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign.ended import EndedAttempt
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
 from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
 from pytest_xlatune.ledger.state import LedgerState
@@ -36,21 +37,14 @@ def asks_devices(state: LedgerState, cell: Cell) -> bool:
 
 
 def parted(
-    state: LedgerState,
-    cell: Cell,
-    trial: Trial,
-    outcome: Outcome,
-    folder: Path,
-    *,
-    libraries: Mapping[str, str],
-    is_scored: bool,
+    state: LedgerState, attempt: EndedAttempt, folder: Path, *, is_scored: bool
 ) -> tuple[Event, ...]:
     """Return the epochs that a trial begins, and its environment if that has changed.
 
-    `folder` is the folder of the attempt, and `libraries` are the versions that its log names.
+    `folder` is the folder of the attempt.
     """
-    swapped = _swapped(state, cell, outcome) if is_scored else ()
-    return (*_environment_events(state, trial, outcome, folder, libraries), *swapped)
+    swapped = _swapped(state, attempt.cell, attempt.outcome) if is_scored else ()
+    return (*_environment_events(state, attempt, folder), *swapped)
 
 
 # a profile that sets one of these variables runs other packages or libraries on purpose, so a
@@ -137,13 +131,11 @@ def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBeg
 
 
 def _environment_events(
-    state: LedgerState,
-    trial: Trial,
-    outcome: Outcome,
-    folder: Path,
-    libraries: Mapping[str, str],
+    state: LedgerState, attempt: EndedAttempt, folder: Path
 ) -> tuple[Event, ...]:
     """Return the environment of a trial if it is new, and the epoch that a change begins."""
+    trial, outcome = attempt.trial, attempt.outcome
+    libraries = attempt.left.report.libraries
     environments = tuple(
         _of_cell(environment, trial, libraries) for environment in read_environments(folder)
     )

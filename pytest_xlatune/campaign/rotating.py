@@ -13,8 +13,8 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.playbook import Ruling, is_from_outside
-from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import BASELINE_ID
@@ -24,7 +24,6 @@ from pytest_xlatune.model.result import (
     Blamed,
     BlamedAt,
     Finding,
-    Outcome,
     RotationResult,
     State,
     StepRecord,
@@ -91,26 +90,11 @@ def _got(read: RotationRead) -> tuple[int, int]:
     return len(read.compiled) + len(read.refused), turns
 
 
-def measured(
-    read: RotationRead | None,
-    steps: Sequence[StepRecord],
-    *,
-    rotation: Rotation,
-    protocol: Protocol,
-    tokens_per_device_step: float | None,
-    blamed: Sequence[Blamed] = (),
-) -> RotationResult:
-    """Return the result of an ended rotation, or why it measured nothing.
-
-    Args:
-        read: its journal; None if there is none.
-        steps: the steps of its log or metrics file, from all ranks and starts.
-        rotation: the rotation as it was planned.
-        protocol: the trial's protocol; evaluations do not count in a turn.
-        tokens_per_device_step: tokens of a device in a step, as declared; None if unknown.
-        blamed: the programs that ended its earlier attempts.
-    """
-    known = RotationResult(read=read, blamed=tuple(blamed))
+def measured(attempt: EndedAttempt, rotation: Rotation) -> RotationResult:
+    """Return the result of an ended rotation, or why it measured nothing."""
+    read = attempt.left.journal
+    blamed = tuple(culprit for culprit in attempt.blamed if not culprit.is_suspect)
+    known = RotationResult(read=read, blamed=blamed)
     if read is None:
         return replace(
             known,
@@ -124,20 +108,17 @@ def measured(
         return replace(
             known, reason=say("the program of the step was not found{said}", said=trouble)
         )
-    scored = _turns(read, steps, rotation, protocol, tokens_per_device_step)
+    scored = _turns(read, attempt, rotation)
     if isinstance(scored, NoTurns):
         return replace(known, reason=scored.reason)
     return replace(known, score=scored)
 
 
 def _turns(
-    read: RotationRead,
-    steps: Sequence[StepRecord],
-    rotation: Rotation,
-    protocol: Protocol,
-    tokens: float | None,
+    read: RotationRead, attempt: EndedAttempt, rotation: Rotation
 ) -> RotationScore | NoTurns:
-    timed = timed_steps(steps, tokens_per_device_step=tokens)
+    protocol, tokens = attempt.trial.protocol, attempt.cell.tokens_per_device_step
+    timed = timed_steps(attempt.left.steps, tokens_per_device_step=tokens)
     if not timed:
         return NoTurns(reason=coded(MessageCode.NO_TURNS, NO_STEP))
     apart = _calls_apart(read, timed)
@@ -254,13 +235,12 @@ def is_enough(turned: RotationResult, rotation: Rotation) -> bool:
     return score is not None and len(score.turns) >= _ENOUGH * len(rotation.spec.order)
 
 
-def ends_early(
-    read: RotationRead | None, steps: Sequence[StepRecord], rotation: Rotation
-) -> Finding | None:
+def ends_early(left: Leftovers, rotation: Rotation) -> Finding | None:
     """Return a finding if a trainer ended well with fewer steps than the turns need, else None.
 
     More than half of the planned turns count, because each program has had one.
     """
+    read, steps = left.journal, left.steps
     if rotation.is_look or read is None or not read.turns or not steps:
         return None
     made, turns, planned = _calls_logged(steps), len(read.turns), len(rotation.spec.order)
@@ -297,15 +277,7 @@ def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
 
 
 def blame(
-    decision: Ruling,
-    cause: Finding | None,
-    read: RotationRead | None,
-    steps: Sequence[StepRecord],
-    *,
-    rotation: Rotation,
-    number: int,
-    outcome: Outcome,
-    earlier: Sequence[Blamed] = (),
+    decision: Ruling, cause: Finding | None, attempt: EndedAttempt, rotation: Rotation
 ) -> Blamed | None:
     """Return the program that an attempt died of; None if it was none, or too many were blamed.
 
@@ -317,17 +289,11 @@ def blame(
     program before is meant. At most one program of a rotation is blamed for a loss, because all
     share the weights.
 
-    Args:
-        decision: the playbook's decision on the end.
-        cause: the root cause; None if unknown.
-        read: the journal.
-        steps: the steps of the log.
-        rotation: the planned rotation; other names in a journal are ignored.
-        number: the number of the attempt.
-        outcome: how the attempt ended. An attempt that ended well can only have died of its loss,
-            and a time limit is blamed on a program that hung for most of it.
-        earlier: the blames of the attempts before.
+    An attempt that ended well can only have died of its loss, and a time limit is blamed on a
+    program that hung for most of it. Other names than the rotation's in a journal are ignored.
     """
+    read, steps = attempt.left.journal, attempt.left.steps
+    outcome, earlier = attempt.outcome, attempt.blamed
     if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
     if (is_from_outside(decision.cls) or decision.cls in _OF_TRAINER) and not (
@@ -337,7 +303,7 @@ def blame(
         return None
     is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
     is_well = outcome.state is State.COMPLETED
-    if is_well and not is_loss and ends_early(read, steps, rotation) is None:
+    if is_well and not is_loss and ends_early(attempt.left, rotation) is None:
         return None
     if decision.is_of_node or (cause is not None and cause.action in _OF_OTHERS):
         return None
@@ -367,7 +333,7 @@ def blame(
         program=program,
         at=at,
         cls=decision.cls,
-        attempt=number,
+        attempt=attempt.number,
         is_suspect=is_suspect,
         before=before if is_suspect else "",
     )

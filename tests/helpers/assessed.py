@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_xlatune.campaign import assess as campaign_assess
-from pytest_xlatune.campaign.assess import Assessment, EndedAttempt, Leftovers, reference_for
+from pytest_xlatune.campaign.assess import Assessment, reference_for
+from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.playbook import Facts
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReport

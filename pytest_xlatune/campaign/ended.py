@@ -1,0 +1,81 @@
+"""What is known of an attempt that is over: the values that its assessment goes by.
+
+They are read from the ledger and the folder of the attempt before it is assessed. This module
+decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_xlatune.campaign.playbook import Facts
+from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.logs import LogReport
+from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.channels import Options
+from pytest_xlatune.model.metric import Logged
+from pytest_xlatune.model.result import Blamed, Outcome, StepRecord
+from pytest_xlatune.model.rotation import RotationRead
+from pytest_xlatune.model.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What an ended attempt left in its folder, as far as it could be read.
+
+    Attributes:
+        report: what its logs say.
+        metrics: the unrounded steps of MaxText's metrics file, preferred to those of the log.
+        logged: the figures of the protocol's metric that stand beside the steps.
+        journal: what the worker of a rotation wrote; None where there is none.
+        options: those that XLA dumped; None where it dumped none.
+        devices: those of the modules of the dump, by witness.
+    """
+
+    report: LogReport
+    metrics: tuple[StepRecord, ...] = ()
+    logged: Logged | None = None
+    journal: RotationRead | None = None
+    options: Options | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> Sequence[StepRecord]:
+        """The steps of the metrics file, unless its writer died before the log's."""
+        # a metrics file that was cut short was once taken for the whole run
+        is_whole = bool(self.metrics) and len(self.metrics) >= len(self.report.steps)
+        return self.metrics if is_whole else self.report.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """All that is known of an attempt that is over: what was asked, how it ended, what it left.
+
+    Attributes:
+        trial, cell: of the attempt.
+        outcome: how it ended, by the scheduler and the payload.
+        left: what it left.
+        number: the number of the attempt.
+        cut: why we ended it; None where we did not.
+        blamed: what the earlier attempts of a rotation died of.
+        is_asked: whether XLA was asked to tell its options.
+        exempt: patterns of settings that nothing can show.
+        ran_on: the devices of the trials that it is compared with, by arm.
+        log: where a person is sent who has to look; None where there is no log.
+        facts: what the playbook asks besides.
+    """
+
+    trial: Trial
+    cell: Cell
+    outcome: Outcome
+    left: Leftovers
+    number: int = 1
+    cut: AttemptCutShort | None = None
+    blamed: Sequence[Blamed] = ()
+    is_asked: bool = False
+    exempt: Sequence[str] = ()
+    ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    log: Path | None = None
+    facts: Facts = field(default_factory=Facts)

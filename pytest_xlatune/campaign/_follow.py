@@ -235,13 +235,13 @@ class Follower:
                 asks=True,
             ),
             journal=guarded(lambda: read_journals(journals(folder)), folder, None, asks=False),
-            options=guarded(lambda: dumped(folder, protocol), folder, None, asks=True),
             devices=guarded(
                 lambda: seen_devices(folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)),
                 folder,
                 {},
                 asks=True,
             ),
+            options=guarded(lambda: dumped(folder, protocol), folder, None, asks=True),
         )
         findings = (
             *report.findings,

@@ -265,6 +265,17 @@ def more_than_a_step() -> Space:
     return space
 
 
+def one_step(kernels: int) -> Space:
+    """Ten launches of a step, of which so many have their kernel."""
+    space = Space()
+    space.host("train", 0, 900, "step_num", 5)
+    for at in range(10):
+        space.host("cuLaunchKernel", at + 1, 1, "correlation_id", at + 1)
+        if at < kernels:
+            space.kernel(0, STREAM, "gemm", 100 + at * 10, 9, op="gemm", correlation=at + 1)
+    return space
+
+
 def stretch(kernels: list[int]) -> Trace:
     """Devices without steps that ran so many kernels: three names in turn."""
     lines = {
@@ -305,6 +316,11 @@ ENDS = "steps before it have"
             id="a capture that ends inside its last step says which kernels are missing",
         ),
         pytest.param(
+            lambda: one_step(kernels=3).trace(),
+            "the host launched work 7 more times behind the last kernel of the capture",
+            id="a single step that ends too early says so by its launches",
+        ),
+        pytest.param(
             lambda: stretch([3 * 4 + 1]),
             f"the last step of /device:GPU:0 lacks 2 kernels that all {ENDS} (b, c)",
             id="a stretch without steps that ends inside a run says so too",
@@ -342,9 +358,11 @@ def test_what_was_hidden_is_told(trace: Callable[[], Trace], says: str) -> None:
     assert says in "\n".join(shown)
 
 
-@pytest.mark.parametrize("kernels", [[12], [12, 12], [3]], ids=str)
-def test_a_whole_stretch_is_told_without_a_warning(kernels: list[int]) -> None:
-    assert drill([stretch(kernels)]).warnings == ()
+@pytest.mark.parametrize(
+    "trace", [stretch([12]), stretch([12, 12]), stretch([3]), one_step(kernels=10).trace()]
+)
+def test_a_whole_capture_is_told_without_a_warning(trace: Trace) -> None:
+    assert drill([trace]).warnings == ()
 
 
 def test_the_ceiling_of_a_part_is_its_share_of_a_step() -> None:

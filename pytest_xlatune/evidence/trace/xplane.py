@@ -474,7 +474,7 @@ class _XplaneReader:
         of_kernels = {"ordinal": "device_ordinal", "op": "hlo_op", "module": "hlo_module"}
         by, more = ("correlation_id", {}) if on_gpu else ("run_id", of_kernels)
         wanted = texts.wanted(step="step_num", launch=by, **more)
-        if not ("step" in wanted or "ordinal" in wanted):
+        if not wanted.keys() & {"step", "ordinal", "launch"}:
             return []
         # a capture of a GPU has the names of thousands of Python frames here
         names = texts if on_gpu else _Labels(read_table(self._data, plane.event_names), self._names)

@@ -200,6 +200,7 @@ _NUMBER, _LABEL, _TYPE, _TYPE_NAME = 3, 4, 5, 6
 _REPEATED = 3
 # values of FieldDescriptorProto.Type
 _BOOL, _STRING, _MESSAGE, _BYTES, _ENUM = 8, 9, 11, 12, 14
+_TEXTS = frozenset({_STRING, _MESSAGE, _BYTES})
 _SIGNED = frozenset({3, 5, 15, 16, 17, 18, _ENUM})
 
 
@@ -228,24 +229,16 @@ class _Message:
         return [_Message(part) for part in self._parts.get(field, ())]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
-    name: str
-    kind: int
-    type_name: str  # full name of its message or enum; "" for other types
-    is_repeated: bool
-
-
 @dataclass(slots=True, kw_only=True)
 class Schema:
     """The messages and enums of a description by full name; `read_schema` fills it."""
 
-    messages: dict[str, dict[int, _Field]] = field(default_factory=dict)
+    messages: dict[str, dict[int, _Message]] = field(default_factory=dict)
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
     maps: set[str] = field(default_factory=set)
 
     @property
-    def options(self) -> dict[int, _Field]:
+    def options(self) -> dict[int, _Message]:
         """Field number -> option."""
         name = next((message for message in self.messages if message.endswith(f".{OPTIONS}")), "")
         return self.messages.get(name, {})
@@ -262,15 +255,8 @@ class Schema:
             self.declare(full, message.messages(_NESTED), message.messages(_OWN_ENUMS))
             if any(options.number(_MAP_ENTRY) for options in message.messages(_MESSAGE_OPTIONS)):
                 self.maps.add(full)
-            self.messages[full] = {
-                descriptor.number(_NUMBER): _Field(
-                    name=descriptor.text(_NAME),
-                    kind=descriptor.number(_TYPE),
-                    type_name=descriptor.text(_TYPE_NAME),
-                    is_repeated=descriptor.number(_LABEL) == _REPEATED,
-                )
-                for descriptor in message.messages(_FIELDS)
-            }
+            described = message.messages(_FIELDS)
+            self.messages[full] = {field.number(_NUMBER): field for field in described}
 
 
 def read_schema(description: bytes) -> Schema:
@@ -322,43 +308,39 @@ def read_options(data: bytes, schema: Schema) -> dict[str, str]:
         raise ParseError(f"XLA's compile options cannot be read: {error}") from None
 
 
-def _values(data: bytes, described: dict[int, _Field], schema: Schema) -> dict[str, str]:
+def _values(data: bytes, described: dict[int, _Message], schema: Schema) -> dict[str, str]:
     texts: dict[int, list[str]] = {}
     for number, kind, start, end in fields(data, 0, len(data)):
         field = described.get(number)
         if field is not None:
             values = texts.setdefault(number, [])
-            if not field.is_repeated:
+            if field.number(_LABEL) != _REPEATED:
                 values.clear()
             if kind == VARINT:
                 values.append(_scalar(start, field, schema))
             else:
                 values += _decode(data[start:end], kind, field, schema)
-    return {
-        field.name: ",".join(
-            sorted(texts[number]) if field.type_name in schema.maps else texts[number]
-        )
-        if number in texts
-        else _zero(field, schema)
-        for number, field in described.items()
-    }
+    by_name = {}
+    for number, field in described.items():
+        is_map = field.text(_TYPE_NAME) in schema.maps
+        is_text = field.number(_LABEL) == _REPEATED or field.number(_TYPE) in _TEXTS
+        zero = "" if is_text else _scalar(0, field, schema)
+        found = texts.get(number, [zero])
+        by_name[field.text(_NAME)] = ",".join(sorted(found) if is_map else found)
+    return by_name
 
 
-def _zero(field: _Field, schema: Schema) -> str:
-    is_text = field.is_repeated or field.kind in (_STRING, _BYTES, _MESSAGE)
-    return "" if is_text else _scalar(0, field, schema)
-
-
-def _decode(data: bytes, kind: int, field: _Field, schema: Schema) -> Iterator[str]:
+def _decode(data: bytes, kind: int, field: _Message, schema: Schema) -> Iterator[str]:
+    field_type, type_name = field.number(_TYPE), field.text(_TYPE_NAME)
     if kind in (FIXED32, FIXED64):
         is_double = kind == FIXED64
         (number,) = struct.unpack("<d" if is_double else "<f", data)
         yield f"{number:.{15 if is_double else 7}g}"
-    elif field.kind in (_STRING, _BYTES):
+    elif field_type in (_STRING, _BYTES):
         yield data.decode("utf-8", "replace")
-    elif field.kind == _MESSAGE:
-        inner = _values(data, schema.messages.get(field.type_name, {}), schema)
-        if field.type_name in schema.maps:
+    elif field_type == _MESSAGE:
+        inner = _values(data, schema.messages.get(type_name, {}), schema)
+        if type_name in schema.maps:
             yield f"{inner.get('key', '')}={inner.get('value', '')}"
         else:
             yield ",".join(f"{name}={value}" for name, value in inner.items())
@@ -369,8 +351,9 @@ def _decode(data: bytes, kind: int, field: _Field, schema: Schema) -> Iterator[s
             yield _scalar(value, field, schema)
 
 
-def _scalar(value: int, field: _Field, schema: Schema) -> str:
-    if field.kind == _BOOL:
+def _scalar(value: int, field: _Message, schema: Schema) -> str:
+    field_type = field.number(_TYPE)
+    if field_type == _BOOL:
         return "true" if value else "false"
-    number = signed(value) if field.kind in _SIGNED else value
-    return schema.enums.get(field.type_name, {}).get(number, str(number))
+    number = signed(value) if field_type in _SIGNED else value
+    return schema.enums.get(field.text(_TYPE_NAME), {}).get(number, str(number))

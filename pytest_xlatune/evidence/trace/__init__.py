@@ -99,6 +99,17 @@ class Device:
     streams: tuple[str, ...]
     kernels: Columns
 
+    @classmethod
+    def of(
+        cls, name: str, backend: Backend, streams: Sequence[tuple[str, Sequence[Columns]]]
+    ) -> Device:
+        """Return a device with these streams; each has a name and its kernels, in parts."""
+        kernels = Columns.joined([part for _, parts in streams for part in parts])
+        sizes = [sum(part.size for part in parts) for _, parts in streams]
+        kernels["stream"] = np.repeat(np.arange(len(streams), dtype=np.uint16), sizes)
+        names = tuple(stream for stream, _ in streams)
+        return cls(name=name, backend=backend, streams=names, kernels=kernels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:

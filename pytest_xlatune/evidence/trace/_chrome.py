@@ -13,7 +13,7 @@ import re
 import zlib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,11 +186,15 @@ class _ChromeReader:
 
     def trace(self) -> Trace:
         """Return what was taken."""
-        lines: dict[str, dict[tuple[str, str], array[int]]] = defaultdict(dict)
-        for (name, *thread), line in self._lines.items():
-            lines[name][thread[0], thread[1]] = line
-        gpus = [name for name in lines if _GPU.fullmatch(name)]
-        names = sorted(gpus or lines, key=lambda name: int(name.rpartition(":")[2]))
+        devices: dict[str, list[tuple[str, Sequence[Columns]]]] = defaultdict(list)
+        for (device, pid, tid), line in self._lines.items():
+            kernels = Columns(zip(_READ, _rows(line, len(_READ)), strict=True))
+            if not _GPU.fullmatch(device):
+                kernels = without_containers(kernels)
+            devices[device].append((self._threads.get((pid, tid), tid), [kernels]))
+        gpus = [name for name in devices if _GPU.fullmatch(name)]
+        backend = Backend.GPU if gpus else Backend.CPU
+        names = sorted(gpus or devices, key=lambda name: int(name.rpartition(":")[2]))
         truncated = None
         if at_a_cap(self._count, is_round=True):
             truncated = (
@@ -201,27 +205,12 @@ class _ChromeReader:
             source=self._source,
             format="trace.json",
             names=tuple(self._names),
-            devices=tuple(self._device(name, lines[name], is_gpu=bool(gpus)) for name in names),
+            devices=tuple(Device.of(name, backend, devices[name]) for name in names),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
             marks=by_start(_rows(self._marks, 3)),
             launches=by_id(*_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
             truncated=truncated,
             foreign=self._foreign(),
-        )
-
-    def _device(
-        self, name: str, lines: dict[tuple[str, str], array[int]], *, is_gpu: bool
-    ) -> Device:
-        parts = []
-        for stream, line in enumerate(lines.values()):
-            kernels = Columns(zip(_READ, _rows(line, len(_READ)), strict=True))
-            kernels["stream"] = np.full(kernels.size, stream, np.uint16)
-            parts.append(kernels if is_gpu else without_containers(kernels))
-        return Device(
-            name=name,
-            backend=Backend.GPU if is_gpu else Backend.CPU,
-            streams=tuple(self._threads.get(thread, thread[1]) for thread in lines),
-            kernels=Columns.joined(parts),
         )
 
     def _foreign(self) -> str | None:

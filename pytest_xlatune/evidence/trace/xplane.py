@@ -14,6 +14,7 @@ import io
 import mmap
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -404,22 +405,20 @@ class _XplaneReader:
             for table in (plane.event_names, plane.stat_names)
         )
         wanted = texts.wanted(op="hlo_op", module="hlo_module", launch="correlation_id")
-        streams: list[str] = []
-        parts: list[Columns] = []
+        streams = []
         for begin, end in plane.lines:
             # with its derived lines, a real trace had 4.7 times its kernel time
             name = self._name_of(begin, end)
             if not name.startswith(STREAM_LINE):
                 continue
-            found = [
-                self._kernels(line, columns, names, texts, stream=len(streams))
+            parts = [
+                self._kernels(line, columns, names, texts)
                 for line in self._lines(begin, end)
                 for columns in decode(line, wanted, texts.intern)
                 if columns.size
             ]
-            parts += found
-            streams += [name] if found else []
-        return [_device(plane.name, Backend.GPU, streams, parts)] if parts else []
+            streams += [(name, parts)] if parts else []
+        return [Device.of(plane.name, Backend.GPU, streams)] if streams else []
 
     def _name_of(self, begin: int, end: int) -> str:
         """Return the name of a line; it usually precedes the events, else read the full line."""
@@ -444,7 +443,7 @@ class _XplaneReader:
             yield line
 
     def _kernels(
-        self, line: TraceLine, columns: Columns, names: _Labels, texts: _Labels, *, stream: int
+        self, line: TraceLine, columns: Columns, names: _Labels, texts: _Labels
     ) -> Columns:
         name = names.index(columns["name"])
         if (unnamed := name == ABSENT).any():
@@ -456,7 +455,6 @@ class _XplaneReader:
             op=texts.index(columns["op"]),
             module=texts.index(columns["module"]),
             launch=narrow(columns["launch"]),
-            stream=np.full(columns.size, stream, np.uint16),
         )
 
     def _base_ps(self, stamp_ns: int) -> int:
@@ -478,10 +476,9 @@ class _XplaneReader:
             return []
         # a capture of a GPU has the names of thousands of Python frames here
         names = texts if on_gpu else _Labels(read_table(self._data, plane.event_names), self._names)
-        streams: dict[int, list[str]] = {}
-        kernels: dict[int, list[Columns]] = {}
+        streams: dict[int, list[tuple[str, Sequence[Columns]]]] = defaultdict(list)
         for begin, end in plane.lines:
-            by_device: dict[int, list[Columns]] = {}
+            by_device: dict[int, list[Columns]] = defaultdict(list)
             for line in self._lines(begin, end):
                 for columns in decode(line, wanted, texts.intern):
                     self._markers(line, columns)
@@ -490,15 +487,12 @@ class _XplaneReader:
                     ordinal, operation = columns["ordinal"], columns["op"] != ABSENT
                     for device in np.unique(ordinal[(ordinal != ABSENT) & operation]).tolist():
                         mine = columns.where((ordinal == device) & operation)
-                        stream = len(streams.setdefault(device, []))
-                        by_device.setdefault(device, []).append(
-                            self._kernels(line, mine, names, texts, stream=stream)
-                        )
+                        by_device[device].append(self._kernels(line, mine, names, texts))
             for device, parts in by_device.items():
-                streams[device].append(line.name)
-                kernels.setdefault(device, []).append(without_containers(Columns.joined(parts)))
+                kernels = without_containers(Columns.joined(parts))
+                streams[device].append((line.name, [kernels]))
         return [
-            _device(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams[ordinal], kernels[ordinal])
+            Device.of(f"{HOST_PLANE}:{ordinal}", Backend.CPU, streams[ordinal])
             for ordinal in sorted(streams)
         ]
 
@@ -512,13 +506,6 @@ class _XplaneReader:
         if "ordinal" in columns:
             calls &= columns["ordinal"] == ABSENT
         self._launches.append((narrow(launch[calls]), start_ps[calls]))
-
-
-def _device(
-    name: str, backend: Backend, streams: Sequence[str], parts: Sequence[Columns]
-) -> Device:
-    kernels = Columns.joined(parts)
-    return Device(name=name, backend=backend, streams=tuple(streams), kernels=kernels)
 
 
 _TIMES = ("profile_start_time", "profile_stop_time")  # stats of the task environment

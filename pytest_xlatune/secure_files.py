@@ -599,7 +599,7 @@ def runtime_folder() -> Path:
 
 @contextlib.contextmanager
 def held_lock(path: Path, *, wait_s: float) -> Iterator[bool]:
-    """Hold a lock of ours for the block; give False where another one holds it for so long.
+    """Hold a lock of ours for the block; give False if another one holds it for so long.
 
     It ends with its holder, however that ends: nothing is ever left locked. Raises as `open_lock`.
     """

@@ -1,9 +1,9 @@
 """Follow the logs of running attempts, and read those of ended ones.
 
-Steps are those of rank 0; failures may be in the log of any rank. A log is read once, each time
-from where the last reading ended. A hang means that no *step* came for longer than its phase
-allows, whether or not the file grows; the limit is shorter after a line that says that the program
-cannot go on. This module decides nothing except that an attempt will measure nothing more.
+Steps are those of rank 0; failures may be in the log of any rank. A log is read once, in parts:
+each reading begins where the last one ended. A hang means that no *step* came for longer than its
+phase allows, whether or not the file grows; the limit is shorter after a line that says that the
+program cannot go on. This module decides nothing except that an attempt will measure nothing more.
 
 A log or a metrics file that cannot be read is a problem of its attempt alone: it becomes a finding,
 and the others go on.
@@ -108,8 +108,8 @@ class _Watch:
     """One attempt: the logs of its ranks, its last progress, and the time of its fatal line."""
 
     tails: dict[int, _Tail]
-    got_to: _Place | None = None
-    got_on_s: float = 0.0
+    got_to: _Place | None = None  # rank 0's last place
+    got_on_s: float = 0.0  # when it was reached
     fatal: Finding | None = None
     fatal_since_s: float = 0.0
     journal_bytes: int = 0
@@ -166,7 +166,7 @@ class Follower:
             watch.got_on_s = watch.fatal_since_s = ticks_s
             return None
         reader, patience = watch.reader, self._patience
-        # not by the time of the file, because lines of Ray and of the system make a hung log grow
+        # the file's time shows nothing, because lines of Ray and the system make a hung log grow
         if watch.place != watch.got_to:
             watch.got_to, watch.got_on_s = watch.place, ticks_s
         if rotates:
@@ -287,7 +287,7 @@ def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Fin
 
 
 def dumped(folder: Path, protocol: Protocol) -> Options | None:
-    """Return the options that the XLA of an attempt dumped; None where it dumped none."""
+    """Return the options that the XLA of an attempt dumped; None if it dumped none."""
     if protocol.dump:
         values = dumped_options(folder / DUMP_FOLDER)
         return None if values is None else Options(values=values)

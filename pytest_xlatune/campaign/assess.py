@@ -80,7 +80,7 @@ class Assessment:
 
     Attributes:
         findings: all findings, the root cause first.
-        decision: what follows from them.
+        decision: what the playbook decided.
         score: the score; None unless the attempt is accepted.
         settings: each setting of the trial, and whether it was in effect.
         rotation: the result of a rotation; None for other trials.
@@ -180,12 +180,12 @@ def assess(attempt: EndedAttempt) -> Assessment:
 
 
 def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
-    """Return where the reference stands, as a trial sees it.
+    """Return the state of the reference, as the playbook needs it for a trial.
 
     Args:
-        trial: any one of the study.
-        reference: the arm that others are compared with; "" where there is none.
-        runs: whether a trial of it was measured.
+        trial: any trial of the study.
+        reference: the arm that others are compared with; "" if there is none.
+        runs: whether a trial of the reference was measured.
     """
     if not reference or not trial.protocol.is_scored:
         return Reference.RUNS
@@ -215,7 +215,7 @@ def _lost_turns(
 
 
 def _devices(left: Leftovers) -> dict[str, str]:
-    """Return all that an attempt shows of where it ran, by witness."""
+    """Return witness -> the device on which the attempt ran, as far as it shows one."""
     log_lines = {f"log:{line}": device for line, device in left.report.devices.items()}
     device_of = {**left.devices, **log_lines}
     if left.journal is not None and left.journal.device:
@@ -242,8 +242,8 @@ def _elsewhere(
 def proved(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
     """Return a decision with its evidence.
 
-    Where no line of the log explains the end, the evidence is who ended the job, and how far the
-    trial came.
+    If no line of the log explains the end, the evidence is who ended the job, and how far the trial
+    came.
     """
     outcome, report = attempt.outcome, attempt.left.report
     if outcome.state in _OF_SLURM and attempt.cut is None:
@@ -278,10 +278,10 @@ _WITHOUT_A_LINE = frozenset(
 
 
 def _found(decision: Ruling, log: Path | None) -> Message | None:
-    """Return what was found, with the log where it is to be looked at.
+    """Return what was found, with the path of the log if a person has to read it.
 
-    That is where nothing in it is known, or the sweep stops. Of a flag that XLA does not know, name
-    the flag that was probably meant.
+    A person has to read it if nothing in it is known, or if the sweep stops. For a flag that XLA
+    does not know, the flag that was probably meant is named.
     """
     found, why = decision.found, verbatim(decision.detail) if decision.detail else None
     if log is None:
@@ -336,7 +336,7 @@ _OF_NCCL = ("NCCL_", "RCCL_")
 
 
 def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
-    """Say of each setting whether log and dump show that it was in effect."""
+    """Return for each setting whether log and dump show that it was in effect."""
     trial, cell, left = attempt.trial, attempt.cell, attempt.left
     report, is_asked = left.report, attempt.is_asked
     ran = report.phase is Phase.TRAINING
@@ -387,7 +387,7 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
 
 
 # a wrapper that ignored XLA_FLAGS ended green: each job ran, and each profile was dropped
-_LOST_PROFILES = 2  # whose settings did not reach the program, while those of no other one did
+_LOST_PROFILES = 2  # so many profiles, and no others, had settings that did not reach the program
 _NO_FLAG_SEEN = (
     "no flag of {profiles} was seen in effect: XLA was asked to write its options down, and wrote "
     "none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Flags of libtpu show in "
@@ -400,7 +400,7 @@ _NOTHING_SHOWS = (
     "{hint} If nothing can show it, the sweep may declare it: "
     'SiteSettings(unseen=("{name}",))'
 )
-# what to look at where nothing shows a setting, by its kind
+# kind of a setting -> what to check if nothing shows that the setting was in effect
 _LOOK_AT = {
     SettingKind.FLAG: (
         "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write its "
@@ -417,11 +417,11 @@ _LOOK_AT = {
 def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
     """Return events for the whole sweep that follow from the settings of a finished trial.
 
-    A stop where those of the first two profiles did not reach the program: something between us and
-    it drops or replaces them, and all further trials would measure the cell as it is. The same
-    where XLA was asked to write its options down and wrote none in either; what the sweep declares
-    unseen, and a profile of variables and keys alone, stops nothing. A note on the first trial with
-    a setting of some kind that nothing shows, before the night is spent.
+    The sweep stops if the settings of the first two profiles did not reach the program: something
+    drops or replaces them, and all later trials would measure the deployed cell. It also stops if
+    XLA was asked to dump its options and dumped none in both. Settings that the sweep declares
+    unseen stop nothing, and neither do profiles of only variables and keys. The first trial with a
+    setting of some kind that nothing shows gets a note, before the night is spent.
     """
     others = (progress.ended for progress in state.trials.values())
     ran = [ended for ended in others if ended is not None and ended.own_settings]
@@ -448,7 +448,7 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
 
 
 def _unread(ran: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials of which no flag is seen; none where a flag of any one is told."""
+    """Return the trials without a flag that was seen; none if any trial has one."""
     told = (Effect.IN_EFFECT, Effect.CONTRADICTED)
     for ended in ran:
         for setting in ended.settings or ():
@@ -458,7 +458,7 @@ def _unread(ran: Sequence[TrialResult]) -> list[TrialResult]:
 
 
 def _contradicted(ran: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials with a contradicted setting; none where another has one in effect."""
+    """Return the trials with a contradicted setting; none if another has one in effect."""
     lost = [ended for ended in ran if contradictions(ended.own_settings)]
     is_reached = any(
         setting.effect is Effect.IN_EFFECT

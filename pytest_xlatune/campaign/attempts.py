@@ -129,7 +129,7 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
 
 
 def _hung_before(state: LedgerState, trial: Trial) -> bool:
-    """Whether an earlier trial of this arm printed its memory statistics and then hung."""
+    """Return whether an earlier trial of this arm printed its memory statistics and then hung."""
     return any(
         finding.cls == FailureClass.HANG_SILENT_OOM
         for progress in state.trials.values()
@@ -262,7 +262,7 @@ class Attempts:
         return (AttemptSubmitted(submission=submission),)
 
     def _is_full(self, state: LedgerState) -> bool:
-        """Whether to wait for a limit on jobs, which counts other jobs of the user too."""
+        """Return whether to wait for a limit on jobs, which counts other jobs of the user too."""
         now_s = self._run.clock.ticks()
         self._full_until_s = now_s + _FULL_S
         if state.in_flight() or self._full_since_s is None:
@@ -424,7 +424,7 @@ class Attempts:
         return self._not_started(state, ruling, outcome, is_for_nodes=False)
 
     def _is_look_due(self, nodes: tuple[str, ...]) -> bool:
-        """Whether to check the nodes of a waiting trial again; if so, the time is kept."""
+        """Return whether to check the nodes of a waiting trial again; if so, the time is kept."""
         now_s = self._run.clock.ticks()
         if now_s - self._looked_at_nodes_s.get(nodes, float("-inf")) < _LOOK_AT_NODES_S:
             return False
@@ -496,7 +496,7 @@ class Attempts:
             self._asked_to_end_s[submission.folder] = now_s
 
     def _has_reported(self, submission: Submission) -> bool:
-        """Whether the ranks of a job that hangs have written down what they do, or time is up.
+        """Return whether the ranks of a hung job have written down what they do, or time is up.
 
         Only its processes know what the job waits for, so they are asked before they are ended.
         """
@@ -678,7 +678,7 @@ def _refuse_hidden(trial: Trial, spec: LaunchSpec) -> None:
 
 
 def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
-    """Whether two other node lists got the same refusal, so that the nodes are not the reason."""
+    """Return whether two other node lists were refused too, so that nodes are not the reason."""
     if state.in_flight() or state.measured_on:
         return False
     refused = {

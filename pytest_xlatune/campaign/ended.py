@@ -28,10 +28,10 @@ class Leftovers:
     Attributes:
         report: what its logs say.
         metrics: the unrounded steps of MaxText's metrics file, preferred to those of the log.
-        logged: the figures of the protocol's metric that stand beside the steps.
-        journal: what the worker of a rotation wrote; None where there is none.
-        options: those that XLA dumped; None where it dumped none.
-        devices: those of the modules of the dump, by witness.
+        logged: the figures of the protocol's metric that are not in step records.
+        journal: what the worker of a rotation wrote; None if there is none.
+        options: the options that XLA dumped; None if it dumped none.
+        devices: module of the dump -> the device for which it was compiled.
     """
 
     report: LogReport
@@ -54,17 +54,17 @@ class EndedAttempt:
     """All that is known of an attempt that is over: what was asked, how it ended, what it left.
 
     Attributes:
-        trial, cell: of the attempt.
-        outcome: how it ended, by the scheduler and the payload.
-        left: what it left.
+        trial, cell: the trial and the cell of the attempt.
+        outcome: how it ended, according to the scheduler and the payload.
+        left: what it left in its folder.
         number: the number of the attempt.
-        cut: why we ended it; None where we did not.
+        cut: why we ended it; None if we did not.
         blamed: what the earlier attempts of a rotation died of.
-        is_asked: whether XLA was asked to tell its options.
+        is_asked: whether XLA was asked to dump its options.
         exempt: patterns of settings that nothing can show.
-        ran_on: the devices of the trials that it is compared with, by arm.
-        log: where a person is sent who has to look; None where there is no log.
-        facts: what the playbook asks besides.
+        ran_on: arm -> the devices of the trials that the attempt is compared with.
+        log: the log to show to a person; None if there is none.
+        facts: other facts for the rules of the playbook.
     """
 
     trial: Trial

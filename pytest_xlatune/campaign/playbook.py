@@ -149,7 +149,7 @@ class Facts:
         earlier: the classes of the earlier attempts of its trial that were tried again, in order.
         policy: the rules of the site.
         reference: where the arm stands that it is compared with.
-        blamed: the program of a rotation that it died of; None where it died of none.
+        blamed: the program of a rotation that it died of; None if it died of none.
         has_enough_turns: whether a rotation that was ended early counts with the turns it had.
         is_first_rotation: whether it is the look, or the first rotation, on which the others rest.
         is_over: whether it ended before this session began.

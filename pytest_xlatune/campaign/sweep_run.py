@@ -109,7 +109,7 @@ class SweepRun:
         return trial if profile == trial.profile else replace(trial, profile=profile)
 
     def picks_nodes(self, cell: Cell) -> bool:
-        """Whether the scheduler picks the nodes of a cell; later trials then get the same ones."""
+        """Return whether the scheduler picks a cell's nodes; later trials then get the same."""
         return self.resources.nodes > 0 and not cell.nodelist
 
     def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:

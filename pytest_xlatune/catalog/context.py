@@ -58,7 +58,7 @@ _UNLISTED = "collective-broadcast"  # the one kind that `result.Shares` never li
 class Shape(Record, frozen=True, kw_only=True):
     """The facts of a program that constraints ask for."""
 
-    # kind of collective -> for each computation, the sizes of its results in bytes; () where the
+    # kind of collective -> for each computation, the sizes of its results in bytes; () if the
     # sizes are not known
     groups: dict[str, tuple[tuple[int, ...], ...]]
     loops: int | None  # how many while loops it has; None is unknown

@@ -126,7 +126,7 @@ class _Parsed:
                 yield _objection("bad-value", profile, answer.refused, Level.FAULT)
 
     def options_of(self, flag: Flag) -> tuple[str, ...]:
-        """Return the options that a flag sets; () where XLA shows none."""
+        """Return the options that a flag sets; () if XLA shows none."""
         options = self.alone[flag].options or {}
         if flag.name in options:
             return (flag.name,)

@@ -69,7 +69,7 @@ class History(Record, frozen=True, kw_only=True):
     words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
-        """Return whether a release accepts a flag; None where no probe says.
+        """Return whether a release accepts a flag; None if no probe says.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -86,7 +86,7 @@ class History(Record, frozen=True, kw_only=True):
         return release(jaxlib) in map(release, self.versions)
 
     def default(self, flag: str, jaxlib: str) -> str | None:
-        """Return a flag's default as text; None where it is unknown.
+        """Return a flag's default as text; None if it is unknown.
 
         If `jaxlib` is "", it is the default that all releases share.
 
@@ -123,7 +123,7 @@ class History(Record, frozen=True, kw_only=True):
         )
 
     def kind(self, flag: str) -> str:
-        """Return a flag's type, "" where it is unknown."""
+        """Return a flag's type, "" if it is unknown."""
         return self.flags[flag].kind if flag in self.flags else ""
 
     def defaults(self, flag: str) -> frozenset[str]:
@@ -132,7 +132,7 @@ class History(Record, frozen=True, kw_only=True):
         return frozenset(default for default in known if default is not None)
 
     def when(self, flag: str) -> str:
-        """Say which releases accept a flag, for a message."""
+        """Return which releases accept a flag, for a message."""
         if flag not in self.flags:
             return f"accepted by no jaxlib from {self.versions[0]} to {self.versions[-1]}"
         known = self.flags[flag]

@@ -596,13 +596,13 @@ _NEAR_WORD = 0.7  # the same for a short word: two wrong letters
 def did_you_mean(
     name: str, known: Iterable[str], *, dashes: str = "", cutoff: float = _NEAR
 ) -> str:
-    """Return `; did you mean ...?` for the nearest of known names; "" where none is near."""
+    """Return `; did you mean ...?` for the nearest of known names; "" if none is near."""
     near = nearest(name, known, cutoff=cutoff)
     return f"; did you mean {dashes}{near}?" if near else ""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = _NEAR) -> str:
-    """Return the one of known names that was probably meant; "" where none is near."""
+    """Return the one of known names that was probably meant; "" if none is near."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
 
 

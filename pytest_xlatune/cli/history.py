@@ -15,7 +15,7 @@ from pytest_xlatune.tasks.measured import studies_below
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """Say how a page is written."""
+    """Return how a page is written."""
     parser.set_defaults(write_page=write_page)
 
 

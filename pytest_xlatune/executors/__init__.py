@@ -240,12 +240,12 @@ class Executor(abc.ABC):
         return ()
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Say for which jobs of others trials on these nodes have to wait; "" if for none."""
+        """Return for which jobs of others trials on these nodes have to wait; "" if for none."""
         del nodelist
         return ""
 
     def time_note(self) -> str:
-        """Say until when trials can run on the nodes of this session; "" if there is no limit."""
+        """Return until when trials can run on this session's nodes; "" if there is no limit."""
         return ""
 
     def look(

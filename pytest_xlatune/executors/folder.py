@@ -377,7 +377,7 @@ def _process(folder: Path, kind: str) -> ProcessRecord | None:
         return None
 
 
-FOLLOWED = "followed-job.json"  # of a trial that makes a job and follows it
+FOLLOWED = "followed-job.json"  # written for a trial whose process submits a job and follows it
 
 
 def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
@@ -394,7 +394,7 @@ def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
 
 
 def read_json_file(path: Path) -> Json | None:
-    """Return the JSON of a file; None where there is none.
+    """Return the JSON of a file; None if there is none.
 
     Raises:
         LedgerError: the file is not ours, is too large, or holds no JSON.

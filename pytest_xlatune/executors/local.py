@@ -159,7 +159,7 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
 
 
 def _waits(lock: Path | None, since_s: float | None) -> str:
-    """Say how long a trial has waited for the machine, and who holds it if the lock shows that."""
+    """Return how long a trial has waited for the machine, and its holder if the lock shows it."""
     passed_s = time.time() - since_s if since_s is not None else 0.0
     # in minutes, because every change of a reason is shown
     so_long = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""

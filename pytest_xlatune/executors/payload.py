@@ -222,7 +222,7 @@ def _is_mine(pid: int) -> bool:
 
 
 def _has_variable(pid: int, variable: bytes) -> bool:
-    """Whether a process was started with a variable; False where that cannot be read."""
+    """Return whether a process was started with a variable; False if that cannot be read."""
     with contextlib.suppress(OSError):
         return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False

@@ -89,7 +89,7 @@ PRESETS = {
         (
             r"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|TFLOPs): *(?P<tflops>N)",
             r"lm loss:? *(?P<loss>N)",
-            # of Primus since 26.5:  tokens/s/GPU inst/harmonic mean: 9641.0/9241.0
+            # Primus since 26.5:  tokens/s/GPU inst/harmonic mean: 9641.0/9241.0
             r"(?:\((?i:tokens/s/gpu|tgs)\)|tokens/s/GPU inst/harmonic mean): *(?P<tgs>N)",
             r"number of nan iterations: +(?P<nans>\d+)",
         ),

@@ -44,7 +44,7 @@ class RankReader:
         return self._readers[rank]
 
     def is_known(self, rank: int | None) -> bool:
-        """Whether the log of this rank is being read."""
+        """Return whether the log of this rank is being read."""
         return rank in self._readers
 
     def feed(self, chunk: bytes, rank: int | None = None) -> None:

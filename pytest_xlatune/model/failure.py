@@ -257,7 +257,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     signal: int | None = None  # signal that ended the trainer; None if none did
     nodes: tuple[str, ...] = ()  # the nodes on which it ran
     start_s: Time | None = None  # start in seconds since 1970, by the node's clock; None if unknown
-    end_s: Time | None = None  # end, likewise
+    end_s: Time | None = None  # end, in seconds since the epoch
     reason: str = ""  # reason in the executor's own words; "" if none
     lacks_nodes: bool = False  # it waits for nodes that are drained, down or reserved
     is_started: bool = True  # False only if the trainer's process could not be started

@@ -169,7 +169,7 @@ class Score(Record, frozen=True, kw_only=True):
     Attributes:
         value: log of `tgs`, or the metric's score of `figure`; this is what is compared.
         tgs: tokens over time, in Tokens/s/device; None if another figure is scored.
-        step_s: seconds of a kept step; None likewise.
+        step_s: seconds of a kept step; None if another figure is scored.
         n_steps: number of kept steps, or of lines with the figure.
         window: first and last step id of the window; (0, 0) for lines that belong to no step.
         dropped: ids of steps in the window that were dropped as outliers.

@@ -122,7 +122,7 @@ def _register_arrivals(config: pytest.Config) -> None:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
+    """Return whether this process is an xdist worker."""
     return hasattr(config, "workerinput")
 
 

@@ -36,7 +36,7 @@ from pytest_xlatune.model.text import interval, percent, printable
 
 EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"
-_FIGURES = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # of the row of an arm
+_FIGURES = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # columns of an arm's row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -355,7 +355,7 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
-    """Say what a sweep found: its winner or none, where it was measured, and how it ended."""
+    """Return what a sweep found: its winner or none, where it was measured, and how it ended."""
     conclusion = subject.conclusion
     how = ending_text(say, conclusion, history=subject.history, stopped=subject.stopped)
     return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), how])
@@ -667,26 +667,26 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
 def leaderboard_json(subject: MeasuredCell) -> str:
     """Return the leaderboard for programs: one JSON text with the scores behind a conclusion.
 
-    One newline at its end. The fields:
+    It ends with one newline. The fields:
 
-        schema       3; raised when a field changes its meaning or goes
-        written      when, ISO 8601
-        cell_digest  identity of the cell
-        cell         `Cell`; deployed values whose names speak of secrets are hidden
+        schema       3; raised when a field changes its meaning or is removed
+        written      the time, ISO 8601
+        cell_digest  the digest of the cell
+        cell         `Cell`; deployed values whose names suggest secrets are hidden
         profiles     list of `Profile`
         conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, in a tuning
                      sweep finalists, bound (M), mde80, sigma; changes are fractions, +0.034 is
                      +3.4 %
-        uses         of a study whose arms are cells: arm -> `DeviceUse`: TFLOP/s, MFU, memory
+        uses         in a study whose arms are cells: arm -> `DeviceUse`: TFLOP/s, MFU, memory
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
-        trials       list of `TrialResult`, each with its `id`, and its `slot` where there are
-                     several; sorted by the id. `timings` of more than 100 steps are in the ledger
-                     alone, but those of the baseline, which a gate scores again in its own window
+        trials       list of `TrialResult`, each with its `id`, and its `slot` if there are
+                     several; sorted by id. `timings` of more than 100 steps are only in the
+                     ledger, except the baseline's, which a gate scores again in its own window
 
-    The records are those of the package, field by field, as their own `to_json` writes them: absent
-    values are null, not-a-number and the infinities are the strings "nan", "inf" and "-inf". Keys
-    are sorted, so that two reports can be compared line by line.
+    Records are written by their own `to_json`: absent values are null, and not-a-number and the
+    infinities are the strings "nan", "inf" and "-inf". Keys are sorted, so that two reports can be
+    compared line by line.
     """
     uses = subject.uses
     numbers = slot_numbers(subject.slots)

@@ -150,7 +150,7 @@ def _shown(lines: str) -> str:
     return "\n".join(map(plain, lines.splitlines()))
 
 
-_FAR = 0.2  # of the score's seconds per step; steps that differ by more are shown
+_FAR = 0.2  # share of the score's seconds per step; steps that differ by more are shown
 
 
 def _differing(steps: Steps, score: Score | NoScore) -> Collection[int]:

@@ -46,7 +46,7 @@ class ArmFit:
     control_weight: float | None
     # variance of the estimate from the arm's own block differences; None with fewer than three
     own_variance: float | None = None
-    # ratio of a job's variance in these differences to that in all other blocks; None likewise
+    # ratio of a job's variance in these differences to that in all other blocks; None if not known
     excess: float | None = None
 
 
@@ -179,7 +179,7 @@ def _solved(
 
 
 _OWN_RUNS = 3  # fewer block differences say nothing about their variance
-_REST_DF = 4  # likewise for the degrees of freedom of everything else
+_REST_DF = 4  # the same for the degrees of freedom of everything else
 
 
 def _own_variance(

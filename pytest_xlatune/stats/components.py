@@ -1,8 +1,8 @@
-"""What jobs of one cell differ by: their own noise, the node slots they ran on, the allocations.
+"""Estimate by what jobs of one cell differ: noise, node slots and allocations.
 
-One fit for the screen that lies on several slots and for a calibration: lines of one slope, each at
-the level of its slot, and the variances beside them. A single job's distance from its line ranks
-the job; it is never a verdict.
+The same fit serves a screen on several slots and a calibration: lines of one slope, each at the
+level of its slot, and the variances. The distance of a single job from its line ranks the job, and
+is never a verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 from pytest_xlatune.stats.blocks import IDENTICAL, MANY, fit_lines, main_group, weight
 
 _EM_ROUNDS = 30
-_LEAST_SPREAD = 1e-3  # of a group's variance over that of a job: its levels are alike then
+_LEAST_SPREAD = (
+    1e-3  # ratio of a group's variance to a job's; below it, all levels of the group are equal
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,12 @@ class PlacedScore:
     at: float  # place in the queue of the slot
     value: float
     is_baseline: bool = True
-    allocation: str = ""  # that it was a step of; "" where it was a job of its own
+    allocation: str = ""  # the allocation that it was a step of; "" if it was a job of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Lines with a common slope, each at the level of its slot, and the variances beside them."""
+    """Lines with a common slope, each at the level of its slot, and the variances."""
 
     levels: Mapping[Hashable, float]  # slot -> expected score of a baseline at `centre`
     slope: float  # change from one place in a queue to the next
@@ -40,9 +42,9 @@ class Components:
     variances: Mapping[Hashable, float]  # slot -> variance of its level, in units of sigma^2
     tilt: float  # variance of the slope, in units of sigma^2
     sigma: float  # standard deviation of a job's score on its slot, in its allocation
-    df: int  # of sigma, as if levels of slots and allocations were free
-    slot_sd: float | None  # of slots; None where there is one
-    allocation_sd: float | None  # of allocations; None likewise
+    df: int  # degrees of freedom of sigma, as if levels of slots and allocations were free
+    slot_sd: float | None  # standard deviation between slots; None if there is only one
+    allocation_sd: float | None  # the same between allocations
 
     def at(self, slot: Hashable, place: float) -> float:
         """Return the score that a baseline is expected to have at a place in a slot's queue."""
@@ -134,7 +136,7 @@ def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
 
 
 def _weights(values: Sequence[float]) -> list[float]:
-    """Return the weight of each profile's job: of the main group, and of those near it."""
+    """Return the weight of each profile's job: 1 in the main group, less near it, else 0."""
     if not values:
         return []
     (centre,), sd = main_group([values])

@@ -1,8 +1,8 @@
 """The noise of a cell, from jobs of the baseline.
 
-What planning needs to know before it promises anything: how far two jobs of one configuration are
-apart, what node slots and allocations add, and what happens inside a job. A dozen jobs give sigma
-to within a quarter.
+Planning needs it to say what a sweep can show: how far two jobs of one configuration are apart,
+what node slots and allocations add, and what happens within a job. A dozen jobs give sigma to
+within a quarter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Noise(Record, frozen=True, kw_only=True):
     sigma_job: Real
     sigma_low: Real  # 95 % interval of it
     sigma_high: Real
-    slot_sd: Real | None  # of what node slots differ by; None where there is one
-    allocation_sd: Real | None  # of what allocations differ by; None likewise
+    slot_sd: Real | None  # standard deviation between node slots; None if there is only one
+    allocation_sd: Real | None  # the same between allocations
     # standard deviation of kept steps within a job; None if no steps were kept
     step_sd: Real | None
-    lag1: Real | None  # correlation of neighbouring kept steps within a job; None likewise
+    lag1: Real | None  # correlation of neighbouring kept steps; None if no steps were kept
     straggler_rate: Real  # share of the window's steps that were dropped as slow
     drift: Real  # change along the line from the first to the last job
     steady_from: int | None  # first steady step, pooled; None if too few jobs tell
@@ -43,11 +43,11 @@ class Noise(Record, frozen=True, kw_only=True):
 def estimate_noise(
     scores: Sequence[Score], places: Sequence[tuple[Hashable, str]] = ()
 ) -> Noise | None:
-    """Estimate the noise from scores in the order the jobs ran; None with fewer than four.
+    """Estimate the noise from scores in the order the jobs ran; None for fewer than four.
 
     Args:
-        scores: of jobs of one configuration.
-        places: the node slot of each, and the allocation that it was a step of; () is one slot.
+        scores: the scores of jobs of one configuration.
+        places: the node slot of each, and the allocation that it was a step of; () for one slot.
     """
     placed = zip(scores, places or [("", "")] * len(scores), strict=True)
     told = [(score, *where) for score, where in placed if math.isfinite(score.value)]

@@ -39,21 +39,21 @@ from pytest_xlatune.model.record import Pairs, split_pairs
 from pytest_xlatune.model.sentences import NO_STEP
 from pytest_xlatune.model.text import whole
 
-PROFILED_FIRST_STEP = 9
+PROFILED_FIRST_STEP = 9  # first scored step of a run with a profiler, after its warm-up
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is dropped
 # without dropping outliers, a score has four times the noise if 3 % of the steps straggle
 OUTLIER_MADS = 4 * 1.4826
-GUARD_MADS = 4.0
+GUARD_MADS = 4.0  # a first step is late if it is so many deviations slower than the last steps
 # If each job chose its own start, that would bias the score, and a late straggler would determine
 # it (MSER and change points: 0.3 % to 4.7 % off in simulated jobs of 15 steps).
 GUARD_STEPS = 4  # the guard moves the start of the window by at most so many steps
-GUARD_TAIL = 6
+GUARD_TAIL = 6  # last steps with which the guard compares
 SCATTER = 0.10  # a wider limit finds no outlier, since half of the window would have to be one
 # false alarms in 0.4 % of simulated jobs; finds 79 % of those with four steps of warm-up
 LEAST_UNSTEADY = 0.015
 # 2.5 standard errors of the difference of two medians of n/2 values each
 UNSTEADY_ERRORS = 2.5 * 1.2533
-INVARIANT_TOLERANCE = 0.005
+INVARIANT_TOLERANCE = 0.005  # TGS x seconds may differ so much from the tokens of a step
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three decimals
 
 # with so many values, a sample of this size first narrows down the median
@@ -86,7 +86,7 @@ def score(
     if not steps and protocol.needs_window:
         return NoScore(reason=coded(MessageCode.NO_TURNS, NO_STEP))
     known = Steps.of(steps)
-    # MaxText 0.1 ends a run whose loss is NaN with exit 0
+    # MaxText 0.1 exits with 0 even if the loss is NaN
     if not all(math.isfinite(loss) for loss in known.loss if loss is not None):
         losses = zip(known.step, known.loss, strict=True)
         bad = min(step for step, loss in losses if loss is not None and not math.isfinite(loss))
@@ -353,7 +353,7 @@ class StepWindow(Sequence[int]):
         return next(islice(iter(self) if at >= 0 else backwards, max(at, ~at), None))
 
     def _evaluated_in(self, piece: range) -> int:
-        """Count the ids in a piece that an evaluation takes: three in each `every`."""
+        """Return how many ids in a piece an evaluation takes: three of each `every`."""
         if not self.every:
             return 0
         lost = min(_EVALUATED, self.every)

@@ -395,7 +395,7 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
         return None
 
     def is_search(self, commits: str) -> bool:
-        """Whether these commits are a range to search, so that every commit in it is a cell."""
+        """Return whether these commits are a range to search, where every commit is a cell."""
         del commits
         return False
 

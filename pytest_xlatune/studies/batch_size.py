@@ -966,5 +966,5 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return tuple(say(text, key=keys, **ends, **counts) for text in texts)
 
     def best(self, conclusion: Conclusion) -> str:
-        """Return the id of the recommended size; "" where there is none."""
+        """Return the id of the recommended size; "" if there is none."""
         return conclusion.found(BatchRecord).arm

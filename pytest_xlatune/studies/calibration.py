@@ -79,7 +79,7 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         return (deployed(self.cell),)
 
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
+        """Return the lines of a plan about it."""
         del due
         return (say("{trials:+trial} of the cell as deployed", trials=self.jobs),)
 

@@ -87,7 +87,7 @@ FASTER_AT = -SLOWER_AT
 # These limits only choose what runs again: single runs at -2 % accused one in 28 % of simulated
 # tables of ten healthy loads, if 3 % of the jobs are bad.
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
-PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # for gains, which accuse no commit and may wait
+PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # gains accuse no commit, so their limits are wider
 # models that ran at the commit before: if so many break, no other load of the commit is run
 BROKEN_MODELS = 2
 _MIN_DIFFERENCES, _MIN_PAIRS = 4, 2
@@ -206,7 +206,7 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
             raise ConfigError(f"commits: two loads are called {twice[0]!r}; leave one out")
 
     def is_search(self, commits: str) -> bool:
-        """Whether these commits are a range to search, so that every commit in it is a cell."""
+        """Return whether these commits are a range to search, where every commit is a cell."""
         return ".." in commits and not self.loads
 
     def study(self, asked: Asked) -> CommitStudy:
@@ -442,7 +442,7 @@ class _Halving(_CommitWalk):
     """A search by halving so far, and where it places the change."""
 
     word = ""  # the answer in a word; "" before there is one
-    looks: tuple[Trial, ...] = ()  # the pairs of the ends
+    looks: tuple[Trial, ...] = ()  # the trials of the pairs of ends
     steps: tuple[TrialResult, ...] = ()  # the runs that halve the range
     skipped: frozenset[int] = frozenset()  # the commits that could not be measured
     belief: Posterior | None = None  # where the change lies, from the ends and the steps

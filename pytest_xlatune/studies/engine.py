@@ -50,7 +50,7 @@ _CLEARLY = 1.5  # the spread of a screen times this is hardly exceeded by the no
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A sweep and what its screen says. Not slotted, for what follows is worked out once.
+    """A sweep and the result of its screen. It has no slots, so that properties are cached.
 
     Attributes:
         arms: the arms that exist by now.
@@ -98,7 +98,7 @@ class Ranked:
 
     @property
     def jobs_of_blocks(self) -> int:
-        """The jobs that the screen leaves for blocks; 0 where none may be added to the planned."""
+        """The jobs that the screen leaves for blocks; 0 if no job may be added to the plan."""
         screened = len(self.arms.queued) + len(self.again)
         return self.plan.budget - screened if self.plan.may_spare else 0
 
@@ -117,9 +117,9 @@ class Blocks:
     Attributes:
         design: the design of the blocks that decide.
         planned: the trials of all blocks that can be planned by now.
-        going: arms that no cut has dropped, best first, the alias included.
-        look: the look at the deciding blocks; None while some are missing.
-        added: why the last of them is there, where it is a spare one.
+        going: the arms that no cut has dropped, the best first, including the alias.
+        look: the comparison on the deciding blocks; None while some are missing.
+        added: why the last block was added, if it is a spare one; None otherwise.
     """
 
     design: ConfirmDesign
@@ -134,7 +134,7 @@ class SweepDecision:
     """What runs next, and what follows from what ran.
 
     Attributes:
-        ranked: what the screen says.
+        ranked: the result of the screen.
         due: the trials to run next, in order; () when nothing is left.
         layout: the layout of the blocks.
         is_screened: whether the screen of the selected waves is over.
@@ -171,7 +171,7 @@ class SweepDecision:
 
 
 def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> SweepDecision:
-    """Return what runs next and what follows from what ran: screen, narrow, look."""
+    """Return what runs next, and what follows from the results: screen, narrow, compare."""
     ranked = rank(plan, history, slots)
     arms, past = ranked.arms, ranked.past
     has_node = slots is None or bool(slots.alive)
@@ -223,7 +223,7 @@ def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
 def lay_out(ranked: Ranked) -> Plan | Refusal:
     """Return the layout of the blocks after a screen that is over; until then it is as declared.
 
-    Jobs of slots that stayed empty go to the finalists.
+    Jobs of empty slots go to the finalists.
     """
     plan, planned, again = ranked.plan, ranked.plan.layout, ranked.again
     if plan.rotates or not isinstance(planned, Plan):
@@ -290,7 +290,7 @@ def best_of(
     candidates, noise = ranked.candidates, ranked.noise.value
 
     def may_help(arm: str) -> bool:
-        """Whether the screen leaves it possible that a profile helps."""
+        """Return whether the screen leaves it possible that a profile helps."""
         screened = ranking.standings[arm]
         reach = 2 * noise * math.sqrt(screened.variance)
         is_told = math.isfinite(screened.estimate)
@@ -369,7 +369,7 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
 def _narrowed(
     ranked: Ranked, going: Sequence[str], width: int, design: ConfirmDesign, *, after: int
 ) -> tuple[str, ...]:
-    """Return the arms that go on after a block, best first; arms with later trials stay.
+    """Return the arms that stay after a block, the best first; arms with later trials stay too.
 
     They are ranked by screen and blocks together, the alias last. A missing measurement counts as
     one at the baseline's level: a lost run is no reason to keep an arm, nor to drop it.

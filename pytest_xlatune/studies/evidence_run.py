@@ -83,7 +83,7 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
 
 def _is_over(run: TrialResult) -> bool:
-    """Whether a run is final and, if it was measured, its files have been read."""
+    """Return whether a run is final and, if it was measured, its files have been read."""
     if run.status is TrialStatus.MEASURED:
         return isinstance(run, EvidenceResult) and run.is_read
     return run.status.is_final

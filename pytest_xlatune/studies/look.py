@@ -1,4 +1,4 @@
-"""The look at complete blocks, on which sweeps and gates stand. Writes no verdict."""
+"""The comparison of arms on complete blocks, for sweeps and gates; it writes no verdict."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pytest_xlatune.studies.verdicts import compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One look at complete blocks.
+    """One comparison of arms on complete blocks.
 
     Attributes:
-        family: how many arms entered.
+        family: the number of arms that entered the blocks.
         fit: least squares over the blocks; None if no block has a baseline and another arm.
         comparisons: the comparison of each arm with the baseline, the alias included, without
             dropped arms.
         kinds: the kind of verdict on each arm.
-        unlike: the arms whose steps become steady at another time, see `unlike_warmups`.
+        unlike: the arms whose steps become steady at another time: see `unlike_warmups`.
     """
 
     family: int
@@ -53,9 +53,9 @@ def look_at(
 
     Args:
         cells: the scored trials of complete blocks.
-        arms: those that were kept to the end. A dropped arm can never win, so that those that stay
-            need no alpha for the cut.
-        family: how many entered, which share alpha.
+        arms: the arms that were kept to the end. A dropped arm can never win, so the cut spends no
+            alpha of those that stay.
+        family: the number of arms that entered, which share alpha.
         window: the window in which the trials are scored.
     """
     fit = fitted(cells)

@@ -56,16 +56,16 @@ HEALTHY_FILE = "healthy.nodes"
 MEDIAN = "the median node"
 
 LOSS_AT = math.log1p(-0.02)  # the smallest loss that matters, as a log ratio
-LARGE_LOSS_AT = math.log1p(-0.05)
+LARGE_LOSS_AT = math.log1p(-0.05)  # if such a loss is possible, the node is not cleared
 # These limits only choose which nodes run again: single runs at -2 % accused a node in 63 % of
 # simulated checks of 32 healthy nodes, if 3 % of the jobs are bad.
 SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # suspects are below the median by both
 # at most a fourth of the nodes, but three in any case, may be suspects
 MIN_SUSPECTS, SHARE = 3, 4
 CONTROLS = 4  # nodes near the median that run beside the suspects
-MIN_NODES = 3
+MIN_NODES = 3  # with fewer scored nodes there is no median to compare with
 MIN_ROUNDS = 2
-ALPHA = 0.05
+ALPHA = 0.05  # risk of a false accusation, over all suspects
 SCATTER = 3.0  # a node scatters if its runs spread so many times as much as all others
 SCATTER_AT = 0.005  # least spread of the others that is assumed, in case they hardly vary
 _OWN_RUNS, _REST_DF = 3, 4  # least fresh runs of the node, and degrees of freedom of the others
@@ -86,7 +86,7 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
         reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell. If
             None, nodes are compared only with the median of this check.
         floor_tgs: the report names the nodes below this many Tokens/s/device; None names none.
-        key: tells this check from the last, e.g. a date: runs with another key are not used.
+        key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 
     kind: ClassVar[str] = KIND

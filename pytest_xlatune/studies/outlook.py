@@ -1,6 +1,6 @@
-"""What is still to come of a sweep, and what a plan says of it: functions over a decision.
+"""The forecast of a sweep, and the lines of a plan about it, from a decision.
 
-Nothing here decides: what is likely to follow depends on results that nobody has yet.
+Nothing is decided here: what is likely to follow depends on results that do not exist yet.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def outlook_of(
 
     Args:
         study: the sweep as declared.
-        history: what was measured.
-        sweep: what follows from it, of trials of their own in the place of rotations.
-        so_far: its rotations.
+        history: the results so far.
+        sweep: the decision that follows, with trials of their own in place of rotations.
+        so_far: the rotations so far.
         due: the trials that run next.
-        foreseen: what follows where an evidence run that waves wait for says nothing: trials behind
-            it are named as if that were so.
+        foreseen: the decision as if the evidence run that waves wait for showed nothing; it names
+            the trials after that run.
     """
     plan, jobs = foreseen.ranked.plan, [*foreseen.due, *_waiting(foreseen)]
     behind_look = next_rotation(plan, so_far, foreseen.due) if so_far.look is None else None
@@ -242,8 +242,8 @@ def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> Job
     Args:
         plan: the plan of the sweep.
         due: the trials that are due.
-        jobs: how many ordinary jobs are to come, with those that are due.
-        turned: how many rotations are to come, with those that are due.
+        jobs: the number of ordinary jobs to come, including those that are due.
+        turned: the number of rotations to come, including those that are due.
     """
     steps = plan.cell.protocol.steps
     total = JobWork(jobs=jobs, steps=jobs * steps)
@@ -263,7 +263,7 @@ def _rotations_work(plan: TuningPlan, count: int) -> JobWork:
 
 
 def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
-    """Return what a plan says of rotations: which profiles take turns, and which stay jobs."""
+    """Return the lines of a plan about rotations: which profiles take turns, and which are jobs."""
     if plan.rotation is None:
         return ()
     if plan.why_none_rotates is not None:

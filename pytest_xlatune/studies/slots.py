@@ -181,7 +181,7 @@ class Slots:
             if not is_over and trial.cell_digest in self.dead:
                 continue
             key, rank = place(trial), (is_over, result.status.is_final)
-            # of two records of equal rank the one planned first
+            # the record planned first, of two with equal rank
             if key not in placed or rank > placed[key][0]:
                 placed[key] = rank, trial.cell_digest
         return {key: slot for key, (_, slot) in placed.items()}

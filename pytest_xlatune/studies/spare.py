@@ -1,4 +1,4 @@
-"""What profiles may still gain, and the spare blocks that narrow it where nothing is faster.
+"""The gain that profiles may still have, and the spare blocks that narrow it.
 
 M is the most that any profile may still gain. It is consistent with the intervals and single runs
 on the same page. Spare blocks bound and rank: they spend no alpha, and decide no verdict. This
@@ -35,20 +35,20 @@ def spare_blocks(
     jobs: int,
     lay: Callable[[Sequence[Profile], int, ConfirmDesign], tuple[Trial, ...]],
 ) -> tuple[tuple[Trial, ...], Message | None]:
-    """Return the spare blocks so far, and why the last one was added; none where there is no use.
+    """Return the spare blocks so far, and why the last one was added; no block if none is of use.
 
-    One follows the other while profiles keep the sweep from being bounded and jobs are left. Those
-    with a trial in a block stay, whatever is read later.
+    Blocks are added while profiles keep the sweep from being bounded and jobs are left. Profiles
+    with a trial in a block stay in it, whatever is measured later.
 
     Args:
         past: the trials of the sweep.
-        ranks: what its screen says.
+        ranks: the ranking by its screen.
         others: the profiles that a spare block may hold, by id.
         going: the arms that stayed to the last deciding block.
         after: the trials of the deciding blocks, all of them over.
-        baselines: how many a block holds.
-        jobs: what all blocks may take together.
-        lay: lays a block out.
+        baselines: the number of baselines in a block.
+        jobs: the number of jobs that all blocks together may take.
+        lay: returns the trials of a block.
     """
     design = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=baselines)
     planned: tuple[Trial, ...] = ()
@@ -158,7 +158,7 @@ def largest(
         verdict.arm: verdict for verdict in verdicts if verdict.arm in arms and not is_out(verdict)
     }
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
-        return None  # it was ranked in rotations only
+        return None  # a profile was ranked only in rotations
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
     limits = bounds(ranking, fit, proved, kept=kept)
     if not limits:

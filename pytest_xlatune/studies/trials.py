@@ -361,7 +361,7 @@ def _real_blocks(
             if block > key.block and min(begins) - reach <= start <= max(begins) + reach
         ]
         # a trial that ran beside no block is compared with nothing
-        # of two equally near blocks the first, because the order of a set differs between processes
+        # the first of two equally near blocks, because the order of a set differs between processes
         nearest = min(
             overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
         )
@@ -369,7 +369,7 @@ def _real_blocks(
     return blocks
 
 
-_SLUG_CHARS = 57  # of the 64 that are allowed, which leaves room for a suffix
+_SLUG_CHARS = 57  # 64 are allowed; this leaves room for a suffix
 _Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> place -> result
 
 

@@ -148,7 +148,7 @@ def _score_of(result: TrialResult) -> RotationScore | None:
 
 
 def _is_conclusive(result: TrialResult) -> bool:
-    """Whether a rotation is over in a way that shows whether the trainer can rotate."""
+    """Return whether a rotation is over in a way that shows whether the trainer can rotate."""
     return result.status.is_final and result.status is not TrialStatus.UNMEASURED
 
 
@@ -313,7 +313,7 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
 
 
 def next_rotation(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Trial | None:
-    """Return the rotation that due trials go to; None where they need none."""
+    """Return the rotation that due trials go to; None if they need none."""
     turned = [trial for trial in due if is_turned(plan, trial)]
     return _next(plan, so_far, turned) if turned else None
 

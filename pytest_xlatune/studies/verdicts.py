@@ -325,7 +325,7 @@ class PlannedStudy(OneCell, frozen=True, kw_only=True):
 
     @abstractmethod
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return what a plan says of it."""
+        """Return the lines of a plan about it."""
 
     @abstractmethod
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:

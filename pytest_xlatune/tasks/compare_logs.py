@@ -273,7 +273,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
 
 
 def _lacking(a: Side, b: Side) -> str:
-    """Say how many jobs are missing for a verdict; "" if there are enough."""
+    """Return how many jobs are missing for a verdict; "" if there are enough."""
     if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
         return ""
     counts = [
@@ -288,7 +288,7 @@ def _lacking(a: Side, b: Side) -> str:
 
 
 def _other_loss(a: Side, b: Side) -> str:
-    """Say how the losses of the sides differ at the last common step; "" if they do not."""
+    """Return how the losses of the sides differ at the last common step; "" if they do not."""
     losses = [[job.loss for job in side.jobs if job.loss is not None] for side in (a, b)]
     if not all(losses):
         return ""
@@ -337,7 +337,7 @@ def _read_side(
 
 
 def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
-    """Say why a side has no job: its files for each reason, and the expected layout."""
+    """Return why a side has no job: its files for each reason, and the expected layout."""
     if not left_out:
         return f"{path} is empty: no log of a training job; {_EXPECTED}"
     names: dict[str, list[str]] = {}
@@ -365,7 +365,7 @@ def _logs(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _jobs(folder: Path) -> list[Path]:
-    """Return the log of each job in a folder; [] where no file is named like one."""
+    """Return the log of each job in a folder; [] if no file is named like one."""
     try:
         return [log_of(path) for path in logs_of(folder)]
     except UnreadableLogError:

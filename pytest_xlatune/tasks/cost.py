@@ -40,7 +40,7 @@ class Cost:
 
     Attributes:
         jobs: the jobs that are still planned.
-        at_most: the jobs that may come at most; 0 if no more than planned.
+        at_most: the most jobs that may come; 0 if no more than planned.
         is_mixed: whether rotations are among them; `trial_s` is then a mean over both kinds.
         measured: the finished trials that are used again.
         nodes: the nodes of each job; the mean, if jobs differ.

@@ -36,7 +36,7 @@ def known_of(text: str) -> tuple[list[Json], list[str]]:
 
 
 def seen_in(entry: CatalogEntry) -> str:
-    """Say where a user can see that a setting acted."""
+    """Return where a user can see that a setting acted."""
     if entry.channel:
         channel = CHANNELS[entry.channel]
         return f"{channel.reader}'s log: its arguments" if channel.says else "run time only"
@@ -115,7 +115,7 @@ def _history_json(name: str) -> Json:
 
 
 def span(entry: CatalogEntry) -> str:
-    """Say which releases of the program that reads a setting know it; "all" if all do.
+    """Return which releases of the program that reads a setting know it; "all" if all do.
 
     For a variable this is the vendor whose programs read it; "" if all vendors' do.
     """

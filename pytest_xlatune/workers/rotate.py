@@ -39,7 +39,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "XLATUNE_ROTATION"  # the spec, where this file is a sitecustomize
+VARIABLE = "XLATUNE_ROTATION"  # holds the spec if this file is a sitecustomize
 RANK = "{rank}"
 # an option without effect, the most modules in a dump. Its value differs for each program, so that
 # JAX's caches keep a copy of the baseline apart: the copy must get another place in memory
@@ -210,7 +210,7 @@ class TurnTaker:
     # --- whose step it is ---------------------------------------------------------------------
 
     def is_step(self, step: _RotatedStep) -> bool:
-        """Whether a function that was called often enough is the step.
+        """Return whether a function that was called often enough is the step.
 
         Without a name, it is the function with the largest arguments and results, as both hold the
         state, among those with about as many calls; every process gets the same answer. By its
@@ -235,7 +235,7 @@ class TurnTaker:
         return self.owner is step and not self.is_off
 
     def _is_part(self, other: _RotatedStep) -> bool:
-        """Whether a function does a part of each step, so that flags would act only on the rest.
+        """Return whether a function does a part of each step; flags would act only on the rest.
 
         Examples are gradients that another program applies, and a loss that is differentiated
         outside of any program. A function inside a program is traced only once or twice. An
@@ -253,7 +253,7 @@ class TurnTaker:
         return (is_as_often and has_state) or len(other.traced) > self.first
 
     def succeeds(self, step: _RotatedStep, args: Any, kwargs: Any) -> bool:
-        """Whether a function that the trainer made again is the same program as the step.
+        """Return whether a function that the trainer made again is the same program as the step.
 
         Some trainers call `jax.jit` in each epoch. If their function lowers to the same text with
         the same constants, the compiled programs can be used for it as well.
@@ -396,7 +396,7 @@ class TurnTaker:
             self.jax.config.update(name, before)
 
     def _is_too_large(self, memory: _Needs, baseline: _Needs) -> bool:
-        """Whether a program needs more memory than the baseline, and more than there is."""
+        """Return whether a program needs more memory than the baseline, and more than there is."""
         if memory.all_bytes <= baseline.all_bytes:
             return False
         if self.limit_bytes:
@@ -501,7 +501,7 @@ class _RotatedStep(ABC):
         self.is_anew = False  # whether it has the step's name, and was made after it
         self._odd = 0
         self._is_over = False  # whether a call during the turns raised an exception
-        self.kinds: Counter[tuple[str, ...]] = Counter()  # of arguments of the first calls
+        self.kinds: Counter[tuple[str, ...]] = Counter()  # kinds of arguments of the first calls
 
     @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
@@ -724,7 +724,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two lowered functions are one program, with the same constants beside its text."""
+    """Return whether two lowered functions are one program, with equal constants too."""
     consts = [
         getattr(getattr(step, "_lowering", None), "const_args", None) or () for step in (one, other)
     ]
@@ -774,7 +774,7 @@ def _shardings(compiled: Any) -> Any:
 
 
 def _digest(compiled: Any) -> str:
-    """Return a digest of the optimised text; "" where there is none."""
+    """Return a digest of the optimised text; "" if there is none."""
     with suppress(Exception):
         text = compiled.as_text()
         return hashlib.sha256(text.encode()).hexdigest() if text else ""

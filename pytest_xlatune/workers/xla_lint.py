@@ -5,7 +5,7 @@
 TEXTS is a JSON list of strings. The file RESULT is written: JSON with the jaxlib release, the
 description of its options and, for each text, the serialized compile options or XLA's message of
 refusal. XLA parses only once in a process and may abort, so each text gets a fork of this process.
-Imports jaxlib and nothing of ours.
+This file imports jaxlib and nothing of ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 # the library is searched, because since jaxlib 0.7 `--help` is cut at 15 kB: 90 of 350 flags
 _MARK = b"\x0a\x0dxla/xla.proto"  # the beginning of the description: the name of its file
 _MOST = 1 << 18  # most bytes from there; the description of jaxlib 0.12 has about 1 << 15
-_SAID = 1 << 14
+_SAID = 1 << 14  # bytes of XLA's output that are kept
 
 
 def main(result: str) -> None:

@@ -133,7 +133,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"')
 _STEP = re.compile(r'"known_init_step":\{[^}]*"step":"(\d{1,18})"')
 # in a done:  all-gather-done(%all-gather-start.1)    send-done((f32[8], u32[]) %send)
 _OPERAND = re.compile(r"(?<![\w.-])([\w.-]++)\)")
-# of whom:  replica_groups={{0,1},{2,3}}   =[1,8]<=[8]   =mesh['axis_0'=8] {'axis_0'}
+# groups of devices:  replica_groups={{0,1},{2,3}}   =[1,8]<=[8]   =mesh['axis_0'=8] {'axis_0'}
 #           =mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}   source_target_pairs={{0,1},{1,2}}
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
@@ -145,7 +145,7 @@ _STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
 # an array in a shape:  bf16[8,256,8192]    f32[]    s32[<=8]
 _ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([^][]*)\]")
 # a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
-# of libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
+# libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
 _TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt|\.cl_\d+\.after_opt")
 
 # a name that is used:  calls=%fused_add    dot(%param_0, %copy.1)

@@ -28,7 +28,7 @@ from pytest_xlatune.model.record import Json
 
 Ints = NDArray[np.int64]
 
-ABSENT = -1  # in a column of indices: the row has no such attribute
+ABSENT = -1  # marks a row without the attribute, in a column of indices
 
 
 class Backend(StrEnum):
@@ -124,7 +124,7 @@ class Trace:
         marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
             step was dispatched: rows of step, start and end in picoseconds, by their starts.
         launches: host calls that started work on a device: their ids, sorted, and their starts.
-        started_unix_ns, stopped_unix_ns: of the profiler's session, where they are known.
+        started_unix_ns, stopped_unix_ns: start and end of the profiler's session; None if unknown.
         truncated: why the file does not hold the whole window; None if it does. Such a capture is
             always shown with the reason and never averaged with others.
         warnings: those of the profiler.
@@ -184,7 +184,7 @@ _OTHER_DEVICE = re.compile(r"/device:(?!GPU:|CPU:|CUSTOM:)([A-Za-z]\w*):\d{1,9}"
 
 
 def other_device(planes: Iterable[str]) -> str | None:
-    """Say which unsupported device a capture is of, by its planes or processes; None if of none."""
+    """Return which unsupported device a capture is of, by its planes or processes; None if none."""
     kinds = {kind for plane in planes for kind in _OTHER_DEVICE.findall(plane)}
     devices = " and ".join(sorted(kinds))
     return f"a capture of a {devices}, which `drill` does not read" if kinds else None

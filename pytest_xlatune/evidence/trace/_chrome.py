@@ -214,7 +214,7 @@ class _ChromeReader:
         )
 
     def _foreign(self) -> str | None:
-        """Say which other profiler or device the file is of."""
+        """Return which other profiler or device the file is of."""
         if self._of_kineto:
             return (
                 f"a PyTorch (kineto) trace: {self._of_kineto} of {self._count} events bear its "

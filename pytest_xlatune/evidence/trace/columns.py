@@ -1,4 +1,4 @@
-"""Finds the events of a line, and decodes their fields into columns.
+"""Find the events of a line, and decode their fields into columns.
 
 An event gives its own length, which is the only way to find the next one. The events then become
 numpy columns, a million of them in a fraction of a second: every event of a block has a cursor,
@@ -110,13 +110,13 @@ def decode(
 ) -> Iterator[Columns]:
     """Decode the timed events of a line, block by block; aggregates are left out.
 
-    Each has its `name` (a metadata id), `offset_ps`, `duration_ps`, and the wanted stats, which are
-    ABSENT where an event has none.
+    Columns are `name` (a metadata id), `offset_ps`, `duration_ps` and the wanted stats, which are
+    ABSENT if an event has none.
 
     Args:
-        line: what `line_parts` of `xplane` found.
+        line: a line that `line_parts` in `xplane` found.
         wanted: name of a column -> id of the stat that fills it.
-        intern: gives the stat id under which a string value is known.
+        intern: returns the stat id that stands for a string value.
 
     Raises:
         WireError: an event is no message, or its time is out of range.
@@ -342,7 +342,7 @@ class NameTable:
         return {name: ids[name] for name in wanted if name in ids}
 
     def places(self, wanted: Ints) -> Ints:
-        """Return where each id is in the table; its length where it is not."""
+        """Return the place of each id in the table; the table's length if it is not there."""
         ids = self.ids
         if not len(ids) or not len(wanted):
             return np.full(len(wanted), len(ids), np.int64)

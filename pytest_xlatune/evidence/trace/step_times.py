@@ -150,7 +150,7 @@ def _candidates(
 
 
 def _launched(launches: tuple[Ints, Ints], launch: Ints) -> Ints:
-    """Return when each kernel was launched, on the host's clock; ABSENT where it is unknown."""
+    """Return when each kernel was launched, on the host's clock; ABSENT if it is unknown."""
     ids, start_ps = launches
     place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
     return np.where(ids[place] == launch, start_ps[place], ABSENT)

@@ -72,7 +72,7 @@ NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 MAX_PLANES = 4096
 MAX_LINES = 1 << 16
 MAX_NAMES = 1 << 20
-MAX_EVENTS = 1 << 24  # in a file; a collector keeps two million per GPU
+MAX_EVENTS = 1 << 24  # most events in a file; a collector keeps two million per GPU
 
 LIMIT_NS = 1 << 51  # 26 days between the clocks of two lines
 
@@ -215,7 +215,9 @@ class _File:
         if sys.platform == "linux":
             with suppress(OSError):  # a kernel without huge pages
                 self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
-        self._begin = self._end = self._loaded = 0  # of the plane, in the file; in the plane
+        self._begin = self._end = self._loaded = (
+            0  # two positions in the file, and one in the plane
+        )
 
     def part(self, begin: int, end: int) -> Bytes:
         """Return some bytes of the file; those returned before become invalid."""

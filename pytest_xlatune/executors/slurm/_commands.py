@@ -58,7 +58,7 @@ class Trouble(StrEnum):
     FOR_NOW = "for-now"  # a passing trouble: repeat it in a moment
     UNCLEAR = "unclear"  # the output does not show whether the command took effect
     UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
-    FOR_GOOD = "for-good"
+    FOR_GOOD = "for-good"  # a lasting error: do not repeat the command
 
     @property
     def is_passing(self) -> bool:
@@ -150,10 +150,10 @@ def run_command(argv: Sequence[str]) -> Reply:
 def run_program(
     argv: Sequence[str], *, name: str = "", env: Mapping[str, str] | None = None
 ) -> Reply:
-    """Run a program; one that is missing is a reply as well, and so is one that hangs.
+    """Run a program and return its reply; a missing or hanging program also has one.
 
-    After the time limit it is ended with all that it started: where a site's command is a script,
-    what hangs is its child, which keeps the pipe open. `name` is how messages call it.
+    After the time limit it is ended with all processes that it started: if a site's command is a
+    script, its child hangs and keeps the pipe open. `name` is the name in messages.
     """
     name = name or argv[0]
     try:
@@ -342,12 +342,12 @@ def _fields(line: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_squeue(text: str) -> dict[str, SlurmJob]:
-    """Read the answer to `squeue`."""
+    """Return job id -> job, from the output of a `squeue` call."""
     return _jobs(_row(line, _SQUEUE_FIELDS) for line in text.splitlines())
 
 
 def parse_sacct(text: str) -> dict[str, SlurmJob]:
-    """Read the answer to `sacct`."""
+    """Return job id -> job, from the output of an `sacct` call."""
     return _jobs(_row(line, SACCT_FIELDS) for line in text.splitlines())
 
 

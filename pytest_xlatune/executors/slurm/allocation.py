@@ -309,7 +309,7 @@ class AllocationExecutor(OnSlurm):
             raise SubmissionError(absent[0])
 
     def time_note(self) -> str:
-        """Say how long the allocation around this session still lasts; "" if that is unknown."""
+        """Return how long the allocation around this session still lasts; "" if that is unknown."""
         if not self._allocation_id:
             return ""
         end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)

@@ -322,7 +322,7 @@ def judged(digest: Digest) -> Digest:
 
 
 def _has_mismatch(digest: Digest) -> bool:
-    """Whether a module has two fingerprints; also true if the table is cut and cannot tell."""
+    """Return whether a module has two fingerprints; True if the table is cut and cannot tell."""
     prints: dict[str | None, set[str | None]] = {}
     for _, programs in digest.launches:
         for program in programs:

@@ -605,7 +605,7 @@ def held_lock(path: Path, *, wait_s: float) -> Iterator[bool]:
     """
     with os.fdopen(open_lock(path), "rb") as lock:
         until_s = time.monotonic() + wait_s
-        while not _is_locked_by_us(lock.fileno()):
+        while not try_lock(lock.fileno()):
             if time.monotonic() >= until_s:
                 yield False
                 return
@@ -613,7 +613,8 @@ def held_lock(path: Path, *, wait_s: float) -> Iterator[bool]:
         yield True
 
 
-def _is_locked_by_us(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file; return whether that worked at once."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -23,8 +23,9 @@ from pytest_xlatune.sweep.settings import resolve_options
 
 AGAINST = "--against"  # an option of `drill`
 
-# messages of argparse: invalid choice: 'step' (choose from 'steps', 'triage') and: unrecognized
-# arguments: --jsn
+# messages of argparse:
+#   invalid choice: 'step' (choose from 'steps', 'triage')
+#   unrecognized arguments: --jsn
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
 _WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
 
@@ -66,7 +67,7 @@ def add_commands(
     }
 
 
-OF_A_SESSION = frozenset({"notify-file", "negative"})  # options of what runs
+OF_A_SESSION = frozenset({"notify-file", "negative"})  # options of commands that run trials
 
 
 def add_options(
@@ -94,7 +95,7 @@ def add_options(
 
 
 def positive(text: str) -> int:
-    """Return the count of at least 1 that a text means."""
+    """Return the number in a text, which must be a whole number of at least 1."""
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")

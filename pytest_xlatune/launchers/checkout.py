@@ -69,7 +69,7 @@ class CheckoutLauncher(Launcher):
                 )
             object.__setattr__(self, kind, path.rstrip("/") or "/")
         if isinstance(self.inner, CheckoutLauncher):
-            raise ConfigError("checkout launcher: its inner launcher is one as well; name one")
+            raise ConfigError("checkout launcher: its inner launcher is one too; use only one")
 
     def describe(self) -> str:
         """Return the inner description with `{repository}` for the path: clones are one cell."""

@@ -129,7 +129,7 @@ exec 4>&1
 # ended kills itself, and the trainer's last lines are lost
 coproc CLIENT {{ exec setsid {command} >&4 2>&1 4>&-; }}
 client=$!
-# less than the payload's patience, so that the runtime's own books are right as well
+# less than the payload's patience, so that the records of the runtime are right too
 trap 'asked=1; {program} stop -t 3 "$name" >/dev/null 2>&1 &' TERM INT HUP
 trap '{program} rm --force "$name" >/dev/null 2>&1' EXIT
 asked=1
@@ -220,9 +220,9 @@ class ContainerLauncher(Launcher):
         mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always
             mounted.
         gpus: "nvidia" or "amd"; "" for none.
-        devices: further device files, e.g. /dev/infiniband; for docker and podman only.
-        shm_size: size of a separate /dev/shm, e.g. "256g"; "" shares the node's. As `devices`.
-        as_me: whether it runs as the submitting user, not as the image's. As `devices`.
+        devices: further device files, e.g. /dev/infiniband; not for pyxis.
+        shm_size: size of a separate /dev/shm, e.g. "256g"; "" shares the node's; not for pyxis.
+        as_me: whether it runs as the submitting user, not as the image's; not for pyxis.
         pull: whether the first trial on a node may pull the image.
         program: the command of the runtime if it is not its name, e.g. "sudo -n docker"; "" for
             that.
@@ -255,7 +255,7 @@ class ContainerLauncher(Launcher):
         for mount in self.mounts:
             _mount(mount)
         if isinstance(self.inner, ContainerLauncher):
-            raise ConfigError("container: its inner launcher is a container as well; name one")
+            raise ConfigError("container: its inner launcher is a container too; use only one")
         for name in () if self._is_apart else ("devices", "shm_size", "as_me"):
             if getattr(self, name):
                 raise ConfigError(
@@ -335,7 +335,7 @@ class ContainerLauncher(Launcher):
         looked = ["bash", "-c", 'for each do [ -e "$each" ] || exit 1; done', "bash", *inside]
         started = (
             shlex.join([*self._program, *self._kind.run, *self._options(), image, *looked]),
-            f"a container of {image} does not start, or has not all of bash"
+            f"a container of {image} does not start, or lacks a part of bash"
             + "".join(f", {path}" for path in inside)
             + ": mount what the image has not",
         )
@@ -354,8 +354,8 @@ class ContainerLauncher(Launcher):
             lost = next(folder for folder in spec.folders if not self._outside((folder,)))
             name = "autotune_cache" if lost == trial.autotune_folder else "compile_cache"
             raise ConfigError(
-                f"container: {name} {lost} lies below no mount, so that what a trial left there "
-                "would be gone with its container; mount the folder above it"
+                f"container: {name} {lost} is in no mount, so its files would be lost with the "
+                "container of the trial; mount the folder above it"
             )
         is_apart = self._is_apart
         form = _HEAD + (_APART if is_apart else _BELOW)

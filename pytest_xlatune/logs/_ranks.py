@@ -17,13 +17,13 @@ from pytest_xlatune.logs.standstill import Work
 
 KEPT = 512  # most steps of a rank that are kept
 MOST_RANKS = 1 << 14
-# the watchdog of a rank that waits:  [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3]
-# failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 5, last
-# completed work: 4
-# [PG 2 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8
-# the watchdog of a rank outside a collective:  [PG 0 Rank 2] Received a dump signal due to a
-# collective
-# timeout from  rank 7 and we will ... Last enqueued NCCL work: 8, last completed NCCL work: 8.
+# the watchdog of a rank that waits:
+#   [rank3]:[E810 ...] [PG ID 0 PG GUID 0(default_pg) Rank 3] failure detected by watchdog at work
+#     sequence id: 5 PG status: last enqueued work: 5, last completed work: 4
+#   [PG 2 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8
+# the watchdog of a rank outside a collective:
+#   [PG 0 Rank 2] Received a dump signal due to a collective timeout from  rank 7 and we will ...
+#     Last enqueued NCCL work: 8, last completed NCCL work: 8.
 _WORK = re.compile(
     r"\[PG (?P<group>[^\]]{0,200}?) ?Rank (?P<rank>\d{1,9})\].*?"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}).*?"

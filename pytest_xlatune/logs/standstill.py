@@ -29,8 +29,8 @@ _COUNTED = {
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_APART = 16  # by so many collectives of a group, ranks can differ
-_BUSY, _IDLE = 0.5, 0.1  # in cores
+_APART = 16  # collectives of a group by which ranks may differ
+_BUSY, _IDLE = 0.5, 0.1  # CPU use in cores: at least busy, at most idle
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # waiting for another thread or process, or for one of many descriptors
 _WAITING = frozenset(
@@ -45,8 +45,8 @@ _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d
 # the counts of a group in NCCL's RAS:  6 ranks have launched up to operation 6649
 #   2 ranks have not launched any operations
 _RAS_GROUP = re.compile(r"\d+ ranks have (?:launched up to operation (?P<count>\d{1,18})|not )")
-# the count of a rank:  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 16 on
-# node n1
+# the count of a rank:
+#   Rank 7 has launched up to operation 60 -- GPU 3 managed by process 16 on node n1
 #   Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
 _RAS_RANK = re.compile(
     r"Rank (?P<rank>\d{1,9})(?: has (?:launched up to operation (?P<count>\d{1,18})|not .*?))?"

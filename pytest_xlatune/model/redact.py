@@ -19,7 +19,7 @@ _LINE = 16  # a shorter line of a multi-line value is no secret by itself
 # words of other programs' messages:  Key: cuda:local_topology  token: 1024
 _TERMS = frozenset({"key", "token"})
 # values that are no secret even if the name of the setting looks like one:  CACHE_KEY=default
-# AUTH=disabled   (each message lost the word "default")
+# (before this, each message lost the word "default")
 _SAY_NOTHING = frozenset(
     {"default", "disable", "disabled", "enable", "enabled", "optional", "required"}
 )
@@ -35,8 +35,8 @@ _FOLDERS = frozenset({"PWD", "OLDPWD"})  # variables that a shell sets itself
 _USER = re.compile(
     r"(?:(?<=://)[^/\s:@\"']*:|(?<=http://)|(?<=https://))(?P<password>[^/\s@\"']+)(?=@)"
 )
-# a name up to its value:  export HF_TOKEN=    "token":    --api-key    setenv API_KEY and in a list
-# of variables, over two lines:  name: HF_TOKEN  value:
+# a name up to its value:  export HF_TOKEN=    "token":    --api-key    setenv API_KEY
+# and in a list of variables, over two lines:  name: HF_TOKEN  value:
 _HEAD = re.compile(
     r"""
     (?<![\w.-]) (?P<is_word>setenv[ \t]+|--)? -? (?P<name>[A-Za-z_][\w.-]*+) ["']?
@@ -63,9 +63,9 @@ _SHAPE_HAS = (
 # parameters of an address:  https://h/x?token=abc&se=2    ...&X-Amz-Signature=abc    ?sig=abc
 _QUERY = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
 _SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
-# a setting in a log, up to its value:  Config param hf_access_token:    'token': '    in a command:
-# --password    '--password', '    in messages of ours:  HF_TOKEN: found [' deployed['HF_TOKEN'] is
-# 12
+# a setting up to its value, in a log:  Config param hf_access_token:    'token': '
+# in a command:  --password    '--password', '
+# in messages of ours:  HF_TOKEN: found [' deployed['HF_TOKEN'] is 12
 # It is tried once for each unbroken run of name characters; trying at each character of 32 KB takes
 # minutes. Leading characters that no name begins with are skipped:  --token=x  2nd_key=x
 _ASSIGNED = re.compile(

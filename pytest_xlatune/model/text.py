@@ -19,8 +19,8 @@ _UNSEEN = re.compile(
     r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# a line that the log of a pipeline takes for a command:  ::error::text  ##[error]text
-# ##vso[task...]
+# a line that the log of a pipeline takes for a command:  ::error::text
+#   ##[error]text    ##vso[task...]
 _ORDER = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
 _SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false", "": "true"}

@@ -353,7 +353,7 @@ class Controller:
             except KeyboardInterrupt:
                 self._is_left = True
         if self._is_left:
-            self._print(["xlatune: jobs that still run are left alone; run again to go on"])
+            self._print(["xlatune: jobs that still run are left running; run again to go on"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the leaderboard of each sweep, and where its reports are."""
@@ -434,7 +434,7 @@ class Controller:
         if not why:
             return f"{head}: the session ended before"
         if (test := self._first_report_of(why)) is not None:
-            return f"{head}; the reason stands at {test.nodeid}"
+            return f"{head}; the reason is shown at {test.nodeid}"
         return f"{head}: {why}"
 
     def _first_report_of(self, why: str) -> pytest.TestReport | None:
@@ -468,7 +468,7 @@ class Controller:
             if ended:
                 jobs = ", ".join(submission.job_id for submission in ended)
                 self._print(
-                    [f"xlatune: ended {jobs}, for no test waits for them; run again to go on"]
+                    [f"xlatune: ended {jobs}, because no test waits for them; run again to go on"]
                 )
         self.tick()
         known = self._known(folder)
@@ -530,7 +530,7 @@ class Controller:
                 # each error is shown once, not whenever the ledger is read
                 if self._troubles.get(folder) != str(error):
                     self._troubles[folder] = str(error)
-                    waits = "; it is waited for" if isinstance(error.__cause__, OSError) else ""
+                    waits = "; waiting for it" if isinstance(error.__cause__, OSError) else ""
                     yield f"xlatune: {error}{waits}"
 
     def _named_folders(self) -> list[Path]:

@@ -1,6 +1,6 @@
 """The languages of the tuning document: the code has the English texts, and `po/` the others.
 
-    say = Say(Language.CHINESE)
+    say = Translator(Language.CHINESE)
     say("There is no winner to explain.")               "没有需要解释的胜出者。"
     say.count(3, "{n} job", "{n} jobs")                 "3 个作业"
 

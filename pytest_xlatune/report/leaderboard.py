@@ -204,7 +204,7 @@ def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
 def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
     """Return the bullets about the cell, the nodes, the load and the time.
 
-    `load` has the measured batch sizes if there are several, and is "" else.
+    `load` has the measured batch sizes if there are several, and is "" otherwise.
     """
     cell, conclusion = subject.cell, subject.conclusion
     # a trial with `memory` only compiled; nothing ran

@@ -154,7 +154,7 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
         smallest, largest: bounds of the search; None means one step, and four times the start.
         sigma: standard deviation of a score between jobs, from a calibration (0.006 is 0.6 %). None
             if unknown; then at least the best two sizes run in blocks.
-        key_of_study: tells this study from the last; runs with another `key_of_study` are not used.
+        key_of_study: a name for this study; runs with another `key_of_study` are not used again.
         by: a second key; each of its values is combined with each of `sizes`. "" for none.
         by_values: the values of the second key.
     """

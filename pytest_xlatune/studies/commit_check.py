@@ -190,7 +190,7 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
     Attributes:
         commits: a range or names; `--xlatune-commits` overrides it.
         loads: models and node counts of the table.
-        key: tells this study from the last one of the same commits.
+        key: a name for this study, if the same commits were studied before.
     """
 
     kind: ClassVar[str] = KIND

@@ -88,8 +88,8 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
         margin: relative loss of TGS that counts as a regression; 0.01 is 1 %.
         blocks: number of trials of each candidate.
         block_baselines: baselines in each block.
-        key: tells this run of the gate from the last, e.g. the commit, if the candidates' settings
-            are the same. Trials with another key are never used.
+        key: a name for this run of the gate, e.g. the commit, if the candidates' settings are the
+            same as in the last one. Trials with another key are never used.
         candidates: rivals of the cell, in addition to the profiles of the sweep.
     """
 
@@ -233,7 +233,7 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         return (deployed(self.cell), *(deployed(cell, profile) for profile, cell in cells))
 
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return how it is laid out, and what it can detect."""
+        """Return the lines of a plan about it: its layout, and what it can detect."""
         del due
         design, margin = self.design, self.gate.margin
         return (

@@ -112,7 +112,7 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
         racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks, it
             runs every pair inside each rack and one pair between each two racks; with () every
             pair.
-        key: tells this check from the last, e.g. a date: runs with another key are not used.
+        key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 
     kind: ClassVar[str] = KIND

@@ -233,8 +233,8 @@ def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
 
 
-# settings of an image:  DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:v26.2}"   export
-# DOCKER_IMAGE=/i/a.tar
+# settings of an image:
+#   DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:v26.2}"    export DOCKER_IMAGE=/i/a.tar
 _IMAGE = re.compile(
     r"""^[ \t]*(?:export[ ]+)?DOCKER_IMAGE=["']?(?:\$\{DOCKER_IMAGE:-)?([^"'}$\s]+)""", re.MULTILINE
 )

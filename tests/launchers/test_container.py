@@ -161,10 +161,10 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
     spec = container(mounts=("/data:/shared",)).launch(of, cell)
     assert spec.folders == (f"/data/tuned/{cell.digest}",), "the payload makes it outside"
     assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
-    with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* lies below no mount"):
+    with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* is in no mount"):
         container(mounts=("/data",)).launch(of, cell)
     kept = msgspec.structs.replace(cell.protocol, compile_cache="/elsewhere")
-    with pytest.raises(ConfigError, match=r"compile_cache /elsewhere/.* lies below no mount"):
+    with pytest.raises(ConfigError, match=r"compile_cache /elsewhere/.* is in no mount"):
         container(mounts=("/data:/shared",)).launch(
             msgspec.structs.replace(of, protocol=kept), cell
         )
@@ -183,7 +183,7 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
         ({"program": "sudo 'docker"}, "program .* No closing quotation"),
         ({"runtime": "apptainer"}, "unknown runtime 'apptainer'.*Known: docker, podman, pyxis"),
         ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),
-        ({"inner": container()}, "is a container as well"),
+        ({"inner": container()}, "is a container too"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -95,7 +95,7 @@ def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Any) -> None:
     end = next(at for at, each in enumerate(lines) if each.startswith("exit status"))
     assert end - begin - 1 == 3, lines[begin:end]
     assert (
-        "no trial has a figure; the reason stands at test_sweep.py::test_baseline"
+        "no trial has a figure; the reason is shown at test_sweep.py::test_baseline"
         in lines[begin + 1]
     )
     assert lines[begin + 2].startswith("written: reports/pretend/leaderboard.md and ")

@@ -211,7 +211,7 @@ def test_a_work_directory_that_is_away_is_waited_for_and_told(
     (log,) = work.glob("*/*/*/victim-*/log.0.txt")
     faults.wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
     work.rename(gone)
-    faults.wait_until(lambda: "it is waited for" in faults.project.said)
+    faults.wait_until(lambda: "waiting for it" in faults.project.said)
     gone.rename(work)
     faults.go.touch()
     said = faults.finished(session)

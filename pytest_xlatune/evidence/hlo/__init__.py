@@ -529,8 +529,8 @@ def _parts(shape: str) -> list[str]:
     return parts or [shape]
 
 
-# the total up to 0.8:  Total bytes used: 367005318 (350.00MiB)    and later for each memory space,
-# including gaps between buffers:  Total bytes: 377495198 (360.01MiB)
+# the total up to 0.8:  Total bytes used: 367005318 (350.00MiB)
+# later, for each memory space, with gaps between buffers:  Total bytes: 377495198 (360.01MiB)
 _TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
 # options in a dump:  xla_gpu_autotune_level: 0      xla_dump_to: "/tmp/dump"
 _OPTION = re.compile(r'^(xla_\w+): "?(.*?)"?$', re.MULTILINE)

@@ -243,8 +243,8 @@ STATES: Mapping[str, State] = {
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 # one word of a job state:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
-# the beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir= (possessive,
-# because backtracking in a long word took seconds)
+# the beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir=
+# (possessive, because backtracking in a long word took seconds)
 _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 # reasons of jobs that wait for nodes that are drained, down or reserved:
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002

@@ -121,7 +121,7 @@ class DigestBuilder:
         self.is_mine = False
         self._is_strong = first.is_own
         self._is_prefixed = first.is_prefixed
-        # of the table; or "message"; or "named" if the workers are on the next line
+        # the part of the table; or "message", or "named" if the workers are on the next line
         self._part = ""
         self._elements = 0
         self._keys: dict[str, str] = {}  # key -> its first value

@@ -62,8 +62,8 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
     return WorkerList(tuple(workers), cores, more > 0, is_whole)
 
 
-# the prefix of a logger:  E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100]
-# text
+# the prefix of a logger:
+#   E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] text
 _GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d+\.\d+ +\d+ ([^\s\]:]+):\d+\] ?")
 # what launchers, container runtimes and shippers write before a line
 _WRAPPERS = tuple(

@@ -92,8 +92,8 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
         Judgement(
             "one_host",
             bool(slow_hosts),
-            f"{one_host or 'the slow pairs have no host in common'}; a host is slow where more "
-            "than half of its pairs are, and no other",
+            f"{one_host or 'the slow pairs have no host in common'}; a host is slow if more "
+            "than half of its pairs are slow and no other host explains them",
             f"test the host of {slow_hosts}, or leave it out",
         ),
         Judgement(

@@ -1,8 +1,8 @@
 """The command line, `xlatune COMMAND ...`. Each file has a command and what it prints.
 
-A file has the arguments of a command, or of a few similar ones: `add_NAME` declares them and sets
-`run` to a function that returns an `Output`. `show` prints that in the requested form. What a
-command computes or decides is a use case in `tasks`. Only the file of the requested command is
+`commands.toml` has the commands and their arguments, and a file here has the function that runs
+one, or a few similar ones. It returns an `Output`, which `show` prints in the requested form. What
+a command computes or decides is a use case in `tasks`. Only the file of the requested command is
 loaded.
 
 Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a

@@ -265,6 +265,11 @@ class TrialResult(Record, frozen=True, kw_only=True):
         return hash((self.trial, self.status, self.job_ids, self.epoch))
 
     @property
+    def start_s(self) -> float | None:
+        """When its last attempt began, seconds since the epoch; None if it is not known."""
+        return self.outcome.start_s if self.outcome is not None else None
+
+    @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
         """The settings of the profile, without those of the cell."""
         return tuple(setting for setting in self.settings or () if not setting.is_deployed)

@@ -93,7 +93,7 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
     has_logs = any(cell.logs for _, cell in cells)
     trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
     # ids have no order: on this machine they are process numbers, which start anew
-    trials.sort(key=lambda trial: _start_s(trial[2]))
+    trials.sort(key=lambda trial: inf if trial[2].start_s is None else trial[2].start_s)
     rows = [
         (
             plain(job_id),
@@ -115,11 +115,6 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
     of_log = columns("~Log, below the work directory") if has_logs else ()
     titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt), *of_log)
     return Table(columns=titles, rows=tuple(rows)) if rows else None
-
-
-def _start_s(result: TrialResult) -> float:
-    start_s = result.outcome.start_s if result.outcome is not None else None
-    return inf if start_s is None else start_s
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:

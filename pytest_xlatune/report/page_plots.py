@@ -7,6 +7,7 @@ height, so that a page can draw a plot in any size.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,6 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import split_pairs
 from pytest_xlatune.model.result import (
     Conclusion,
-    Outcome,
     Score,
     TrialResult,
     Verdict,
@@ -72,14 +72,14 @@ class ForestRow:
     """
 
     name: str
-    at: float | None
-    low: float | None
-    high: float | None
-    delta: str
-    ends: str
     n: str
     verdict: str
     looks: str
+    at: float | None = None
+    low: float | None = None
+    high: float | None = None
+    delta: str = ABSENT
+    ends: str = ABSENT
     is_best: bool = False
     what: str = ""
     why: str = ""
@@ -265,37 +265,47 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
     settings, best = settings_by_arm(profiles), conclusion.winner
 
-    def row(verdict: Verdict) -> ForestRow:
+    def named(verdict: Verdict) -> ForestRow:
+        """Return the row of an arm without its change."""
         record, compared_with = conclusion.record, against.get(verdict.arm, "")
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
-        low, high = verdict.ci95 or (None, None)
-        is_invalid = verdict.kind is VerdictKind.INVALID
-        what = settings.get(verdict.arm, "")
         return ForestRow(
             name=plain(name if compared_with in ("", usual) else f"{name} against {compared_with}"),
-            what="" if what == ABSENT else what,
-            at=None if is_invalid else axis.at(verdict.delta or 0.0),
-            low=None if is_invalid or low is None else axis.at(low),
-            high=None if is_invalid or high is None else axis.at(high),
-            delta=ABSENT if is_invalid else points(verdict.delta),
-            ends=ABSENT if is_invalid else interval(verdict.ci95),
+            what=settings.get(verdict.arm, "").removeprefix(ABSENT),
             n=str(verdict.n),
-            verdict=words(verdict) if is_invalid else words_beside(verdict),
+            verdict=words(verdict),
             looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
+        )
+
+    def row(verdict: Verdict) -> ForestRow:
+        low, high = map(axis.at, verdict.ci95) if verdict.ci95 else (None, None)
+        return dataclasses.replace(
+            named(verdict),
+            at=axis.at(verdict.delta or 0.0),
+            low=low,
+            high=high,
+            delta=points(verdict.delta),
+            ends=interval(verdict.ci95),
+            verdict=words_beside(verdict),
             is_best=best is not None and verdict.arm == best.arm,
-            why=joined(verdict.reasons) if is_invalid else "",
         )
 
     decided = [verdict for verdict in shown if verdict.kind in CONFIRMED]
     ranked = [verdict for verdict in shown if verdict.kind is VerdictKind.SCREENED]
     dropped = [
-        verdict
+        dataclasses.replace(named(verdict), why=joined(verdict.reasons))
         for verdict in conclusion.verdicts
         if verdict.kind is VerdictKind.INVALID and not verdict.can_run
     ]
     parts = (
-        ("Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided", decided),
-        (_SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS, ranked),
+        (
+            "Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided",
+            map(row, decided),
+        ),
+        (
+            _SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS,
+            map(row, ranked),
+        ),
         (_DROPPED, dropped),
     )
     return Forest(
@@ -305,9 +315,9 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         ticks=axis.ticks(scale=100.0, sign=True),
         zero=axis.at(0.0),
         parts=tuple(
-            ForestPart(title=title, rows=tuple(map(row, verdicts)))
-            for title, verdicts in parts
-            if verdicts
+            ForestPart(title=title, rows=rows)
+            for title, rows in ((title, tuple(rows)) for title, rows in parts)
+            if rows
         ),
     )
 
@@ -315,15 +325,6 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
 def _name(arm: str) -> str:
     """Return the id of an arm as code; the words for another reference are returned unchanged."""
     return plain(arm) if " " in arm else literal(arm)
-
-
-def _unit(whole_s: float) -> tuple[str, float]:
-    """Return the unit for a time axis of a given length, and its seconds."""
-    return ("h", _HOUR_S) if whole_s >= 2 * _HOUR_S else ("min", _MINUTE_S)
-
-
-def _start(outcome: Outcome | None) -> float | None:
-    return outcome.start_s if outcome is not None else None
 
 
 def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | None:
@@ -422,11 +423,9 @@ def drift(
     """Return a chart of repeated trials against the mean of their arm; None without repeats."""
     by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
     for result in history:
-        start = _start(result.outcome)
-        if result.score is not None and start is not None and result.trial.protocol.is_scored:
-            by_arm.setdefault((result.trial.arm, result.epoch), []).append(
-                (start, result, result.score)
-            )
+        start, score = result.start_s, result.score
+        if score is not None and start is not None and result.trial.protocol.is_scored:
+            by_arm.setdefault((result.trial.arm, result.epoch), []).append((start, result, score))
     offs = [
         (start, result, relative(score.value - fmean(one.value for _, _, one in runs)))
         for runs in by_arm.values()
@@ -436,7 +435,8 @@ def drift(
     if not offs:
         return None
     begin = min(start for start, _, _ in offs)
-    unit, unit_s = _unit(max(start for start, _, _ in offs) - begin)
+    is_long = max(start for start, _, _ in offs) - begin >= 2 * _HOUR_S
+    unit, unit_s = ("h", _HOUR_S) if is_long else ("min", _MINUTE_S)
     x = PlotAxis([(start - begin) / unit_s for start, _, _ in offs])
     y = PlotAxis([0.0, *(off for _, _, off in offs), *((sigma, -sigma) if sigma else ())])
     dots = tuple(

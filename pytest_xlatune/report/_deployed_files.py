@@ -18,6 +18,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +184,7 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
     token = _token(flag.name)
     is_plain = (
         _OF_FLAGS.match(command) is not None
+        and _is_one_assignment(command)
         and len(token.findall(command)) == 1
         and HIDDEN not in command
         and not _is_inside(lines, begin)
@@ -202,6 +204,15 @@ def _flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
     )
     others = [line for line in code[:begin] if "XLA_FLAGS" in line]
     return at if is_last and is_kept and all(map(_OF_FLAGS.match, others)) else None
+
+
+def _is_one_assignment(command: str) -> bool:
+    """Return whether `export` is followed by one word; its quotes may end on a later line."""
+    for end in ("", '"', "'"):
+        with suppress(ValueError):  # a quotation is not closed
+            _, _, *more = shlex.split(command.rstrip("\\") + end)
+            return not more
+    return False
 
 
 def _expands(command: str) -> bool:

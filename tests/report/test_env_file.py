@@ -183,6 +183,7 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=tried(60), deadline=None)
+@example(lines=["export XLA_FLAGS=--xla_b=2 \\", "export MORE=--xla_a=1"])
 @example(lines=[TWO_SIGNS, NOT_PLAIN["a text of several lines"].removesuffix("\n")])
 @given(lines=st.lists(PIECES, min_size=1, max_size=6))
 def test_whatever_the_file_is_it_comes_to_what_was_measured(lines: list[str]) -> None:

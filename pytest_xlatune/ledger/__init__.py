@@ -21,7 +21,6 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -482,8 +481,7 @@ EVENTS: dict[str, type[Event]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event with its line number from 1, and its time in seconds since 1970."""
 
     number: int

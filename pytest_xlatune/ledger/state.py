@@ -10,7 +10,6 @@ states; another event means that the file was damaged, or that two programs wrot
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,7 +118,7 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
         ) from None
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One submission of a trial according to the ledger.
 
     `submitted_s` is when an executor returned its job id, in seconds since 1970.
@@ -136,15 +135,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     blamed: Blamed | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialProgress:
+class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The progress of a trial: its attempts by number, and its result once it has one.
 
-    It has no slots: the result is cached, because it is needed after every event.
+    The result is cached, because it is needed after every event.
     """
 
     trial: Trial
-    attempts: dict[int, Attempt] = field(default_factory=dict)
+    attempts: dict[int, Attempt] = msgspec.field(default_factory=dict)
     ended: TrialResult | None = None
 
     @property
@@ -406,7 +404,7 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
             if ended and (ended.memory is not None or ended.status is TrialStatus.UNMEASURED):
-                state.trials[trial_id] = dataclasses.replace(progress, ended=None)
+                state.trials[trial_id] = msgspec.structs.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
         state.asked_whole = set()  # much may have changed since the last session
     state.opened = (*state.opened, event)
@@ -423,7 +421,7 @@ def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> 
         after = before.waiting_as(protocols[progress.trial.cell_digest])
         if after != before:
             trial = msgspec.structs.replace(progress.trial, protocol=after)
-            state.trials[trial_id] = dataclasses.replace(progress, trial=trial)
+            state.trials[trial_id] = msgspec.structs.replace(progress, trial=trial)
 
 
 def _known(state: LedgerState, trial: Trial) -> str:
@@ -465,7 +463,7 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
     name = _known(state, result.trial)
     progress = state.trials[name]
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
-        state.trials[name] = dataclasses.replace(progress, ended=result)
+        state.trials[name] = msgspec.structs.replace(progress, ended=result)
     outcome = result.outcome
     if result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
         state.measured_on[result.trial.cell_digest] = tuple(sorted(outcome.nodes))

@@ -275,7 +275,7 @@ def check_model_tag(tag: str) -> None:
 
 
 # not slotted, because its digest is cached
-class Cell(Record, frozen=True, kw_only=True, dict=True):
+class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
     """Everything that is held fixed while profiles are compared.
 
     Attributes:

@@ -623,7 +623,7 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
 Found = TypeVar("Found", bound=StudyRecord)
 
 
-class Conclusion(Record, frozen=True, kw_only=True, dict=True):
+class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
     """What a study says about its arms.
 
     The class has no slots, because it caches the verdicts by arm: a session asks for each one.

@@ -118,7 +118,7 @@ class Rotation(Record, frozen=True, kw_only=True):
 
 
 # not slotted, because its identity is cached
-class Trial(Record, frozen=True, kw_only=True, dict=True):
+class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
     """One measured run of one arm.
 
     Attributes:

@@ -532,7 +532,10 @@ def selected80(
         if rivals.shape[1] == again:
             need = rivals[:, -1] - candidate
         rivals, candidate = rivals[:, : again - 1], (candidate + normal(_RUNS)) / 2
-        rivals = -np.sort(-(rivals + normal(rivals.shape)) / 2)[:, : widths[0]]
+        rivals += normal(rivals.shape)
+        rivals /= -2
+        rivals.sort()
+        rivals = -rivals[:, : widths[0]]
     else:
         runs = 1
         rivals = _best_of(rivals_count, widths[0], rng)
@@ -569,8 +572,13 @@ def _best_of(count: int, kept: int, rng: np.random.Generator) -> NDArray[np.floa
     from scipy import special
 
     left = np.arange(count, count - min(kept, count), -1)
-    logs = np.log(rng.random((_RUNS, left.size))) / left
-    best: NDArray[np.float64] = special.ndtri(np.exp(np.cumsum(logs, axis=1)))
+    # in place, for the best 350 of 2,000 in each sweep are 28 MB
+    best = rng.random((_RUNS, left.size))
+    np.log(best, out=best)
+    best /= left
+    np.cumsum(best, axis=1, out=best)
+    np.exp(best, out=best)
+    special.ndtri(best, out=best)
     return best
 
 

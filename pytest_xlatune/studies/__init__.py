@@ -226,7 +226,7 @@ class Outlook:
         return cls(ahead=due, left=count, at_most=count, rounds=count, write_lines=lambda: lines)
 
 
-class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True):
+class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True):
     """The whole contract between a study and all that runs it.
 
     A subclass is a frozen record with a `__dict__`, because values derived from its fields are

@@ -459,7 +459,8 @@ class Controller:
         return f"{how} selects none of {counted(len(self._left_out), 'test')}{meant} ({some})"
 
     def _finish(self, folder: Path) -> None:
-        if not self._options.keep_jobs:
+        feed = self._feeds.get(folder)
+        if not self._options.keep_jobs and not (feed is not None and feed.is_over):
             self._is_ending_jobs = True
             try:
                 ended = cancel_unwaited(folder)
@@ -483,11 +484,8 @@ class Controller:
 
     def _known(self, folder: Path) -> CellReport:
         """Return the present report of a ledger, which is read again only if it has grown."""
-        page = self._pages.get(folder)
-        known = known_now(folder, page.known if page is not None else None)
-        if page is not None:
-            page.known = known
-        return known
+        feed = self._feeds.get(folder)
+        return known_now(folder, feed.known() if feed is not None else None)
 
     def _tell(self, message: str) -> None:
         """Send a message to the targets; if it cannot be sent, show it here."""

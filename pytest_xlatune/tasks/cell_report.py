@@ -326,23 +326,32 @@ def read_known(path: Path) -> CellReport:
         LedgerError: there is no ledger, or it cannot be read.
     """
     path = _ledger_at(path)
-    identity = _identity(path)  # taken first, so that a line added during reading counts as new
+    identity = identity_of(path)  # taken first, so that a line added during reading counts as new
     entries = Ledger(path, shows_only=True).refresh()
     try:
         state = replay(entries)
     except UnreadableLedgerError as error:
         raise UnreadableLedgerError(f"{path}: {error}") from None
+    return report_of(path, entries, state, identity=identity)
+
+
+def report_of(
+    path: Path, entries: Iterable[LedgerEntry], state: LedgerState, *, identity: tuple[int, ...]
+) -> CellReport:
+    """Return the state of a cell by what was read of its ledger at `path`.
+
+    Raises:
+        LedgerError: it is empty, or no study of ours.
+    """
     last, study = _shown(path, state.opened)
-    history = state.history(study.name)
+    with_evidence = state.history(study.name, with_evidence=study.policy.reads_evidence)
     return CellReport(
         folder=path.parent,
         sweep=last.sweep,
         study=study,
         state=state,
-        history=history,
-        conclusion=study.decide(
-            state.history(study.name, with_evidence=study.policy.reads_evidence)
-        ).conclusion,
+        history=state.history(study.name),
+        conclusion=study.decide(with_evidence).conclusion,
         remarks=remarks_of(entries),
         entries=tuple(entries),
         identity=identity,
@@ -362,7 +371,7 @@ def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened
         raise LedgerError(f"{path}: {error}") from None
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def identity_of(path: Path) -> tuple[int, ...]:
     """Return a tuple that changes if a ledger changes; () if the file cannot be examined."""
     try:
         status = path.stat()
@@ -377,7 +386,7 @@ def known_now(folder: Path, known: CellReport | None) -> CellReport:
     Raises:
         LedgerError: there is no ledger, or it cannot be read.
     """
-    if known is not None and known.identity and known.identity == _identity(_ledger_at(folder)):
+    if known is not None and known.identity and known.identity == identity_of(_ledger_at(folder)):
         return known
     return read_known(folder)
 

@@ -35,6 +35,7 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
+from pytest_xlatune.tasks.cell_report import CellReport, identity_of, report_of
 from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
@@ -162,7 +163,10 @@ class LiveLines:
         self._due_s = now() + _FIRST_S  # time of the next line about running jobs
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
+        self._entries: list[LedgerEntry] = []
         self._state = LedgerState()
+        self._identity: tuple[int, ...] = ()  # of the ledger, where it was read to its end
+        self._known: CellReport | None = None
         self._broken: LedgerError | None = None
         self._opened: CampaignOpened | None = None
         self._sessions: dict[str, _Session] = {}  # study -> its session
@@ -175,6 +179,26 @@ class LiveLines:
         studies = [session.study for session in self._sessions.values()]
         to_come = any(study.outlook(history_of(self._state, study)).at_most for study in studies)
         return bool(studies) and not self._has_landed and not to_come
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the ledger was read, and it holds no job in flight."""
+        is_read = bool(self._identity) and self._identity == identity_of(self._ledger.path)
+        return is_read and not self._state.in_flight()
+
+    def known(self) -> CellReport | None:
+        """Return the state of the cell; None where the ledger was not read to its end.
+
+        It is good until more of the ledger is read.
+
+        Raises:
+            LedgerError: it is empty, or of no study of ours.
+        """
+        if self._known is None and self._identity:
+            self._known = report_of(
+                self._ledger.path, self._entries, self._state, identity=self._identity
+            )
+        return self._known
 
     def landed(self) -> Iterator[SweepProgress]:
         """Yield the trials that ended since the last call.
@@ -191,7 +215,11 @@ class LiveLines:
     def _landed(self) -> Iterator[SweepProgress]:
         if self._broken is not None:
             raise self._broken
+        identity = identity_of(self._ledger.path)
+        if identity != self._identity:
+            self._identity, self._known = (), None
         for entry in self._ledger.refresh():
+            self._entries.append(entry)
             try:
                 self._state = replay((entry,), onto=self._state)
             except LedgerError as error:
@@ -209,6 +237,7 @@ class LiveLines:
                 )
             elif self._opened is not None:
                 yield from self._lines(entry, self._opened.sweep)
+        self._identity = identity
         if self._opened is not None:
             yield from self._now_line(self._opened.sweep)
 

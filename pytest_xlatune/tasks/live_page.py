@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import XlatuneError
 from pytest_xlatune.report.page import Live
-from pytest_xlatune.tasks.cell_report import CellReport
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import write_so_far
 
@@ -25,11 +24,7 @@ _SHARE = 20  # writing takes at most this fraction (1/20) of the time, since a l
 
 
 class LivePage:
-    """The report of one ledger in a session, written first ten seconds after the start.
-
-    Attributes:
-        known: the ledger as it was last read.
-    """
+    """The report of one ledger in a session, written first ten seconds after the start."""
 
     def __init__(
         self, folder: Path, reports: Path, feed: LiveLines, *, now: Callable[[], float] = time.time
@@ -39,7 +34,6 @@ class LivePage:
         self._pause_s = _PAUSE_S
         self._is_old = False
         self._last_problem = ""
-        self.known: CellReport | None = None
 
     def refresh(self, *, is_news: bool) -> str:
         """Write the report if it is due; `is_news` if something happened since the last call.
@@ -61,7 +55,7 @@ class LivePage:
         )
         problem = ""
         try:
-            self.known = write_so_far(self._folder, self._reports, live, self.known)
+            write_so_far(self._folder, self._reports, live, self._feed.known())
         except XlatuneError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of a page must not end a night

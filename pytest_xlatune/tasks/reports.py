@@ -105,12 +105,10 @@ def _texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]
     }
 
 
-def write_so_far(
-    folder: Path, reports: Path, live: Live, known: CellReport | None = None
-) -> CellReport:
+def write_so_far(folder: Path, reports: Path, live: Live, known: CellReport | None = None) -> None:
     """Write the report of a running study: its own files, but no tuning document and no export.
 
-    `known` is the state that was read last. Return the state that the report was made from.
+    `known` is the state that was read last.
 
     Raises:
         LedgerError: the ledger cannot be read, or a file cannot be written.
@@ -121,7 +119,6 @@ def write_so_far(
         stem, document = reports / known.sweep / known.kind.file_name, known.document
         texts = _texts(known, document, stem)
         write_all(texts | _page(known.facts, document, stem, tuple(texts), live))
-    return known
 
 
 def _page(

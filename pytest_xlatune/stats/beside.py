@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 
 MAD = 1.4826  # standard deviation of normal values, in median absolute deviations
 LEAST_REPEATS = 2

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 
 IDENTICAL = 1e-9  # scores that agree this closely were copied, not measured
 

@@ -30,8 +30,8 @@ from pytest_xlatune.stats.design import (
     design_df,
     dunnett,
     mde80,
-    t_quantile,
 )
+from pytest_xlatune.stats.quantiles import t_quantile
 
 _SCORES_COPIED = "all scores are exactly equal: copies are no measurements"
 _SCORES_NOT_FINITE = "the scores are not finite"

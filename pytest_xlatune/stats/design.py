@@ -27,6 +27,7 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import relative
 from pytest_xlatune.model.sentences import BLOCKS
 from pytest_xlatune.model.trial import ConfirmDesign
+from pytest_xlatune.stats.quantiles import special, t_quantile
 
 _RANKS_ONLY = (
     "{budget} jobs screen {profiles:+profile} and leave too few for the {blocks} blocks that "
@@ -35,19 +36,6 @@ _RANKS_ONLY = (
 
 _CLOSE = 1e-12  # relative precision of a critical value, at which its search ends
 _REACH = 9.0  # beyond so many standard deviations the normal density is below the rounding error
-
-
-@functools.lru_cache(maxsize=1024)
-def t_quantile(probability: float, df: float) -> float:
-    """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
-
-    With infinite degrees of freedom it is that of a standard normal.
-    """
-    from scipy import special
-
-    if not df >= 1:
-        return math.nan
-    return float(special.stdtrit(df, probability))
 
 
 def bonferroni(arms: int, df: float, *, alpha: float) -> float:
@@ -66,8 +54,6 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
 
     z standard normal (C. W. Dunnett, JASA 50, 1955).
     """
-    from scipy import special
-
     if arms == 1 or df < 1:
         return t_quantile(1 - alpha, df)
     rho = 1 / (1 + control_weight)
@@ -77,9 +63,10 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
     s = np.exp(log_s)
     shared = _weights(-(z**2) / 2)
     levels = _weights(df * (log_s - (s**2 - 1) / 2))
+    normal_share = special().ndtr
 
     def error(c: float) -> float:
-        below = special.ndtr((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
+        below = normal_share((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
         return 1 - float(levels @ below @ shared)
 
     low, high = t_quantile(1 - alpha, df), bonferroni(arms, df, alpha=alpha)
@@ -569,8 +556,6 @@ def _best_of(count: int, kept: int, rng: np.random.Generator) -> NDArray[np.floa
     one is the largest of n - 1 values below it (L. Devroye, Non-Uniform Random Variate Generation,
     1986, chapter V.3). So values that are too small to matter are not drawn.
     """
-    from scipy import special
-
     left = np.arange(count, count - min(kept, count), -1)
     # in place, for the best 350 of 2,000 in each sweep are 28 MB
     best = rng.random((_RUNS, left.size))
@@ -578,7 +563,7 @@ def _best_of(count: int, kept: int, rng: np.random.Generator) -> NDArray[np.floa
     best /= left
     np.cumsum(best, axis=1, out=best)
     np.exp(best, out=best)
-    special.ndtri(best, out=best)
+    special().ndtri(best, out=best)
     return best
 
 

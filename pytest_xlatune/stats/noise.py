@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.result import Score
 from pytest_xlatune.stats.components import PlacedScore, fit_components
+from pytest_xlatune.stats.quantiles import special
 from pytest_xlatune.stats.window import steady_start
 
 MIN_SCORES = 4
@@ -60,10 +61,8 @@ def estimate_noise(
     fit = fit_components(jobs)
     if fit is None or len(jobs) < MIN_SCORES or fit.df < 1:
         return None
-    from scipy import special
-
     low, high = (
-        fit.sigma * math.sqrt(fit.df / (2 * float(special.gammaincinv(fit.df / 2, p))))
+        fit.sigma * math.sqrt(fit.df / (2 * float(special().gammaincinv(fit.df / 2, p))))
         for p in (0.975, 0.025)
     )
     usable = [score for score, _, _ in told]
@@ -95,10 +94,8 @@ def lower_bound(values: Sequence[float]) -> tuple[float, float]:
     because the new value and the mean of n both have noise. It needs two values; if all are equal,
     the bound is their value.
     """
-    from scipy import special
-
     jobs = len(values)
-    miss = float(special.stdtr(jobs - 1, -_SPREADS / math.sqrt(1 + 1 / jobs)))
+    miss = float(special().stdtr(jobs - 1, -_SPREADS / math.sqrt(1 + 1 / jobs)))
     return fmean(values) - _SPREADS * stdev(values), miss
 
 

@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 
 WINDOW = 16  # number of steps in a window
 WINDOWS = 2

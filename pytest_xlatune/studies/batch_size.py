@@ -45,7 +45,8 @@ from pytest_xlatune.model.sentences import ITS_FIRST_RUN, WITH_DETAIL
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
 from pytest_xlatune.stats.compare import EQUIVALENCE, NoComparison, is_within, standard_error
-from pytest_xlatune.stats.design import MIN_DF, bonferroni, t_quantile
+from pytest_xlatune.stats.design import MIN_DF, bonferroni
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (

@@ -25,7 +25,7 @@ from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import Real, digest
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,

@@ -47,7 +47,7 @@ from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.beside import paired, spread_of
 from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (

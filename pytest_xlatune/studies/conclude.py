@@ -33,8 +33,8 @@ from pytest_xlatune.stats.design import (
     Refusal,
     outlook,
     selected80,
-    t_quantile,
 )
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
 from pytest_xlatune.studies.look import Look
 from pytest_xlatune.studies.parts import recipe

@@ -28,7 +28,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.design import t_quantile
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies import Decision, History, Outlook, remembered
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, measured

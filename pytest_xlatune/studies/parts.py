@@ -26,7 +26,8 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.stats.blocks import BlockFit
-from pytest_xlatune.stats.design import MIN_DF, t_quantile
+from pytest_xlatune.stats.design import MIN_DF
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided

@@ -34,8 +34,8 @@ from pytest_xlatune.stats.blocks import BlockScore, Estimate, fit_group
 from pytest_xlatune.stats.design import (
     FEW,
     MIN_DF,
-    t_quantile,
 )
+from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
 
 # failures after which a slot takes no more trials, in addition to failures of nodes

@@ -22,9 +22,9 @@ from pytest_xlatune.stats.design import (
     narrowed_df,
     plan,
     selected80,
-    t_quantile,
     unused,
 )
+from pytest_xlatune.stats.quantiles import t_quantile
 
 # Dunnett's one-sided 5 % points for equal groups (JASA 50, 1955, table 1a)
 TABLE_1A = [(2, 5, 2.44), (3, 5, 2.68), (2, 10, 2.15), (3, 10, 2.34), (4, 10, 2.47), (3, 20, 2.19)]

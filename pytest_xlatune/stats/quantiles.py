@@ -1,0 +1,25 @@
+"""Quantiles of Student's t, by functions of scipy, which is loaded when the first is asked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import ModuleType
+
+
+def special() -> ModuleType:
+    """Return `scipy.special`, which takes a command a tenth of a second to load."""
+    from scipy import special as functions
+
+    return functions
+
+
+@functools.lru_cache(maxsize=1024)
+def t_quantile(probability: float, df: float) -> float:
+    """Return the `probability` quantile of Student's t with `df` degrees of freedom; NaN below 1.
+
+    With infinitely many degrees of freedom it is that of a standard normal.
+    """
+    if not df >= 1:
+        return math.nan
+    return float(special().stdtrit(df, probability))

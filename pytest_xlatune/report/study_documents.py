@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from pytest_xlatune.model.cell import Cell, secrets_in, varied_fields
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -28,7 +28,7 @@ from pytest_xlatune.model.text import (
     significant,
     size,
 )
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.document import (
     Block,
     Code,
@@ -53,7 +53,7 @@ from pytest_xlatune.report.leaderboard import (
     verdict_table,
 )
 from pytest_xlatune.report.lines import paragraph, speed, step
-from pytest_xlatune.report.measured_cell import MeasuredCell, Slots, slot_numbers
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 _ANSWERS = {
     VerdictKind.FASTER: "pass",
@@ -197,60 +197,6 @@ def imported(subject: MeasuredCell) -> Document:
                 ),
             ),
             jobs(subject),
-        ),
-    )
-
-
-def plan(
-    *,
-    cell: Cell,
-    trials: Sequence[Trial],
-    launches: Sequence[tuple[Profile, LaunchSpec]],
-    capacity: Sequence[str],
-    cost: Sequence[str] = (),
-    measured: Collection[str] = (),
-    later: Collection[str] = (),
-    scripts: Sequence[tuple[str, str]] = (),
-    slots: Slots = (),
-) -> Document:
-    """Return the document of a plan.
-
-    `trials` are those that can be named, in order; results decide which others follow. Those whose
-    ids are in `later` wait for an earlier result, and those in `measured` do not run again.
-    `capacity` says which effects the plan can find, and `cost` what it takes. `scripts` are titles
-    and texts of submission scripts; `slots` are those of `MeasuredCell`.
-    """
-    numbers = slot_numbers(slots)
-    rows = tuple(
-        (
-            str(number),
-            ", ".join(
-                (
-                    trial.stage,
-                    *(["measured"] if trial.id in measured else []),
-                    *(["later"] if trial.id in later else []),
-                )
-            ),
-            *([str(numbers[trial.cell_digest])] if numbers else []),
-            literal(trial.id),
-            literal(trial.profile.shown_text),
-        )
-        for number, trial in enumerate(trials, start=1)
-    )
-    titles = (">#", "stage", *([">slot"] if slots else []), "~trial", "~flags")
-    named = "; ".join(nodes for _, nodes in slots) or ", ".join(cell.nodelist)
-    commands = [
-        (literal(profile.id), command_of(profile, spec, cell=cell)) for profile, spec in launches
-    ]
-    return Document(
-        title=f"{cell.label}: plan",
-        header=(f"nodes: {named or 'this machine, or as given'}",),
-        sections=(
-            section("What it can see", bullets(*capacity)),
-            *([section("What it costs", bullets(*cost))] if cost else []),
-            section("Trials", Table(columns=columns(*titles), rows=rows)),
-            section("Commands", *listings(commands)),
-            *([section("Submission scripts", *listings(scripts))] if scripts else []),
         ),
     )
 

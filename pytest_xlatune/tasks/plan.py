@@ -6,8 +6,7 @@ campaign. A leaderboard shows what the campaign did.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.study_documents import plan
+from pytest_xlatune.report.study_documents import command_of, listings
 from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
@@ -127,41 +126,56 @@ def plan_of(
         firsts.setdefault(trial.profile.id, trial)
     sweep, cell = resolved.sweep, resolved.cell
     cells = {cell.digest: cell for cell in study.cells}
-    slots = tuple((name, compress(cell.nodelist)) for name, cell in cells.items())
-    now = {trial.id for trial in study.decide(recorded).due}
-    document = plan(
-        cell=cell,
-        trials=left,
-        later=frozenset(trial.id for trial in left if trial.id not in now),
-        launches=[
-            (trial.profile, spec if shows_all else replace(spec, files={}))
-            for trial in firsts.values()
-            for spec in [sweep.launcher.launch(trial, cells[trial.cell_digest])]
-        ],
-        capacity=capacity,
-        cost=cost_of(resolved, study, history, entries).lines,
-        measured=frozenset(result.trial.id for result in history if result.status.is_final),
-        scripts=scripts_of(resolved, study, left, workdir=workdir) if shows_all else (),
-        slots=slots if resolved.slots else (),
-    )
+    commands = []
+    for name, trial in firsts.items():
+        spec = sweep.launcher.launch(trial, cells[trial.cell_digest])
+        spec = spec if shows_all else replace(spec, files={})
+        commands.append((literal(name), command_of(trial.profile, spec, cell=cell)))
+    scripts = scripts_of(resolved, study, left, workdir=workdir) if shows_all else ()
+    slots = {name: compress(cell.nodelist) for name, cell in cells.items() if resolved.slots}
+    named = "; ".join(slots.values()) or ", ".join(cell.nodelist) or "this machine, or as given"
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
-    bubble = bubbles(cell, study.decide(()).profiles, files=files)
-    head, costs, *others = document.sections
-    return dataclasses.replace(
-        document,
+    now = {trial.id for trial in study.decide(recorded).due}
+    measured = {result.trial.id for result in history if result.status.is_final}
+    return Document(
+        title=f"{cell.label}: plan",
+        header=(f"nodes: {named}",),
         sections=(
-            *(
-                head,
-                *_impossible(resolved, files),
-                *_objections(resolved),
-                *([_compiled(compile_profiles(resolved))] if compiles else ()),
-                costs,
-            ),
-            *others,
-            *filter(None, [bubble]),
+            section("What it can see", bullets(*capacity)),
+            *_impossible(resolved, files),
+            *_objections(resolved),
+            *([_compiled(compile_profiles(resolved))] if compiles else ()),
+            section("What it costs", bullets(*cost_of(resolved, study, history, entries).lines)),
+            section("Trials", _trials(left, measured=measured, now=now, slots=[*slots])),
+            section("Commands", *listings(commands)),
+            *([section("Submission scripts", *listings(scripts))] if scripts else []),
+            *filter(None, [bubbles(cell, study.decide(()).profiles, files=files)]),
             *_settings(resolved.settings),
         ),
     )
+
+
+def _trials(
+    trials: Sequence[Trial],
+    *,
+    measured: Collection[str],
+    now: Collection[str],
+    slots: Sequence[str],
+) -> Table:
+    """Return the trials that can be named, in order; results decide which others follow.
+
+    Those whose ids are in `measured` do not run again, and those not in `now` wait for an earlier
+    result. `slots` has the cell on each node slot; () is one slot.
+    """
+    rows = []
+    for number, trial in enumerate(trials, start=1):
+        remarks = ["measured"] if trial.id in measured else []
+        remarks += [] if trial.id in now else ["later"]
+        slot = [str(slots.index(trial.cell_digest) + 1)] if slots else []
+        stage, flags = ", ".join([trial.stage, *remarks]), literal(trial.profile.shown_text)
+        rows.append((str(number), stage, *slot, literal(trial.id), flags))
+    titles = (">#", "stage", *([">slot"] if slots else []), "~trial", "~flags")
+    return Table(columns=columns(*titles), rows=tuple(rows))
 
 
 def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:

@@ -37,8 +37,7 @@ from pytest_xlatune.model.result import (
     State,
 )
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.render import markdown
-from pytest_xlatune.report.study_documents import plan
+from pytest_xlatune.report.study_documents import command_of
 from tests.helpers import secrets_planted as planted
 
 SECRET = "hush-hush'\"$hush"
@@ -168,7 +167,7 @@ def test_the_plan_shows_commands_without_secrets() -> None:
         files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
     )
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
-    text = markdown(plan(cell=cell, trials=(), launches=[(made, spec)], capacity=()))
+    text = command_of(made, spec, cell=cell)
     assert "hush" not in text
     assert "hf-abcdef123" not in text
     assert text.count(HIDDEN) >= 3
@@ -318,9 +317,7 @@ def test_a_secret_inside_a_word_of_a_command_is_hidden(words: tuple[str, ...], s
     assert "abcdef" in redact.secrets_of_command(text)
     made = profile("p", "--xla_a=1")
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), launcher=f"command {text}")
-    launches = [(made, LaunchSpec(argv=words))]
-    document = plan(cell=cell, trials=(), launches=launches, capacity=())
-    assert "abcdef" not in markdown(document)
+    assert "abcdef" not in command_of(made, LaunchSpec(argv=words), cell=cell)
 
 
 @pytest.mark.parametrize(

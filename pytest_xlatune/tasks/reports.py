@@ -200,8 +200,7 @@ def publish(
     problems = []
     for export in map(export_of, exports):
         # A server may be slow, so sessions of other ledgers can write meanwhile. Two sessions of
-        # this ledger
-        #         # that find no run of a study would both make one.
+        # this ledger that find no run of a study would both make one.
         try:
             with writing(), alone(folder):
                 more = {

@@ -1,8 +1,7 @@
 """What other distributions add by entry points: listed without an import, loaded by name.
 
 A group has the entry points of one kind and our own names of that kind, both written as
-`module:attr`. Ours are in a table of the package that uses them, so that they also exist in a
-source checkout.
+`module:attr`. Ours are in a table of the package that uses them, so they also exist in a checkout.
 
     EXECUTORS = EntryPointGroup("pytest_xlatune.executors", kind="executor", ours={"here": "a:b"})
     EXECUTORS.names()                        name -> "module:attr", nothing is imported
@@ -88,8 +87,7 @@ class EntryPointGroup:
             where: the place where the name was given, for the message.
 
         Raises:
-            ConfigError: the name is unknown, two distributions add it, or importing its module or
-                attribute fails.
+            ConfigError: the name is unknown, two distributions add it, or its import fails.
         """
         target = self.ours[name] if name in self.ours else self._their_target(name, where)
         module, _, attribute = target.partition(":")

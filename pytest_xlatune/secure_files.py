@@ -426,8 +426,7 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
-        # by descriptor, because behind a member's link the owner's session gave the target mode
-        # 2770
+        # by descriptor, because the owner's session gave a member's link target mode 2770
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
@@ -494,8 +493,7 @@ def not_ours(path: Path) -> str:
     It checks the file, its folder, and the target of a link.
     """
     for found_path in (path, path.resolve()):
-        # in a user namespace strangers look like root; that is accepted for a folder, not for a
-        # file
+        # in a user namespace strangers look like root; that is accepted only for a folder
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):

@@ -99,8 +99,7 @@ _AWAY = frozenset(
         errno.ESHUTDOWN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     }
 )  # fmt: skip
-# without this, a file system that was away for ten seconds ended a session
-_AWAY_S = 900.0
+_AWAY_S = 900.0  # without this, a file system that was away for ten seconds ended a session
 _TELL_AWAY_S = 10.0  # a scheduler may be silent for so long before people are notified
 TURN_S = 0.25  # seconds between two checks of a waiting process
 _UNREAD = say(
@@ -270,8 +269,7 @@ class Campaign:
         Raises:
             ConfigError: the ledger belongs to other cells, was lost beside its attempts, or the
                 site is not ready.
-            LedgerError: it cannot be read or written, or should be moved aside while another
-                session uses it.
+            LedgerError: it cannot be read or written, or should be moved aside while in use.
         """
         # another process may take its turn first, in which it reads a trace or compiles a cell
         wait_s = _COMPILE_S if self.compile_step is not None else _OPEN_S

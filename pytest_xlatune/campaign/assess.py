@@ -242,8 +242,7 @@ def _elsewhere(
 def proved(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
     """Return a decision with its evidence.
 
-    If no line of the log explains the end, the evidence is who ended the job, and how far the trial
-    came.
+    If no line of the log explains the end, the evidence is who ended the job, and how far it came.
     """
     outcome, report = attempt.outcome, attempt.left.report
     if outcome.state in _OF_SLURM and attempt.cut is None:

@@ -1,8 +1,7 @@
 """One attempt of a trial: it is named, submitted, watched and brought to its end.
 
 Each step returns the events that the ledger has to hold; the caller writes them before it acts on
-them. This module writes no ledger and proposes no trial, and it does not know which process drives
-the campaign.
+them. This module writes no ledger and proposes no trial, and does not know which process drives it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ that ended by itself first is left for the next session, which reads its result.
 
 If a ledger was deleted or emptied, the folder of an attempt still holds its spec, the outcome of
 each rank and its logs, and the result is read from them again. What only the ledger recorded is
-lost: which nodes were resumed or repaired, what compiling reported, and why an attempt was ended
-early.
+lost: which nodes were resumed or repaired, what compiling reported, why attempts were ended.
 """
 
 from __future__ import annotations

@@ -337,8 +337,7 @@ def in_case(ruling: Ruling, facts: Facts) -> Ruling:
 def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
     """Return what is wrong with the reference if its end leaves nothing to compare with.
 
-    If the reference never ran, an end without a known reason that recurs would end every profile
-    too.
+    If the reference never ran, an end without a known reason that recurs would end every profile.
     """
     if reference not in (Reference.ITSELF, Reference.FIRST):
         return None

@@ -134,8 +134,7 @@ def _turns(
         [(turn.program, first + turn.first_call, turn.calls) for turn in read.turns],
         timed,
         programs=len(rotation.spec.programs),
-        # if lines are only written now and then, a line may be the mean of the steps since the last
-        # one
+        # if lines are only written now and then, a line may be the mean of several steps
         skipped=SKIPPED_STEPS + gap - 1,
         left_out=away | {first + call for call in read.odd_calls},
     )

@@ -82,8 +82,7 @@ def candidates(
             only included if the device is known.
         wave: the wave of the profiles; a wave of single settings gets one control. MaxText's own
             keys belong to wave5.
-        files: setting -> value, for settings whose value is a file of the cell. Their profiles come
-            first.
+        files: setting -> value, for settings whose value is a file of the cell. They come first.
 
     Raises:
         ConfigError: no such axis, a malformed parallelism.

@@ -217,8 +217,7 @@ class Context(Record, frozen=True, kw_only=True):
         deployed: the deployed flags, in the order in which the text has them.
         env: the deployed environment variables.
         knows_env: whether `env` is known; if not, no variable may be taken to have its default.
-        is_complete: whether nothing else is set; if not, env files that only the nodes can read may
-            set more.
+        is_complete: whether nothing else is set; if not, env files on the nodes may set more.
         jaxlib: the release of jaxlib on the target; "" if it is unknown.
         device: the architecture of the target, e.g. sm_90, gfx942, v5e, cpu; "" if it is unknown.
         program: the shape of the deployed program; None if it is unknown.

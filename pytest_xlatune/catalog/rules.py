@@ -466,8 +466,7 @@ def _library_value(case: Case) -> Iterator[str]:
 def _without_algorithm(text: str) -> list[str]:
     """Return the collectives for which NCCL_ALGO names no algorithm; [] if it names some for all.
 
-    The first list may have no prefix, and is then for all collectives (src/graph/tuning.cc,
-    parseList).
+    The first list may have no prefix, and is then for all (src/graph/tuning.cc, parseList).
     """
     # allreduce:tree      ring,tree;allreduce:tree
     prefixes = [part.rpartition(":")[0].strip().lower() for part in text.split(";")]

@@ -258,8 +258,7 @@ class Executor(abc.ABC):
     ) -> ProbeResult:
         """Return which paths the nodes do not see, and which checks fail on them.
 
-        A check is a shell command and the sentence to show if it fails; `options` are those of
-        `Resources`.
+        A check is a shell command and the sentence to show if it fails; `options`: see `Resources`.
         """
         del paths, checks, nodelist, options
         return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask them")

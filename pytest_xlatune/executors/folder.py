@@ -47,8 +47,7 @@ class ProcessRecord(Record, frozen=True, kw_only=True):
     boot_id: str  # the id of the boot that it belongs to
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
-    # when this was recorded, in seconds since the epoch by the host's clock
-    at_s: Time
+    at_s: Time  # when this was recorded, in seconds since the epoch by the host's clock
     # a random text in the environment of a trainer and of the processes it starts; "" for others
     token: str = ""
 

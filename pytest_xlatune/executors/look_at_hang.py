@@ -123,8 +123,7 @@ class _Seen:
         self.at = Path(f"/proc/{pid}")
         self.is_there, self.name, self.fields = True, "", [""] * 20
         try:
-            # 4711 (a (b) c) S 1 4711 4711 0 -1 ...
-            text = self._text("stat")
+            text = self._text("stat")  # 4711 (a (b) c) S 1 4711 4711 0 -1 ...
         except OSError:
             self.is_there = False
             return

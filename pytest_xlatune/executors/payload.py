@@ -9,8 +9,7 @@ digest of the spec's file must be the one in the job's script.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
 `{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`, and
-`{xlatune.quoted_folder}` by the folder as XLA reads it between double quotes; nothing else is
-touched.
+`{xlatune.quoted_folder}` by the folder as XLA reads it between double quotes; nothing else.
 """
 
 from __future__ import annotations

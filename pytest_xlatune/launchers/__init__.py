@@ -13,8 +13,7 @@ from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-# a shell command, and the reason why a node is unfit if the command fails
-Check = tuple[str, str]
+Check = tuple[str, str]  # a shell command, and the reason why a node is unfit if the command fails
 
 
 class Launcher(ABC):

@@ -217,15 +217,13 @@ class ContainerLauncher(Launcher):
     Attributes:
         inner: the launcher that starts the trainer inside.
         runtime: "docker", "podman" or "pyxis".
-        mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always
-            mounted.
+        mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder always is.
         gpus: "nvidia" or "amd"; "" for none.
         devices: further device files, e.g. /dev/infiniband; not for pyxis.
         shm_size: size of a separate /dev/shm, e.g. "256g"; "" shares the node's; not for pyxis.
         as_me: whether it runs as the submitting user, not as the image's; not for pyxis.
         pull: whether the first trial on a node may pull the image.
-        program: the command of the runtime if it is not its name, e.g. "sudo -n docker"; "" for
-            that.
+        program: command of the runtime if it is not its name, e.g. "sudo -n docker"; "" for that.
         args: further options of the runtime, e.g. --ulimit=memlock=-1.
     """
 

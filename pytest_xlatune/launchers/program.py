@@ -122,8 +122,7 @@ class ProgramLauncher(Launcher):
     Attributes:
         env_files: absolute paths of deployed shell files, sourced by bash in this order;
             `{model_tag}` is replaced by the cell's.
-        inherit: names of the node's variables that are passed on; `SLURM_*` means all with this
-            prefix.
+        inherit: names of the node's variables that are passed on; `SLURM_*` means this prefix.
         cwd: absolute working directory of the program; "" for the attempt's folder.
         in_shell: whether the environment is composed by a shell even without env files, on top of
             what an image sets; a container needs this.

@@ -379,8 +379,7 @@ class EvidenceRecorded(Event, frozen=True, kw_only=True):
         facts: what they show, one sentence each, from their readers.
         problems: one sentence for each file that could not be read.
         shares: where the time of a step went; None without a trace.
-        pgle: path of the profile for XLA's scheduler made from the trace, for the trainer; "" if
-            none.
+        pgle: path of the profile for XLA's scheduler made from the trace; "" if none.
     """
 
     trial_id: str
@@ -425,8 +424,7 @@ class EpochBegan(Event, frozen=True, kw_only=True):
         cls: the failure class that caused it.
         action: what the site's hook did; "" if nothing.
         faults: what Slurm could not repair before the hook did.
-        cell_digest: the only cell concerned, if it moved to other nodes; "" for all cells on
-            `nodes`.
+        cell_digest: only cell concerned, if it moved to other nodes; "" for all cells on `nodes`.
         were: the nodes on which this cell's trials ran before.
         changes: everything that changed in the environment.
     """
@@ -605,8 +603,7 @@ class Ledger:
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
             is_whole = self._is_whole(line, is_first=number == 0)
-            # a line is only complete with its newline: a full disk once cut one after its last
-            # brace
+            # a line is only complete with its newline: a full disk once cut one off
             if not line.endswith(b"\n"):
                 break  # torn, or being written by another process
             number += 1
@@ -672,8 +669,7 @@ _OF_MESSAGE = frozenset({"text", "values", "code"})
 def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
     """Return our JSON data with secrets hidden, since logs and schedulers may be quoted in it.
 
-    The texts of messages are ours, but their values may be quotes. `secrets` are those that this
-    process knows.
+    The texts of messages are ours, but their values may be quotes. `secrets` are the known ones.
     """
     secrets = known_secrets() if secrets is None else secrets
     if isinstance(data, str):

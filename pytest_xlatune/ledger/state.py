@@ -1,8 +1,7 @@
 """The state that follows from the events of a ledger. Pure, and the same however it is split.
 
 It reads no file and no clock, and decides nothing: the study decides which trial comes next, and
-the playbook what a failure means. Sums that are needed after every event are updated, not counted
-again.
+the playbook what a failure means. Sums that are needed after every event are kept up to date.
 
 An attempt is one submission of a trial. A table says which events are allowed in each of its
 states; another event means that the file was damaged, or that two programs wrote it.

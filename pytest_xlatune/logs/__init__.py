@@ -176,8 +176,7 @@ class LogReader:
     def fatal(self) -> Finding | None:
         """The first line after which the program cannot go on, unless it did.
 
-        Three further steps, a further phase or a new start refute it, and so does a block that a
-        format reads.
+        Three further steps, a further phase or a new start refute it, and so does a format's block.
         """
         asking = (
             finding

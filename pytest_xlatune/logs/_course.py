@@ -25,8 +25,7 @@ from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
-# steps are dispatched ahead, so up to two may be printed after a fatal line
-STEPS_THAT_REFUTE = 3
+STEPS_THAT_REFUTE = 3  # steps are dispatched ahead, so up to two may be printed after a fatal line
 _RANKS_APART = 2  # steps by which a slower rank may be behind
 MOST_STEPS = 100_000
 # steps are dropped many at once, because dropping single ones took quadratic time
@@ -257,8 +256,7 @@ class Course:
     def begin_if_configured_again(self, key: str, origin: Origin) -> None:
         """Begin a new start if a process in trouble prints its configuration again.
 
-        Without labels, several processes may print it; that is known if one printed a key twice
-        before.
+        Without labels, several processes may print it; this shows if a key came twice.
         """
         start, known = self.start, self.start.config.values.get(key)
         if known is None or known[0] != origin.preference or start.is_configured_twice:

@@ -45,8 +45,7 @@ class LineFilter:
     The shape of a line consists of its letters f to z and _ in lower case. So counters, times and
     hexadecimal addresses vanish (except for an f), and one `bytes.translate` makes the shapes of a
     whole block. A shape that lacks the letters of every word is dull. Dull shapes are remembered,
-    so that each is judged once. The filter may keep other lines too, but it drops no line with a
-    word.
+    so that each is judged once. The filter may keep other lines too, but drops none with a word.
 
     A line with a new shape is also kept if its logger calls it fatal. The F before such a line is
     part of its shape, so a line of another severity never has the same shape.

@@ -96,8 +96,7 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # sample line -> the pattern that finds it: lines that occur in good runs
     harmless: dict[str, str]
     combined: dict[FailureClass, Tier]  # classes that follow only from log and outcome together
-    # code in XLA's published list -> the advice on its page
-    published: dict[str, str]
+    published: dict[str, str]  # code in XLA's published list -> the advice on its page
 
     @property
     def words(self) -> frozenset[str]:

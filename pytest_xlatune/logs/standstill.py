@@ -143,8 +143,7 @@ class Standstill:
     stands: tuple[RankState, ...]  # all ranks, in order
     behind: tuple[int, ...]  # the ranks for which the others wait; () if none stands out
     why: Message  # what they do, or that none stands out
-    # the node of all ranks in `behind`, if no other rank is on it; else ""
-    node: str = ""
+    node: str = ""  # the node of all ranks in `behind`, if no other rank is on it; else ""
 
 
 class Work(NamedTuple):

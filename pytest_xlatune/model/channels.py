@@ -41,8 +41,7 @@ class Channel:
         reader: the name of the library.
         vendor: the maker of the library's devices; the catalog tries these flags on such devices.
         devices: pattern of the names of its devices, ignoring case.
-        prefixes, names: flags that only this library reads; `profile()` puts them into the
-            variable.
+        prefixes, names: flags that only this library reads; `profile()` moves them there.
         not_its: flags with such a prefix that XLA itself reads.
         negates: whether `--noflag` means `--flag=false`, as for flags of Abseil.
         asks: variables that make the library print the flags that it read.

@@ -14,8 +14,7 @@ Each error carries exactly one string, so that it can be pickled between xdist's
 in the string are hidden when the error is made, whatever it quotes.
 
 The exit statuses of pytest and of the command line are only declared here. A pipeline acts on them,
-so each answers one question: is the cause in this tool, in the site, or in the change that was
-measured?
+so each answers one question: is the cause this tool, the site, or the measured change?
 """
 
 from __future__ import annotations

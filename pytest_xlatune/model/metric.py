@@ -111,8 +111,7 @@ class StepRecord(NamedTuple):
 class Steps(Rows[StepRecord]):
     """Steps as columns of equal length, with the fields of `StepRecord`.
 
-    A record is made only when it is asked for: making 100,000 records takes longer than reading
-    their log.
+    A record is made only when it is asked for: making 100,000 takes longer than reading their log.
     """
 
     step: tuple[int, ...] = ()
@@ -181,8 +180,7 @@ class Score(Record, frozen=True, kw_only=True):
         figure: the scored figure if it is not TGS; else None.
         tflops, mfu: TFLOP/s/device and percent of the peak at `tgs`; None if not printed.
         first_loss: loss of the first step; None if it was not printed.
-        memory_gb: memory of the compiled step on a device, in units of 2^30 bytes; None if not
-            printed.
+        memory_gb: memory of the compiled step on a device, in 2^30 bytes; None if not printed.
     """
 
     value: Real

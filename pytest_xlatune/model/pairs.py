@@ -16,9 +16,8 @@ class PairFound(Record, frozen=True, kw_only=True):
 
     Attributes:
         nodes: both nodes.
-        change: the relative change. With fresh runs, it is against the median of all first runs, or
-            for the slowest pair against the runs beside it; otherwise its first run against its
-            round.
+        change: relative change. With fresh runs, it is against the median of all first runs, or for
+            the slowest pair against the runs beside it; otherwise its first run against its round.
         runs: number of runs with a score.
     """
 

@@ -168,8 +168,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         A field with a default may be missing.
 
         Raises:
-            LedgerError: `data` is no mapping, lacks a field, or has an unknown field or a wrong
-                type.
+            LedgerError: `data` is no mapping, lacks a field, or a field is unknown or wrong.
         """
         try:
             return msgspec.convert(data, cls, dec_hook=decode, str_keys=True)

@@ -393,9 +393,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     Attributes:
         arm: the id of the arm; the profile's id where arms are profiles.
         kind: the verdict.
-        delta: the relative change of TGS against the reference, +0.034 is +3.4 %. With another
-            metric it is the change of the figure, or of 1 / figure if less is better. None if
-            unknown.
+        delta: relative change of TGS against the reference, +0.034 is +3.4 %. With another metric
+            it is the change of the figure, or of 1 / figure if less is better. None if unknown.
         ci95: the 95 % interval of `delta`; for a FASTER arm it is corrected for the selection of
             the best. None if unknown, as at n = 1.
         n: how many trials the verdict rests on.
@@ -634,8 +633,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
         record: what the study found in addition; None if nothing.
         alpha: how much of the 0.05 of the sweep was spent on these verdicts.
         complete: whether every planned trial is final.
-        first_step: the first step of the window of all scores, if it is not that of the protocol;
-            else None.
+        first_step: the first step of the window of all scores, if not the protocol's; else None.
         notes: further facts that a reader should know.
     """
 

@@ -78,8 +78,7 @@ class Rotation(Record, frozen=True, kw_only=True):
     """The programs and limits of a trial in which programs take turns.
 
     Attributes:
-        number: number of the rotation in its study, from 1; 0 for the first one, with the baseline
-            alone.
+        number: number of the rotation in its study, from 1; 0 for the first, of the baseline.
         spec: the programs, their order, and the steps of a turn.
         deadline_s: wall seconds after which the job is killed; 0 takes the protocol's deadline. Not
             part of the identity.

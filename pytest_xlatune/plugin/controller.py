@@ -386,8 +386,7 @@ class Controller:
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
         """Show the results and write the reports; only three lines if there is little to say.
 
-        That is the case without a score, or if a person ended the session before the sweep was
-        over.
+        That is the case without a score, or if a person ended the session early.
 
         Raises:
             LedgerError: the ledger cannot be read, or a report cannot be written.

@@ -4,8 +4,7 @@
 
 Each wave has its own function, so that a node id names wave and profile:
 `test_pp8.py::test_wave2[overlap-2]`. A test with the same name in the file replaces the standard
-one. pytest adds the tests to the module when it collects it; they know a sweep only through
-fixtures.
+one. pytest adds the tests to the module when it collects it; they know it only through fixtures.
 """
 
 from __future__ import annotations

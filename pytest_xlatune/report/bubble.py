@@ -85,8 +85,7 @@ def pipeline_of(
 
     The overrides of the profile replace those of the cell, and these replace `config`, the
     trainer's configuration. MaxText takes the layers of the model that these settings name, and
-    prefers them to those of its base configuration. The layers of the pipeline in a configuration
-    are kept.
+    prefers them to those of its base configuration. The pipeline's own layers are kept.
     """
     asked = {**cell.overrides, **profile.overrides}
     model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)

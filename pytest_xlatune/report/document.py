@@ -154,8 +154,7 @@ class Drawn:
 class Document:
     """A title, bullets under it, and sections; only pages show `drawn`.
 
-    Of a `brief` document a terminal shows only the blocks: the reader has just typed what it is
-    about.
+    Of a `brief` document a terminal shows only the blocks: the reader has just typed its subject.
     """
 
     title: str

@@ -290,7 +290,6 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
         texts.append(f"95 % {interval(verdict.ci95)}")
     return {
         # the name is the same for all sweeps, images and commits, so that the action can compare
-        # them
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,

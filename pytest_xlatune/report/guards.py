@@ -3,8 +3,7 @@
 All cells of a model may read the file that a recipe is written into. So a recipe gets a guard by
 default. It reaches another cell without a guard only if all settings that this cell would then have
 were measured there, and a loss is excluded against the baseline and against that cell's own recipe.
-Measurements of a part count too: a setting that cannot run there is named. This module writes no
-file.
+Measurements of a part count too: a setting that cannot run there is named. It writes no file.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Conflict:
         settings: the names of the recipe's settings that the doubt is about.
         is_of_keys: whether a part of the recipe would be in a configuration file that both read.
         verdict: the verdict on these settings in the other cell; None if there is none.
-        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" if there
-            is none.
+        guard: a condition of bash that holds in the recipe's cell and not in `other`; "" if none.
         variables: the variables that the condition reads.
     """
 
@@ -162,8 +160,7 @@ def _reach(other: MeasuredCell, cells: Sequence[MeasuredCell]) -> dict[str, _Rea
         if cell.cell_digest == other.cell_digest or cell.recipe is None:
             continue
         added = _added(cell, other)
-        # judge it together with the cell's settings and alone: no patch may have the cell's own
-        # recipe
+        # judge it together with the cell's settings and alone: its own recipe may be in no patch
         both = (_doubt(added, base, cell=cell, other=other) for base in (has, {}))
         reason = min(filter(None, both), key=lambda doubt: _WORST.index(doubt.kind), default=None)
         if reason is None:
@@ -216,8 +213,7 @@ def _doubt(
     if not has and _is_shown_by_a_gate(cell, other):
         return None
     # Every part that was measured there counts. A recipe once went without a guard to a cell where
-    # one of its flags had run out of memory. After `git apply` even the baseline could not run
-    # there.
+    # one of its flags had run out of memory. After `git apply` even the baseline failed there.
     parts = [
         (tuple(key[1] for key in part), verdict)
         for profile, verdict in _measured(other)
@@ -293,8 +289,7 @@ def _keeps(after: Verdict, has: Verdict | None) -> bool:
     """Return whether a loss of `MARGIN` or more against the settings of a cell is excluded.
 
     A gain over the baseline may be less than the cell's own recipe gives. Both share their
-    baselines, so the interval of the difference, computed as of independent estimates, is rather
-    too wide.
+    baselines, so the interval of the difference, as of independent estimates, is rather too wide.
     """
     if has is None or after.delta is None or has.delta is None:
         return False

@@ -72,8 +72,7 @@ ALPHA = 0.05  # risk of a false winner in a sweep; the conclusion says how much 
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
 )
-# screened profiles in a short table
-_TOP, _BOTTOM = 8, 5
+_TOP, _BOTTOM = 8, 5  # screened profiles in a short table
 
 _JOB = columns("~Job")
 _CELL = columns("~Cell")
@@ -85,8 +84,7 @@ JOBS_TITLE = "Jobs"
 def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile") -> Table | None:
     """Return the table of all jobs in the order of their start; None if there are no jobs.
 
-    `cells` has names and cells; names are shown if there are several. `arms` is the head of their
-    column.
+    `cells` has names and cells; names are shown if there are several. `arms` is a column's head.
     """
     has_names = len(cells) > 1
     numbers = {k: n for _, cell in cells for k, n in slot_numbers(cell.slots).items()}

@@ -84,8 +84,7 @@ class FormerSweep(Record, frozen=True, kw_only=True):
         recipe: the settings of that winner.
         deployed: the environment deployed at that time, as far as it is known.
         scores: the logarithms of the scores of the baseline's trials.
-        change: the relative change of `baseline-deployed` from then to today, and its 95 %
-            interval.
+        change: relative change of `baseline-deployed` from then to today, and its 95 % interval.
     """
 
     cell_digest: str
@@ -135,8 +134,7 @@ class DeviceUse(Record, frozen=True, kw_only=True):
     """How an arm uses a device, from the logs of its runs.
 
     Attributes:
-        tflops: TFLOP/s, the mean over runs that print it; this and the others are None if none
-            does.
+        tflops: TFLOP/s, the mean over runs that print it; None if no run does.
         mfu: percent of the stated peak; as printed in the logs, if no peak is stated.
         memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes.
     """
@@ -326,8 +324,7 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
                 deployed=cell.cell.environment,
                 scores=cell.baseline_scores,
             )
-            # a deployed recipe makes another cell: without this, the first one's evidence and patch
-            # were lost
+            # a deployed recipe makes another cell: without this, its evidence and patch were lost
             earlier = (*earlier, then)
         elif cell.explanation and not (new.explanation and new.explanation.facts):
             new = replace(new, explanation=cell.explanation)
@@ -353,8 +350,7 @@ def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
     return replace(former, change=tuple(map(relative, ends)))
 
 
-# 13,000 steps of each trial once made 144 MB of JSON
-MOST_STEPS = 100
+MOST_STEPS = 100  # 13,000 steps of each trial once made 144 MB of JSON
 
 
 def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:

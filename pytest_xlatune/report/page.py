@@ -332,8 +332,7 @@ def _rich(text: str) -> str:
     def literal_of(part: str) -> Markup:
         if "--" not in part:
             return Markup('<code class="id">{}</code>').format(part)
-        # browsers break lines at the hyphens of a flag; each word is in a box, so that it stays
-        # whole
+        # browsers break lines at the hyphens of a flag; each word has a box, so it stays whole
         words = (Markup("<span>{}</span>").format(word) for word in part.split(" "))
         return Markup('<code class="flag">{}</code>').format(Markup(" ").join(words))
 

@@ -243,8 +243,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     """Return the forest plot of a conclusion; None if no arm has a change to show.
 
     Confirmed and screened arms are separate parts on one axis, since they do not compare. Arms that
-    cannot run come last, with the reason in place of a change. `profiles` give the settings of
-    arms.
+    cannot run come last, with the reason in place of a change. `profiles` have the settings.
     """
     shown = [
         verdict

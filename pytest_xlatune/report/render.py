@@ -100,8 +100,7 @@ def _markup(text: str) -> str:
 def terminal(document: Document, *, width: int = 80) -> list[str]:
     """Return the lines of the document; only code and single words may exceed `width`.
 
-    They have no colour codes: the function that prints them knows whether the terminal accepts
-    colours.
+    They have no colour codes: only their printer knows whether the terminal accepts them.
     """
     if document.brief:
         blocks = [block for section in document.sections for block in section.blocks]

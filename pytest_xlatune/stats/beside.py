@@ -34,8 +34,7 @@ class Slower:
     """How much slower fresh runs are than those beside them, as a log ratio.
 
     Attributes:
-        estimate: the mean of the differences; with three or more, without the smallest and the
-            largest.
+        estimate: mean of the differences; with three or more, without the smallest and the largest.
         error: the standard error of the estimate.
         df: degrees of freedom of the pooled noise.
         bound: the value that the loss exceeds with probability `ALPHA`, shared by all comparisons.

@@ -206,8 +206,7 @@ def _control_weights(
 ) -> dict[str, float]:
     """Return arm -> control jobs for each of its jobs, if it is once in every block.
 
-    The estimates of such arms are plain means of block differences, whatever other arms are in the
-    blocks.
+    The estimates of such arms are plain means of block differences, whatever the other arms are.
     """
     cells = Counter([(score.block, score.arm) for score in scores])
     blocks = {block for block, _ in cells}
@@ -312,8 +311,7 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
     Both describe the values that differ only by noise. Many settings of a catalog do harm and few
     help by much. So the search starts at the upper quartile of each group, within five times the
-    distance of the nearest quarter of all values. Then it takes medians of the values within five
-    deviations.
+    distance of the nearest quarter of all values. Then it takes medians within five deviations.
 
     Raises:
         ValueError: a group is empty.

@@ -274,8 +274,7 @@ def plan(
     Args:
         profiles: number of profiles to rank.
         budget: number of jobs of the whole sweep.
-        screen_baselines: number of baselines of the screen if it is fixed already; 0 lets the
-            layout decide.
+        screen_baselines: number of baselines of the screen if fixed; 0 lets the layout decide.
         waves: number of waves of the screen; each has its own baseline.
         sigma: the job noise; None assumes the usual one.
         slots: number of node slots that run side by side; the screen has a baseline on nearly each.

@@ -87,8 +87,7 @@ class TurnLayout:
     def paced(cls, pace: JobPace) -> TurnLayout:
         """Return the layout in which a program runs about as long as it compiles.
 
-        So short steps get more rounds, which average noise; long ones get the least, two turns
-        each.
+        So short steps get more rounds, which average noise; long ones get two turns each.
         """
         return cls.of(int(pace.compile_s / pace.step_s) if pace.step_s > 0 else 0)
 

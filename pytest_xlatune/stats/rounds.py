@@ -161,8 +161,7 @@ def turns_of(
         steps: all step records of the log, of which one start of the trainer is used.
         programs: how many programs take a turn in a round.
         skipped: how many steps at the beginning of each turn do not count.
-        left_out: ids of steps during which something else happened, e.g. a checkpoint or
-            evaluation.
+        left_out: ids of steps during which something else happened, e.g. a checkpoint.
     """
     seconds = {
         record.step: record.step_s

@@ -1,7 +1,6 @@
 """Turn the steps of one job into its score: the logarithm of tokens over time in steady state.
 
-If the protocol scores another figure, the score is the logarithm of that, in the declared window
-only.
+If the protocol scores another figure, its logarithm in the declared window is the score.
 
 The job is the experimental unit: steps give one number and support no other claim. This module must
 not know of profiles, of other jobs or of logs.

@@ -9,8 +9,7 @@ out in two windows without common steps, by 2 % or more in each. Windows begin a
 that looking more often does not raise the error rate. `benchmarks/straggler_rates.py` measures how
 often a job without a straggler is accused.
 
-It cannot see a straggler if every step waits for all ranks: then all ranks print the seconds of the
-slowest.
+It cannot see a straggler if every step waits for all ranks: then all print the slowest one's.
 """
 
 from __future__ import annotations

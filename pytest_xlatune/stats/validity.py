@@ -38,8 +38,7 @@ from pytest_xlatune.model.text import is_relative, same_value
 _UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
 _OF_NCCL = ("NCCL_", "RCCL_")
 _KEY_VARIABLE = "M_"  # MaxText reads a key from the variable M_<KEY>
-# values that the framework replaces: `-1`, for example, becomes the degree of parallelism that is
-# left
+# values that the framework replaces: `-1`, for example, becomes the parallelism that is left
 _CHOSEN_LATER = frozenset({"", "-1", "auto", "default", "none", "null"})
 # an enum as Python prints it:  ProfilerType.NONE    RematLocation.DEVICE
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)")
@@ -295,8 +294,7 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
     Args:
         file: the file that the profile names.
         operations: how many of its operations XLA found, the largest number over all programs.
-        unread: a file that XLA says it could not read; for a folder, one that belongs to no
-            program.
+        unread: a file that XLA says it could not read; for a folder, one of no program.
     """
     if unread == file:
         return coded(

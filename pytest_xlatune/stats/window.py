@@ -60,8 +60,7 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
 
     At each step id, the curve is the median over jobs of log seconds minus the median of the job's
     last six steps. It is level if three steps in a row are at most 0.5 % slower, or at most three
-    standard errors in noisy jobs. None with fewer than twelve usable jobs, or if it never becomes
-    level.
+    standard errors in noisy jobs. None with fewer than twelve usable jobs, or if it is never level.
 
     Args:
         jobs: the steps of each job, in ascending order.

@@ -47,14 +47,12 @@ class Policy:
 
     Attributes:
         on_node_failure: what follows when a node cannot take its trial.
-        reads_evidence: whether the history of the study includes the evidence trials of other
-            studies.
+        reads_evidence: whether the history of the study includes other studies' evidence.
         compiled_stage: the stage whose trials are only compiled and never submitted; the result of
             each is the memory that its cell needs. "" if the study has no such stage.
         asks_nodes: whether the log of each node is asked for errors, where the site allows it.
         derives: whether profiles follow from results, so that a plan cannot name them in advance.
-        rules: failure class -> what follows. A rule of the site goes first, the playbook's comes
-            last.
+        rules: failure class -> what follows. The site's rule goes first, the playbook's last.
     """
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
@@ -74,8 +72,7 @@ class Ask(StrEnum):
     SLOT = "slot"  # the arm that filled a named slot, once the wave of the slot is over
     RANKED = "ranked"  # the arm that entered the confirmation at a rank, counted from 0
     BEST = "best"  # the arm that is shown to be the fastest, once everything is over
-    # the same from the results so far, although this run deselected some trials
-    PROVEN = "proven"
+    PROVEN = "proven"  # the same from the results so far, although this run deselected some trials
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -195,8 +192,7 @@ class Outlook:
     """What a study still has to run, as far as it can be foretold.
 
     Attributes:
-        ahead: the trials that are due, then the trials that wait for others but have a name
-            already.
+        ahead: trials that are due, then the trials that wait for others but have a name already.
         left: how many trials are likely still to come, including those not planned yet.
         at_most: how many trials may still come at most.
         rounds: the number of rounds that must follow one another, of the trials that are left.

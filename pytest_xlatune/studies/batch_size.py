@@ -90,8 +90,7 @@ GAP = 1 / 3
 BRACKET = 1.12  # at this ratio between the two, the ceiling is known well enough
 ASIDE = 1.35  # factor from the best size down to the next, if no smaller size is known
 NEAR = 1.15  # neighbours within this ratio of the best must be known
-# so many places beside the best must be known, up to this ratio
-STEPS_NEAR, STEPS_RATIO = 2, 1.25
+STEPS_NEAR, STEPS_RATIO = 2, 1.25  # so many places beside the best must be known, up to this ratio
 START = 0.75  # first size, as a fraction of the ceiling that a compiler says
 ALMOST = 1.05  # closer to the compiled ceiling than this ratio, the ceiling itself is tried
 
@@ -145,9 +144,8 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.
 
     Attributes:
-        key: the key whose values are compared: `per_device_batch_size`, `max_target_length`,
-            another key of the trainer, or an environment variable, e.g.
-            `XLA_PYTHON_CLIENT_MEM_FRACTION`.
+        key: key whose values are compared: `per_device_batch_size`, `max_target_length`, another
+            key of the trainer, or an environment variable, e.g. `XLA_PYTHON_CLIENT_MEM_FRACTION`.
         sizes: the values to try. Numbers are tried from the smallest upwards until one does not
             fit; other values, e.g. remat policies, are all tried. () searches instead.
         start: first size of the search; None takes the sweep's, else the configuration's size.
@@ -233,8 +231,7 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
             budget=asked.budget,
             seed=asked.seed,
             loss_tolerance=asked.loss_tolerance,
-            # a compiler can tell the memory of the program's keys, but not of an environment
-            # variable
+            # a compiler can tell the memory of the program's keys, but not of a variable
             asks_compiler=asked.asks_compiler and self.grows and not _VARIABLE.fullmatch(self.key),
         )
 
@@ -471,8 +468,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.fit: BlockFit | None = None
         # index of the largest block mean, else of the fastest first run
         self.lead: int | None = None
-        # sigma of a job's score: from the blocks, else as declared
-        self.noise = study.asked.sigma
+        self.noise = study.asked.sigma  # sigma of a job's score: from the blocks, else as declared
 
     def walk(self) -> None:
         sizes = (lane.next_compiled for lane in self.lanes if self.study.asks_compiler)
@@ -611,8 +607,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         return self._fastest(self.unfit)
 
     def _leaders(self) -> Sequence[int]:
-        # Only first runs count: if a leader fails later, no other size takes its place in the
-        # block.
+        # Only first runs count: if a leader fails later, no other takes its place.
         ranked, sigma = self._fastest(self.unfit_probes), self.study.asked.sigma
         if not ranked:
             return ()
@@ -775,8 +770,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             # by so much two single runs differ at most, in 95 % of pairs
             apart = t_quantile(0.975, df) * math.sqrt(2)
             ends = None if is_rough else (gap - apart * noise, gap + apart * noise)
-            # On a busy machine, 47 % of first runs were called worse than blocks of the same
-            # program.
+            # On a busy machine, 47 % of first runs seemed worse than blocks of the same program.
             sigmas = max(sigmas, apart) if is_rough else sigmas
         base = changed(base, gap, ends)
         # by so much a first run may be behind by noise alone

@@ -48,8 +48,7 @@ from pytest_xlatune.studies.trials import is_ours, usable
 from pytest_xlatune.studies.verdicts import as_answer, changed, level_kind, named
 
 C = TypeVar("C", bound="CellArms")
-# efficiency of a median absolute deviation: degrees of freedom per additional value
-_MAD_DF = 0.37
+_MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per additional value
 
 
 class _StageOpenError(Exception):
@@ -182,8 +181,7 @@ class CellArms(Study, frozen=True, kw_only=True):
         asked: the declaration in the sweep file.
         budget: how many jobs it may cost.
         seed: the seed of the random orders, if the study draws any.
-        loss_tolerance: relative difference of losses at which two runs count as different
-            computations.
+        loss_tolerance: relative difference of losses at which two runs count as different.
     """
 
     walk_class: ClassVar[type[CellWalk[Any]]]

@@ -157,8 +157,7 @@ class Load(Written, frozen=True, kw_only=True):
     def cell(self, sweep_cell: Cell) -> Cell:
         """Return its cell on the sweep's nodes, which do not depend on the other loads.
 
-        A load on `count` nodes takes numbers `count .. 2 count - 1`: 1, 2 and 4 of 8 do not
-        overlap.
+        A load on `count` nodes takes numbers `count .. 2 count - 1`: 1, 2, 4 of 8 do not overlap.
 
         Raises:
             ConfigError: the sweep has too few nodes.
@@ -228,8 +227,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     """One study of commits: a search, or a table.
 
     Attributes:
-        cells: in a search the commits in order; in a table all commits of the first load, and so
-            on.
+        cells: in a search the commits in order; in a table all commits of each load.
         labels: the commits in order: short hash, then subject.
         is_search: whether the change is looked for between the first and the last commit.
     """
@@ -463,8 +461,7 @@ class _Halving(_CommitWalk):
     def walk(self) -> None:
         study, last = self.study, self.last
         # The ends are compared first. Halving alone names a commit even if nothing changed, and for
-        # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, depending on the
-        # noise.
+        # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, by noise.
         self.looks = study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
         if not any(map(self._is_lost, (0, last))):
             self.run(self.looks)

@@ -164,8 +164,7 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
 
     Args:
         rule: the rule with the candidates.
-        evidence: the evidence of the baseline; the declared order stays if it is None or has no
-            shares.
+        evidence: evidence of the baseline; the declared order stays if it is None or has no shares.
     """
     candidates = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
@@ -451,8 +450,7 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
         """Yield the stacks: sizes alternate, and each size is sorted by the sum of estimates.
 
         The log ratios of independent gains add up; whether gains are independent is then measured.
-        The parts stand in the order of `pool`. Profiles that set one thing to two values make no
-        stack.
+        The parts stand in the order of `pool`. Profiles that contradict each other make no stack.
         """
         queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
         for turn in itertools.zip_longest(*queues):

@@ -364,8 +364,7 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     )
     decided = with_comparison(base, comparison, kind=kind, reasons=(*reasons, *base.reasons))
     if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
-        # A loss is excluded but a gain is not, so the candidate passes and is not called
-        # equivalent.
+        # A loss is excluded but a gain is not, so it passes and is not called equivalent.
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
 

@@ -110,8 +110,7 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
 
     Attributes:
         racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks, it
-            runs every pair inside each rack and one pair between each two racks; with () every
-            pair.
+            runs every pair inside each rack and one pair between each two racks; with () all.
         key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 

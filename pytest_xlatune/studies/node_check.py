@@ -60,8 +60,7 @@ LARGE_LOSS_AT = math.log1p(-0.05)  # if such a loss is possible, the node is not
 # These limits only choose which nodes run again: single runs at -2 % accused a node in 63 % of
 # simulated checks of 32 healthy nodes, if 3 % of the jobs are bad.
 SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # suspects are below the median by both
-# at most a fourth of the nodes, but three in any case, may be suspects
-MIN_SUSPECTS, SHARE = 3, 4
+MIN_SUSPECTS, SHARE = 3, 4  # at most a fourth of the nodes, but three in any case, may be suspects
 CONTROLS = 4  # nodes near the median that run beside the suspects
 MIN_NODES = 3  # with fewer scored nodes there is no median to compare with
 MIN_ROUNDS = 2

@@ -1,8 +1,7 @@
 """The trials of a study: the order in which they are planned, and which belong to it.
 
 Orders are random, and the same in every process: the place of an item comes from a digest of the
-seed and of what the item *is*. So adding, renaming or deselecting a profile does not reorder the
-others.
+seed and of what the item *is*. So adding, renaming or deselecting a profile reorders no other.
 
 A study takes its own trials from a history, each once, whatever their order. The trials of a cell
 are scored in one window. The window is chosen from the trials outside blocks if these are enough,
@@ -82,8 +81,7 @@ class Orders:
     cell: Cell
     seed: int
     study: str = STUDY
-    # the digest of the cell on each node slot; () if there is one slot
-    slots: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()  # the digest of the cell on each node slot; () if there is one slot
 
     @cached_property
     def cell_digest(self) -> str:

@@ -122,8 +122,7 @@ class RotationRule(Record, frozen=True, kw_only=True):
         step_function: the name of the HLO module of the step without `jit_`; "" selects the module
             that runs once in each step.
         must_save: whether it rotates only if that takes fewer jobs and no more time.
-        pace: the pace of the jobs that earlier sessions measured; None estimates it from the time
-            limit.
+        pace: the pace of the jobs that earlier sessions measured; None takes the time limit.
         is_usual: whether no budget is stated, so that the blocks have their usual number.
     """
 
@@ -148,8 +147,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         seed: the seed of the random orders.
         sigma_prior: standard deviation of a job's score, from a calibration; None if unknown.
         screen_baselines: baselines in each wave's queue; 0 lets the budget decide.
-        finalists, blocks, block_baselines: the layout of the confirmation; 0 lets the budget
-            decide.
+        finalists, blocks, block_baselines: layout of the confirmation; 0 lets the budget decide.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () if there is only one.
         rotation: how profiles take turns in one job where they can; None runs each trial as a job.

@@ -426,8 +426,7 @@ class Waves:
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
         ranked = self._ranked(past, queues)
-        # Chance can spread few baselines, and effects spread profiles, so the smaller spread
-        # counts.
+        # Chance can spread few baselines, and effects spread profiles, so the smaller counts.
         seen = ranked.sigma or 0.0
         sigma = max(plan.noise.value, min(seen, ranked.spread or seen))
         repeats = plan.effective.repeats(pool)

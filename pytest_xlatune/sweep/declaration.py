@@ -100,8 +100,7 @@ class Sweep(SettingsGroup):
         name: a slug that names the folders of its trials and reports.
         launcher: how a trial is started.
         profiles: all declared profiles; the baseline is added automatically.
-        cell: what is held fixed: model, parallelism, batch size, image, deployed variables,
-            protocol.
+        cell: what is held fixed: model, parallelism, batch size, image, environment, protocol.
         design: how many trials of each kind, in which order; tolerances.
         site: where trials run: executor, nodes, resources, retries.
         limits: limits on cost in addition to the budget of trials.

@@ -141,8 +141,7 @@ def deployed_files(
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    # Recipes go into the first shell file, which must not be this one if the env file is
-    # unreadable.
+    # Recipes go into the first shell file, not this one if the env file is unreadable.
     image = Path(launcher.image_file or "/dev/null")
     if image.is_file() and any(file is not None and file.is_shell for file in read):
         read.append(_read(image, root, is_shell=True))
@@ -356,8 +355,7 @@ class NoEnv:
     Attributes:
         jaxlib: the target's release, e.g. "0.7.2". With "", it uses defaults that no release
             changed, and for others those of the release that earlier trials of the cell recorded.
-        defaults: flag without dashes -> default, in addition to the catalog, e.g. for a vendor's
-            fork.
+        defaults: flag without dashes -> default, besides the catalog, e.g. for a vendor's fork.
         keep: flags that stay as deployed because they belong to the cell, in addition to the number
             of CPU devices and CUDA's folder.
         variables: deployed variable -> value to use as its default, e.g. `{"NCCL_PROTO":
@@ -376,8 +374,7 @@ class NoEnv:
         appending cannot undo a flag.
 
         Raises:
-            ConfigError: the deployed XLA_FLAGS are malformed, or `variables` has a variable that is
-                not deployed.
+            ConfigError: the deployed XLA_FLAGS are malformed, or a variable is not deployed.
         """
         unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
         if unread:

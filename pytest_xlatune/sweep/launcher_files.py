@@ -28,8 +28,7 @@ class LauncherFile(ABC):
 
         Args:
             path: path of the file.
-            given: the keywords for this kind of file, and further keywords of `Sweep` that
-                override.
+            given: keywords for this kind of file, and further keywords of `Sweep` that override.
 
         Raises:
             ConfigError: the file is of another kind, or leaves something open.

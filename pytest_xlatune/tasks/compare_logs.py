@@ -2,8 +2,7 @@
 
 A side is a directory with one log per job, or one sub-folder per job; a single log is a side of one
 job. The order in which the jobs ran is unknown, so this module compares and never names a cause. If
-the logs do not suffice, the result says so: one job on a side is no evidence, however many steps it
-has.
+the logs do not suffice, the result says so: one job is no evidence, however many steps it has.
 """
 
 from __future__ import annotations
@@ -166,8 +165,7 @@ def compare_sides(
 ) -> Compared:
     """Compare the jobs of side B with those of side A.
 
-    If `margin` is given, B must pass a gate with this margin. `pattern` and `tokens` go to
-    `read_one`.
+    If `margin` is given, B must pass a gate with this margin. The others are for `read_one`.
 
     Raises:
         ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs

@@ -73,8 +73,7 @@ class Read:
     report: LogReport
     protocol: Protocol  # the protocol, from its configuration lines or its steps
     score: Score | NoScore  # the score of its steady state
-    # as the payload wrote it, or as the log says; RUNNING if neither says it
-    outcome: Outcome
+    outcome: Outcome  # as the payload wrote it, or as the log says; RUNNING if neither says it
     findings: tuple[Finding, ...]  # what the log and the outcome show together
     goal_step: int  # the id of the last step that the job should run
     ranks: RankReader  # what all ranks print in the log
@@ -526,8 +525,7 @@ def _findings(
     lines = end.split(b"\n")[report.size_bytes > len(end) :]
     texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]
     text = "\n".join(texts[-_END_LINES:]) or detail
-    # without this finding, such a log would show "nothing that is known to matter" and exit status
-    # 0
+    # without this finding, such a log would show "nothing that is known to matter" and status 0
     unfinished = Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
     return (unfinished, *findings)
 

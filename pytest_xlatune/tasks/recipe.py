@@ -1,8 +1,7 @@
 """Read a recipe that was measured elsewhere, compare its place, and write the gate that tries it.
 
 The recipe travels as the data of a tuning document, `<MODEL_TAG>-tuning.json`, which has its cell,
-versions, jobs and evidence. Whether it holds in a new place is shown by the gate, which measures it
-there.
+versions, jobs and evidence. Whether it holds in a new place is shown by the gate, which runs there.
 """
 
 from __future__ import annotations

@@ -193,8 +193,7 @@ def publish(
         sweep=known.sweep,
         study=known.study.name.partition("-")[0],
     )
-    # the key is the same for this ledger in all sessions, and changes when the ledger is started
-    # anew
+    # the key is the same for this ledger in all sessions, and changes when it is started anew
     began = f"{known.cell.digest} {known.state.opened[0].session}"
     key = f"{known.sweep} {known.study.name} {began}"
     problems = []

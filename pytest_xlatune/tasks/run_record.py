@@ -40,8 +40,7 @@ def record_of_study(state: LedgerState, study: Study) -> RunRecord:
 def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     """Return one record for several cells, as far as trials have reported.
 
-    `cells` are those of the study: the cell on each node slot, the cells that it compares, or one
-    cell.
+    `cells` are those of the study: the cell on each node slot, those that it compares, or one.
     """
     digests = {cell.digest: None for cell in cells}
     environments = _environments(state, cells)

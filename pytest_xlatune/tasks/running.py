@@ -68,8 +68,7 @@ class Running:
         is_back: whether it was put back into the queue after its start.
         starts_s: the expected start, in seconds since the epoch; None if it is not known.
         nodes: the nodes on which it runs.
-        since_s: the time of its submission, or of its start once it runs, in seconds since the
-            epoch.
+        since_s: time of its submission, or of its start once it runs, in seconds since the epoch.
         phase: how far its program has come; None before its log begins.
         step: the id of its last step; None before the first one.
         tgs: tokens over time of the steps in the window so far; None before the second one.
@@ -164,8 +163,7 @@ class Pace:
     ) -> tuple[float, float] | None:
         """Return the seconds that are left, as planned and at most; None if not known.
 
-        `left` is the number of remaining trials, as planned and at most; for `running` see
-        `left_s`.
+        `left` is the number of remaining trials, as planned and at most; `running`: see `left_s`.
         """
         fewest, most = (self.left_s(jobs, now_s, running=running) for jobs in left)
         return None if fewest is None or most is None else (fewest, most)

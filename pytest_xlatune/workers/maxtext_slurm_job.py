@@ -7,17 +7,14 @@ The words after the first `--` are the arguments of `submit.sh`. The job's log i
 standard output as it grows; we end with the job's exit status, and a signal to us cancels it. We
 submit a copy of the checkout, in which the model's env.sh begins with the axes, which deployed
 guards read, and ends with the profile. The current directory gets `followed-job.json` and links to
-the dump and the captures in the job's own folder, which is found by its id because its name
-changes.
+the dump and the captures in the job's own folder, which is found by its id since its name changes.
 
 Each node's environment is reported in the job's log: the model's env.sh ends with
 `probe_environment.py`, which a container runs once before its trainer. It is copied to
-`environment.json` and `environment.1.json`, one file for each node, as the payload of other trials
-writes them.
+`environment.json` and `environment.1.json`, one file for each node, as other payloads write them.
 
 If the current directory has a rotation, the model's env.sh writes it and its worker into the job's
-output folder and makes each Python load the worker; the journals are copied back while the job
-runs.
+output folder and makes each Python load the worker; journals are copied back meanwhile.
 
 Standard library only, and nothing of ours is imported: this program judges nothing.
 """

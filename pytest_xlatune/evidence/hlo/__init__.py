@@ -309,8 +309,7 @@ class _Module:
                 return
             operation.ends = operand[1]
             # The done gives the size, because the tuple that a start returns differs between
-            # releases. The done of a send returns only a token, so it keeps the size of the
-            # operand.
+            # releases. The done of a send returns only a token, so it keeps the operand's size.
             start = self._sized[operand[1]]
             start.size_bytes = shape_bytes(shape) or start.size_bytes
         elif operation.kind or opcode in CALLERS:

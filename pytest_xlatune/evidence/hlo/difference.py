@@ -2,8 +2,7 @@
 
 The messages contain only facts that can be counted: the number and sizes of collectives in loops
 and outside of them, bytes and executions per step, how many are asynchronous or pipelined, trip
-counts of loops, collectives in flight, and memory. Names, source lines and metadata never make a
-difference.
+counts of loops, collectives in flight, and memory. Names, source lines and metadata do not count.
 
 `seen_in.toml` says for each flag which fact of the program it changes when it acts. A flag that
 changed nothing was measured for nothing, and a flag that acts only at run time cannot be judged

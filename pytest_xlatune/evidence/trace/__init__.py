@@ -245,8 +245,7 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     """Read the families of a user: a list of tables with `name`, `kind` and `pattern`.
 
     Raises:
-        ConfigError: the data have another shape, a kind is unknown, or a pattern is no regular
-            expression.
+        ConfigError: the data have another shape, a kind is unknown, or a pattern is malformed.
     """
     if not isinstance(data, list):
         raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")

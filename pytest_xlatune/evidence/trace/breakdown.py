@@ -429,8 +429,7 @@ class _WindowSums:
         """Refuse a number of steps that contradicts the kernels of a stretch.
 
         Raises:
-            ParseError: most kernel time belongs to kernels that did not run equally often in each
-                step.
+            ParseError: most kernel time belongs to kernels that ran unequally often in steps.
         """
         steps, marked = self._window.steps or 1, trace.marks.shape[1]
         if marked not in {0, steps} and self._window.steps:
@@ -488,8 +487,7 @@ class _WindowSums:
         """Return the steps of the first capture, which all must have.
 
         Raises:
-            ParseError: they differ, are not as many as expected, or two captures do not overlap in
-                time.
+            ParseError: they differ, are not as many as expected, or captures do not overlap.
         """
         for (start, _, source), (_, stop, other) in itertools.product(self._windows, repeat=2):
             if start > stop:

@@ -54,8 +54,7 @@ class Assignment:
     def agrees(self, other: Assignment) -> bool:
         """Return whether two captures number their steps alike.
 
-        A launch and a run of the step's module put the same kernels into a step where both are
-        even.
+        A launch and a run of the step's module put the same kernels into a step if both are even.
         """
         is_exact = self.even and other.even and not (self.is_weak or other.is_weak)
         return self.rule is other.rule or is_exact

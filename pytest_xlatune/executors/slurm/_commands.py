@@ -45,8 +45,7 @@ _NEEDED = _KEPT | {
     "HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TZ",
     "USER",
 }  # fmt: skip
-# variables that Python's readline sets without changing os.environ
-_UNSEEN = ("COLUMNS", "LINES")
+_UNSEEN = ("COLUMNS", "LINES")  # variables that Python's readline sets without changing os.environ
 
 
 class Trouble(StrEnum):

@@ -16,8 +16,7 @@ A job that had begun and waits again was put back into the queue by a person, si
 to be. It is waited for, but its second start runs nothing, because the first one claimed the trial.
 So it counts as requeued, and the next attempt is another job.
 
-The poller knows no trial and submits nothing. Its memory only saves questions and may be lost with
-its process.
+The poller knows no trial and submits nothing. Its memory only saves questions, and may be lost.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ ALL_EMPTY_ROUNDS = 20  # rounds in which no job of ours is known until a job is 
 QUEUE_ROUNDS = 10  # rounds between two questions about jobs that wait behind a running one
 _ONE_BY_ONE = 8  # so many jobs are asked for one by one, and more together
 _LITTLE_BYTES = 1 << 16
-# seconds until slurmdbd is asked again after it did not answer
-_NO_ACCOUNTING_S = 300.0
+_NO_ACCOUNTING_S = 300.0  # seconds until slurmdbd is asked again after it did not answer
 
 
 @dataclass(slots=True, kw_only=True)

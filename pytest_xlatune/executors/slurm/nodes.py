@@ -165,8 +165,7 @@ def _fault(node: Node, problem: str) -> _Fault:
     return node.name, f"{node.name} {problem}"
 
 
-# seconds that srun may wait for the nodes, which were usable a moment ago
-_PATIENCE_S = 15
+_PATIENCE_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
 # Arguments: the paths, an empty word, then commands. A failed check prints its number.
 _SCRIPT = f"""\
 while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done

@@ -39,8 +39,7 @@ class CvsLauncher(ProgramLauncher):
     Attributes:
         scripts: the paths of the scripts, absolute or relative to `cwd`.
         python: the interpreter that runs the trainer.
-        source: the path of the file, for a recipe that is written into it; no part of the cell's
-            id.
+        source: path of the file, for a recipe that is written into it; no part of the cell's id.
         source_cell: the name of the cell in the file.
     """
 

@@ -52,8 +52,7 @@ from pytest_xlatune.studies.verdicts import (
 KIND = "thresholds"
 JOBS = 5
 _BOUNDS = {"min": "at least", "max": "at most"}
-# deterministic training repeats these values exactly
-_OF_LOSS = ("final_loss", "loss_decreased")
+_OF_LOSS = ("final_loss", "loss_decreased")  # deterministic training repeats these values exactly
 
 # metric -> a function that returns its value for one job; None if the job does not give it
 _FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {

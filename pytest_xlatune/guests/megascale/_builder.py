@@ -35,8 +35,7 @@ class _Key(NamedTuple):
     """What begins with a key of a digest.
 
     Attributes:
-        part: the part of the table that follows the key; "" if the key has its value on its own
-            line.
+        part: part of the table that follows the key; "" if the key has its value on its own line.
         layout: the first layout with the key; None if all layouts have it.
     """
 

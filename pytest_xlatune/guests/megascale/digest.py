@@ -1,8 +1,7 @@
 """The digest that libtpu prints when a multi-slice job hangs, once it is read; and its causes.
 
 libtpu's verdict may differ from the table in the same digest. This module adds what the table says,
-and corrects a verdict that the table refutes. The causes are data in `megascale.toml`. This module
-reads no log.
+and corrects a verdict that the table refutes. The causes are in `megascale.toml`. It reads no log.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ A line counts if it begins with the words of a digest, after the prefixes of a l
 counts for nothing: a digest needs two of its own lines, or one line that its own logger printed, or
 the sentence that no cause is known. Names of hosts come only from the text, and a text in angle
 brackets is the example of a document. Memory is bounded: the bytes between digests are searched for
-a few words, and dropped. The causes and the advice on each are data: `megascale.toml`. This module
-is pure.
+a few words, and dropped. The causes, with advice, are data: `megascale.toml`. Pure.
 """
 
 from __future__ import annotations

@@ -79,8 +79,7 @@ class Pair:
 class HostTraffic:
     """What a host received (rx) and sent (tx); a peak is the largest rate in a bin of 1 ms.
 
-    `busy` is the share of the bins with traffic that are above 80 % of the link, in the busier
-    direction.
+    `busy` is the share of the bins with traffic above 80 % of the link, in the busier direction.
     """
 
     host: str
@@ -277,8 +276,7 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     rates += np.bincount(last, tail, count)
     inner = last - first > 1
     if inner.any():
-        # the sums have extended precision, so that nothing of the largest rate is left after its
-        # end
+        # the sums have extended precision, so the largest rate leaves nothing after its end
         change = np.zeros(count + 1, np.longdouble)
         np.add.at(change, first[inner] + 1, per_ps[inner] * PS_OF_MS)
         np.subtract.at(change, last[inner], per_ps[inner] * PS_OF_MS)
@@ -311,8 +309,7 @@ def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
 def _pairs(valid: Messages) -> list[Pair]:
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
-    # what others take for a size is the median of the pairs' medians, so that each pair weighs the
-    # same
+    # what others take for a size is the median of the pairs' medians, so each pair weighs the same
     medians: dict[int, list[int]] = {}
     for (size, *_), rows in _groups(valid.size, *ends):
         medians.setdefault(size, []).append(rank(latency[rows], 0.5))

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = given[0] if given else ""
     if name == "drill":  # argparse would drop the `--` between the variants
         given = [AGAINST if word == "--" else word for word in given]
-    if name in ("flags", "init"):  # argparse takes a word that begins with a blank for no option
+    if name in ("flags", "init"):  # to argparse, a word that begins with a blank is no option
         given = [f" {word}" if _IS_FLAG.match(word) else word for word in given]
     arguments = argparse.Namespace()
     try:

@@ -9,7 +9,7 @@ Slurm was asked.
 
 The folder of an attempt, written by the harness (<) and by the payload on the node (>):
 
-    < spec.json        the `LaunchSpec`; its digest stands in the job's own script
+    < spec.json        the `LaunchSpec`; its digest is in the job's own script
     < secrets.json     the secret parts of the spec; removed as soon as the attempt is over
     > job.json         for trials on this machine: the process of the payload, and the comment
     < cancel           asks the payload not to start, or to end; a signal is sent too
@@ -17,7 +17,7 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     > hang.json        a `HangLook`: what they did, written before the job is ended
     > stacks/          the hook that writes the stacks of a Python process, and those stacks
     > claimed.json     host, process id, start time and time of the payload, which runs only once
-    > started.json     the same of the trainer, once it runs
+    > started.json     the same for the trainer, once it runs
     > log.<rank>.txt   standard output and error of that rank, merged, written as they come
     > environment.json what the first rank of each node ran on; renamed into place
     > outcome.json     how rank 0 ended; renamed into place

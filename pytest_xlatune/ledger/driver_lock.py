@@ -1,4 +1,4 @@
-"""Decide over files which process takes the next turn, and whether any process waits.
+"""Decide, by files, which process takes the next turn, and whether any process waits.
 
 Every process that waits for a campaign may drive it, one at a time. The last one keeps driving; it
 writes a file when it stops, and if it is killed, its silence shows that. flock ends with its

@@ -2,7 +2,7 @@
 
 XLA_FLAGS is a channel with rules of its own (see `profile`). Every other library that reads flags
 from a variable has an entry in `CHANNELS`: the variable, the library's own flags, the variables
-that make it print the flags that it read, and the pattern of those lines. A new library takes an
+that make it print the flags that it read, and the pattern of those lines. A new library needs an
 entry and no code. The text of a profile is appended to the deployed one, the last value of a flag
 wins, and each flag is judged by itself. Pure.
 """

@@ -99,7 +99,7 @@ class FailureClass(StrEnum):
     CHECKOUT_FAIL = "checkout-fail"
     FILESYSTEM = "filesystem"
 
-    # what the site's command tells of a node
+    # what the site's command reports about a node
     NODE_FAULT = "node-fault"
     NODE_SAID = "node-said"
     NODE_UNASKED = "node-unasked"

@@ -278,7 +278,7 @@ def _from_the_nodes(
 def look_at_shape(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, files: Sequence[DeployedFile]
 ) -> Preflight:
-    """Return a fault if MaxText refuses the pipeline of a cell, a note if a profile's.
+    """Return a fault if MaxText refuses the pipeline of a cell, a note if that of a profile.
 
     No job is submitted for such a profile: `refused_shape`.
 
@@ -300,7 +300,7 @@ def look_at_shape(
 def refused_shape(
     launcher: Launcher, cell: Cell, profile: Profile, config: Mapping[str, str]
 ) -> str:
-    """Return why MaxText refuses the pipeline of a profile; "" if it accepts it, or is not used.
+    """Return why MaxText refuses the pipeline of a profile; "" if it accepts it, or does not run.
 
     `config` has the settings of the trainer's configuration; {} if it is not on this machine.
     """

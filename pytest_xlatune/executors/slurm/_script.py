@@ -131,7 +131,7 @@ def _script_executor() -> Any:
 
         @classmethod
         def affinity(cls) -> int:
-            return 2  # a script can be rendered where there is no srun
+            return 2  # a script can be rendered without srun
 
         @property
         def _submitit_command_str(self) -> str:

@@ -2,7 +2,7 @@
 
 The client decides where the runs go, by MLFLOW_TRACKING_URI and its other variables. The experiment
 is MLFLOW_EXPERIMENT_NAME, or else the model tag. If a study is reported again after more jobs, its
-runs are updated. MLflow is an optional dependency. It takes seconds to import, so only on request.
+runs are updated. MLflow is optional; it takes seconds to import, so it is imported on request.
 """
 
 from __future__ import annotations

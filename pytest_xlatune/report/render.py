@@ -73,8 +73,7 @@ def _markdown_block(block: Block) -> str:
         case Table():
             rule = f"| {' | '.join(_ALIGNED[column.align] for column in block.columns)} |"
             # Without an alignment tabulate pads no cell. A padded table with long flags would be
-            # several
-            #             # times as large, and a change of one cell would change every line.
+            # several times as large, and a change of one cell would change every line.
             text: str = tabulate(
                 [list(map(_markdown_cell, row)) for row in block.rows],
                 [_markdown_cell(column.title) for column in block.columns],

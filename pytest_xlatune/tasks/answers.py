@@ -248,8 +248,7 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
     # The record is made once. When each test made it, that took half of the CPU time of a session
-    # that
-    #     # measures nothing.
+    # that measures nothing.
     measured = Measured(answer.verdict, campaign.view().once(_record))
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_xlatune import secure_files
+from pytest_xlatune import locks, secure_files
 from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import (
@@ -629,7 +629,7 @@ class Ledger:
         path = self.path.with_name(self.path.name + ".lock")
         with contextlib.ExitStack() as held:
             with self._explained(what="locked"):
-                lock = secure_files.held_lock(path, wait_s=_LOCK_TIMEOUT_S)
+                lock = locks.held(path, wait_s=_LOCK_TIMEOUT_S)
                 is_ours = held.enter_context(lock)
             if not is_ours:
                 raise LedgerError(

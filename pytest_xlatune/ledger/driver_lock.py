@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune import secure_files
+from pytest_xlatune import locks, secure_files
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # if the driving process has taken no turn for so many seconds, another one drives
@@ -71,7 +71,7 @@ class DriverLock:
     def _held(self, name: str, *, wait_s: float) -> Iterator[bool]:
         with contextlib.ExitStack() as held:
             with self._explained():
-                lock = secure_files.held_lock(self._folder / name, wait_s=wait_s)
+                lock = locks.held(self._folder / name, wait_s=wait_s)
                 is_ours = held.enter_context(lock)
             yield is_ours
 

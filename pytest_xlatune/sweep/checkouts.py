@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_xlatune import secure_files
+from pytest_xlatune import locks, secure_files
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
@@ -267,7 +267,7 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     folder = next(iter(paths)).parent
     try:
         secure_files.make_folder(folder)
-        with secure_files.held_lock(folder / "making.lock", wait_s=_LOCK_S) as is_ours:
+        with locks.held(folder / "making.lock", wait_s=_LOCK_S) as is_ours:
             if not is_ours:
                 raise TimeoutError("another process makes checkouts")
             for path in sorted(paths):

@@ -26,7 +26,7 @@ from typing import Any
 from msgspec import field, structs
 from msgspec.structs import replace
 
-from pytest_xlatune import secure_files
+from pytest_xlatune import locks, secure_files
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
 from pytest_xlatune.executors.named import EXECUTORS
@@ -632,7 +632,7 @@ def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[
     folder = (user_options.root or Path()) / user_options.over(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
-        with secure_files.held_lock(folder / "picking.lock", wait_s=_PICKING_S) as is_ours:
+        with locks.held(folder / "picking.lock", wait_s=_PICKING_S) as is_ours:
             if not is_ours:
                 raise TimeoutError("another process picks nodes")
             if path.exists():

@@ -22,6 +22,7 @@ ALL_IMPORT = {"msgspec"}  # but programs below another interpreter
 LAYERS: dict[str, tuple[int, set[str]]] = {
     "model": (1, set()),
     "secure_files": (1, set()),
+    "locks": (2, {"filelock"}),
     "entry_points": (1, set()),
     # programs below another interpreter: what that has, and nothing of ours
     "workers": (1, {"jax", "jaxlib"}),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune import secure_files
+from pytest_xlatune import locks, secure_files
 from pytest_xlatune.executors import (
     QueueFull,
     Request,
@@ -246,7 +246,7 @@ class SlurmExecutor(OnSlurm):
 
     def _wait_for_another(self, folder: Path) -> None:
         """Wait for the sbatch of a killed session, which goes on and may still be accepted."""
-        with secure_files.held_lock(folder / SCRIPTS / HELD, wait_s=_ANOTHER_S) as is_ours:
+        with locks.held(folder / SCRIPTS / HELD, wait_s=_ANOTHER_S) as is_ours:
             if is_ours:
                 return
         raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")

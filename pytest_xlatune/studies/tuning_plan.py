@@ -343,7 +343,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
             compilations=turned * programs + LOOK,
         )
-        others = self.as_jobs._jobs  # noqa: SLF001 - of a plan as this
+        others = self.rotated_in_vain(0)._jobs  # noqa: SLF001 - of a plan as this
         return rotating, JobWork(jobs=others, steps=others * steps)
 
     @property

@@ -485,6 +485,7 @@ def test_relabelling_profiles_changes_no_verdict() -> None:
 def test_stated_blocks_give_way_where_rotations_ranked_nothing() -> None:
     """43 jobs would screen 25 profiles each by its own and confirm as stated; there are 29."""
     sweep = turning(25, finalists=3, blocks=3, budget=30)
+    assert sweep.outlook(()).lines, "a plan compares it with one of jobs"
     done = drive(sweep, Machine({"p3": 0.04}, finds=False))
     assert len(done) <= sweep.budget
     assert sweep.decide(done).conclusion.complete

@@ -45,7 +45,7 @@ from pytest_xlatune.model import failure  # noqa: E402
 from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
-from pytest_xlatune.model.failure import Blame, FailureClass  # noqa: E402
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on  # noqa: E402
 from pytest_xlatune.model.message import Message  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule  # noqa: E402
@@ -239,10 +239,10 @@ def failures() -> Lines:
     head = ("class", "means", "what a sweep does", "what you do")
     yield from _head(*head)
     for cls in FailureClass:
-        is_ruled = cls in CLASS_RULES or cls.is_blamed_on(Blame.UNKNOWN)
+        is_ruled = cls in CLASS_RULES or cls in blamed_on(Blame.UNKNOWN)
         actions = sorted(asked.get(cls, {Action.RETRY} if is_ruled else set()))
         done = [_follows(cls, action) for action in actions]
-        whose = " (trouble of the site)" if cls.is_blamed_on(Blame.SITE) else ""
+        whose = " (trouble of the site)" if cls in blamed_on(Blame.SITE) else ""
         yield _row(f"`{cls}`", cls.meaning + whose, "; or ".join(dict.fromkeys(done)), cls.advice)
 
 

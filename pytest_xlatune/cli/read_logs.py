@@ -17,6 +17,7 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.log_tables import rank_behind, steps_of_log, triage_of_log
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
+    Health,
     Read,
     advised,
     behind_of,
@@ -47,8 +48,8 @@ def run_steps(arguments: argparse.Namespace) -> Output:
         )
         for log in read
     )
-    status = 3 if any(log.unfinished for log in read) else 0
     shown = tuple(documents)
+    status = 3 if any(log.health is Health.UNFINISHED for log in read) else 0
     return Output(documents=shown, json=partial(_values, read), problems=problems, status=status)
 
 

@@ -23,24 +23,30 @@ The result does not depend on how the bytes are cut into chunks. Memory is bound
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import MOST_STEPS, STEPS_THAT_REFUTE, Course, Phase
-from pytest_xlatune.logs._prefix import PrefixLearner
-from pytest_xlatune.logs._ranks import RankLogs
+from pytest_xlatune.logs._course import (
+    MOST_STEPS,
+    STEPS_THAT_REFUTE,
+    Course,
+    Phase,
+    RankLog,
+    RankLogs,
+    rank_of,
+)
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
 from pytest_xlatune.logs._signatures import is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, formats
-from pytest_xlatune.logs.grammar import Origin
+from pytest_xlatune.logs.grammar import Origin, PrefixLearner
 from pytest_xlatune.logs.line_classes import (
     FACTS,
-    FACTS_OF_RANKS,
     STEP_WORD,
     STEPS_OF_MAXTEXT,
+    UNHEARD,
     LineClass,
     LogLine,
     blocks_of,
@@ -48,11 +54,12 @@ from pytest_xlatune.logs.line_classes import (
     steps_of_pattern,
 )
 from pytest_xlatune.logs.patterns import StepPattern, fitting
+from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import Steps
 from pytest_xlatune.model.text import begun
 
-__all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
+__all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "RankReader", "read_log"]
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 16  # in a small window there is rarely a line worth reading
@@ -60,6 +67,8 @@ _TAIL_BYTES = 1 << 13
 # beginning of a log without steps that is tried against other trainers' formats
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
+_RANK_TAIL_BYTES = 1 << 18  # of the end of each rank's log, for the last lines
+_LINE_CHARS = 200  # so much of a last line is shown
 _NO_ORIGIN = Origin()
 
 
@@ -130,7 +139,7 @@ class LogReader:
         self._other_steps = (*of_pattern, *map(steps_of_format, formats()))
         self._is_json = pattern is not None and pattern.is_json
         self._steps = (*self._other_steps, STEPS_OF_MAXTEXT)
-        of_ranks = () if ranks is None else FACTS_OF_RANKS
+        of_ranks = () if ranks is None else (UNHEARD,)
         self._facts = (*map(blocks_of, self._blocks), *of_ranks, *FACTS)
         classes = (*self._steps, *self._facts)
         self._filter = LineFilter((*table().words, *(word for c in classes for word in c.words)))
@@ -190,6 +199,11 @@ class LogReader:
         """Seconds of the last printed step; 0 if there is none with a time."""
         last = self._course.start.steps.get(self._course.start.last)
         return (last.step_s or 0.0) if last else 0.0
+
+    @property
+    def end(self) -> bytes:
+        """The last bytes of the log, 8 KiB at most."""
+        return self._tail
 
     def feed(self, chunk: bytes) -> None:
         """Read more of the log; an unfinished last line waits for its end."""
@@ -327,9 +341,9 @@ class LogReader:
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
                 line = dataclasses.replace(line, text=of_step, low=of_step.lower())
         if not self._is_read(line, (*self._steps, *self._facts)):
-            sighting = sight(line.text, line=number, evidence=segment)
-            if sighting is not None:
-                self._course.find(sighting.finding, is_fatal=sighting.is_fatal)
+            finding, is_fatal = sight(line.text, line=number, evidence=segment)
+            if finding is not None:
+                self._course.find(finding, is_fatal=is_fatal)
 
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
@@ -354,11 +368,11 @@ class LogReader:
         """
         start = self._course.start
         return [
-            (finding, start.count - place.steps)
-            if place.start == start.index
+            (finding, start.count - steps)
+            if index == start.index
             else (replace(finding, action=Action.NONE), start.count + 1)
             for blocks in self._blocks
-            for place, finding in blocks.findings()
+            for index, steps, finding in blocks.findings()
         ]
 
     def _last_lines(self) -> tuple[str, ...]:
@@ -379,3 +393,66 @@ def read_log(chunks: Iterable[bytes]) -> LogReport:
         reader.feed(chunk)
     reader.close()
     return reader.report()
+
+
+class RankReader:
+    """Reads the logs of one job, one after the other or while they grow.
+
+    `pattern` describes the step lines of a trainer other than MaxText. Where a method takes a rank,
+    None stands for a log of several ranks, whose lines name their rank.
+    """
+
+    def __init__(self, pattern: StepPattern | None = None) -> None:
+        self._pattern = pattern
+        self._readers: dict[int | None, LogReader] = {}
+        self._tails: dict[int | None, bytes] = {}
+        self._logs = RankLogs()
+
+    @property
+    def ranks(self) -> Mapping[int, RankLog]:
+        """Rank -> what it printed so far, in the order of the ranks."""
+        return dict(sorted(self._logs.by_rank.items()))
+
+    def seconds(self) -> dict[int, dict[int, float]]:
+        """Return rank -> step -> seconds, for ranks whose lines have the seconds."""
+        seconds = {
+            rank: {step: step_s for step, step_s in log.steps if step_s is not None}
+            for rank, log in self.ranks.items()
+        }
+        return {rank: steps for rank, steps in seconds.items() if steps}
+
+    def log(self, rank: int | None = None) -> LogReader:
+        """Return the reader of the log of a rank."""
+        if rank not in self._readers:
+            self._readers[rank] = LogReader(self._pattern, ranks=self._logs, rank=rank)
+        return self._readers[rank]
+
+    def is_known(self, rank: int | None) -> bool:
+        """Return whether the log of this rank is being read."""
+        return rank in self._readers
+
+    def feed(self, chunk: bytes, rank: int | None = None) -> None:
+        """Read more of the log of a rank."""
+        self.log(rank).feed(chunk)
+        kept = b"" if len(chunk) >= _RANK_TAIL_BYTES else self._tails.get(rank, b"")
+        self._tails[rank] = (kept + chunk[-_RANK_TAIL_BYTES:])[-_RANK_TAIL_BYTES:]
+
+    def standstill(self) -> Standstill | None:
+        """Return which ranks are behind, as far as the lines tell; None if they tell nothing."""
+        for rank, tail in self._tails.items():
+            self.log(rank).close()
+            self._take_last_lines(tail, rank)
+        logs = self._logs
+        return behind_by_logs(
+            {rank: (log.last_step, log.last_line) for rank, log in logs.by_rank.items()},
+            unheard=logs.unheard,
+            line=logs.unheard_line,
+        )
+
+    def _take_last_lines(self, tail: bytes, rank: int | None) -> None:
+        """Keep the last line of each rank in the end of a log."""
+        for line in tail.splitlines():
+            for segment in grammar.plain_segments(line):
+                log = self._logs.log_of(rank_of(grammar.split_origin(segment)[0], rank))
+                if log is not None:
+                    log.last_line = begun(segment.strip(), _LINE_CHARS)

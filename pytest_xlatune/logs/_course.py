@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,7 +20,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune.logs._ranks import RankLogs, rank_of
 from pytest_xlatune.logs._sieve import StepRun
 from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
@@ -32,6 +32,7 @@ MOST_STEPS = 100_000
 MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
+_KEPT_OF_RANK, _MOST_RANKS = 512, 1 << 14  # steps of a rank
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
     *(FailureClass.PREEMPTED, FailureClass.PREEMPTION_NOTICE),
@@ -127,6 +128,76 @@ class Start:
     def label(self) -> str:
         """The label of the counted origin in records."""
         return self.home.label if self.home else ""
+
+
+@dataclass(slots=True)
+class RankLog:
+    """What the lines of one rank show."""
+
+    # the last steps of the last start, with their seconds; None if the line has none
+    steps: deque[tuple[int, float | None]] = field(
+        default_factory=lambda: deque(maxlen=_KEPT_OF_RANK)
+    )
+    last_line: str = ""
+
+    @property
+    def last_step(self) -> int | None:
+        """The highest step id; None before its first step."""
+        return max((step for step, _ in self.steps), default=None)
+
+    def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
+        """Add further steps, and return whether the program started again among them.
+
+        A line that repeats a step is ignored; one that goes back is a new start.
+        """
+        last, is_again = self.steps[-1][0] if self.steps else -1, False
+        timed = zip(steps, seconds, strict=True)
+        if last < steps[0] and all(map(operator.lt, steps, steps[1:])):
+            self.steps.extend(timed)
+            return False
+        for step, step_s in timed:
+            if step < last:
+                is_again = True
+                self.steps.clear()
+            if step != last:
+                self.steps.append((step, step_s))
+            last = step
+        return is_again
+
+
+class RankLogs:
+    """The steps of all ranks, from one log with labels of ranks, or a log for each."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, RankLog] = {}
+        self.unheard: set[int] = set()  # ranks from which a coordination service did not hear
+        self.unheard_line = ""
+
+    def log_of(self, rank: int | None) -> RankLog | None:
+        """Return the log of a rank; None if lines name no rank, or too many."""
+        if rank is None or (rank not in self.by_rank and len(self.by_rank) >= _MOST_RANKS):
+            return None
+        return self.by_rank.setdefault(rank, RankLog())
+
+    def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
+        """Add further steps of a rank."""
+        log = self.log_of(rank)
+        if log is not None and log.take(steps, seconds):
+            self.unheard.clear()  # the program started again
+
+    def take_run(self, run: StepRun, rank: int | None) -> None:
+        """Add a run of step lines from the log of a rank, or with labels of their ranks."""
+        writers, origins = run.writers
+        ranks = {writer: rank_of(origin, rank) for writer, origin in origins.items()}
+        steps, seconds = run.steps, run.seconds()
+        if len({*ranks.values()}) == 1:
+            self.take(next(iter(ranks.values())), steps, seconds)
+            return
+        places: dict[int | None, list[int]] = {whose: [] for whose in ranks.values()}
+        for at, writer in enumerate(writers):
+            places[ranks[writer]].append(at)
+        for whose, lines in places.items():
+            self.take(whose, [steps[at] for at in lines], [seconds[at] for at in lines])
 
 
 class Course:
@@ -339,3 +410,10 @@ class Course:
 
 def _first(steps: Sequence[StepRecord]) -> str:
     return f"e.g. step {steps[0].step} in {steps[0].step_s:g} s" if steps else ""
+
+
+def rank_of(origin: Origin, rank: int | None) -> int | None:
+    """Return the rank of a line: that of its file if each rank has one, else of its label."""
+    if rank is not None:
+        return rank
+    return int(origin.rank) if origin.rank else None

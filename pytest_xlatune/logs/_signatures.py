@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -153,21 +153,15 @@ def is_harmless(text: str) -> bool:
     return table().good.search(text[: _BEFORE_WORD + _AFTER_WORD]) is not None
 
 
-class Sighting(NamedTuple):
-    """What one line shows: its finding, and whether its program cannot go on."""
-
-    finding: Finding
-    is_fatal: bool
-
-
-def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
-    """Return what the line with this number shows; None if it is harmless.
+def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]:
+    """Return what the line with this number shows, and whether its program cannot go on.
 
     `text` is the line without its prefix, `evidence` with it, because that contains the severity.
+    A harmless line shows None.
     """
     # MSCCL++ and the LL cutoffs print NCCL WARN in good runs
     if is_harmless(text) or _SOURCE.match(text):
-        return None
+        return None, False
     low, signatures = text.lower(), table().signatures
     places = {at: low.find(word) for word, at in table().places if word in low}
     shown = begun(evidence.strip(), EVIDENCE_CHARS)
@@ -185,15 +179,14 @@ def sight(text: str, *, line: int, evidence: str) -> Sighting | None:
                 detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
                 code=signature.code_of(match),
             )
-            return Sighting(finding, _is_fatal(text, signature, evidence=evidence))
+            return finding, _is_fatal(text, signature, evidence=evidence)
     if _severity(evidence) != "F":
-        return None
+        return None, False
     # an unknown fatal line is a finding too, because its program ends there
     detail = begun(text.strip(), EVIDENCE_CHARS)
     cls = FailureClass.FATAL_LINE
     action = cls.action or Action.RETRY
-    finding = Finding(cls=cls, action=action, line=line, text=shown, detail=detail)
-    return Sighting(finding, is_fatal=True)
+    return Finding(cls=cls, action=action, line=line, text=shown, detail=detail), True
 
 
 def _severity(evidence: str) -> str:

@@ -79,29 +79,20 @@ class LogFormat:
         return BlockReader()
 
 
-@dataclass(frozen=True, slots=True)
-class LinePlace:
-    """The place of a line: the start of the program, its steps so far, and the line."""
-
-    start: int
-    steps: int
-    text: str
-
-
 @dataclass(slots=True)
 class Blocks:
     """The findings of one format in one log."""
 
     format: LogFormat
     _reader: BlockReader | None = None
-    _places: dict[int, LinePlace] = field(default_factory=dict)
+    # the start of the program, its steps so far and the text of lines that may begin a block
+    _places: dict[int, tuple[int, int, str]] = field(default_factory=dict)
 
-    def note(self, number: int, place: LinePlace) -> None:
+    def note(self, number: int, text: str, *, start: int, steps: int) -> None:
         """Note a line with one of its words, before its block is passed on."""
-        self._reader, low = self._reader or self.format.reader(), place.text.lower()
+        self._reader, low = self._reader or self.format.reader(), text.lower()
         if len(self._places) < _MOST_PLACES and any(word in low for word in self.format.openings):
-            kept = LinePlace(place.start, place.steps, begun(place.text, EVIDENCE_CHARS))
-            self._places.setdefault(number, kept)
+            self._places.setdefault(number, (start, steps, begun(text, EVIDENCE_CHARS)))
 
     def feed(self, block: bytes, before: int) -> None:
         """Read a block of the log after `before` lines, from the first one that may matter."""
@@ -113,18 +104,19 @@ class Blocks:
         if self._reader is not None:
             self._reader.close()
 
-    def findings(self) -> Iterator[tuple[LinePlace, Finding]]:
-        """Yield the findings so far, each with the place where it begins."""
+    def findings(self) -> Iterator[tuple[int, int, Finding]]:
+        """Yield the findings so far, with the start in which each begins and its steps before."""
         for finding in self._reader.told() if self._reader is not None else ():
-            place = self._places.get(finding.line)
-            if place is not None:
+            if finding.line in self._places:
+                start, steps, text = self._places[finding.line]
                 yield (
-                    place,
+                    start,
+                    steps,
                     Finding(
                         cls=finding.cls,
                         action=finding.action or finding.cls.action or Action.RETRY,
                         line=finding.line,
-                        text=place.text.strip(),
+                        text=text.strip(),
                         detail=begun(finding.detail, EVIDENCE_CHARS),
                     ),
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import string
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -273,28 +274,19 @@ def step_layout(line: bytes) -> StepLayout | None:
         return None
     at, rank, actor = _prefixes(text)
     rest = text[at:]
-    matches = [*_STEP.finditer(rest)]
-    if len(matches) != 1 or matches[0].end() != len(rest) or rest[: matches[0].start()].strip():
-        return None
     if _OTHER_LINE.search(rest) or PART.match(line) or front_of(rest) or hides_setting(rest):
         return None
+    matches = [*_STEP.finditer(text, at)]
+    if len(matches) != 1 or matches[0].end() != len(text) or text[at : matches[0].start()].strip():
+        return None
     (match,) = matches
-    fields = _fields(match, rest)
+    fields = _fields(match, text)
     # any digits make these finite numbers; a line without a figure may be no step
-    if not fields or not all(_PLAIN_NUMBER.fullmatch(rest[place]) for place in fields.values()):
+    if not fields or not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in fields.values()):
         return None
     step = slice(*match.span("oldest" if match["step"] is None else "step"))
-    return StepLayout(
-        rank=rank,
-        actor=actor,
-        step=_moved(step, at),
-        fields={name: _moved(place, at) for name, place in fields.items()},
-        kind=_kind(match, rest),
-    )
-
-
-def _moved(place: slice, by: int) -> slice:
-    return slice(place.start + by, place.stop + by)
+    kind = _kind(match, text)
+    return StepLayout(rank=rank, actor=actor, step=step, fields=fields, kind=kind)
 
 
 def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
@@ -403,6 +395,45 @@ def front_of(text: str) -> str:
         ),
         front,
     )
+
+
+_NUMBERS = re.compile(r"[0-9]+")
+_LEAST_LINES = 3
+_MOST_SHAPES, _MOST_HIDDEN = 8, 256
+
+
+class PrefixLearner:
+    """Learns the text before each line, as in `3@gpu020> completed step: 7`.
+
+    A text that precedes three lines of MaxText, apart from digits, is a prefix. None of its numbers
+    is taken for a rank.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []  # earlier lines in which it may have hidden a setting
+        self._prefix: re.Pattern[str] | None = None
+        self._shapes: Counter[str] = Counter()
+
+    def learns(self, text: str) -> bool:
+        """Examine a line without known prefixes; return whether the prefix is now known."""
+        if self._prefix is not None:
+            return False
+        shape = _NUMBERS.sub("0", front_of(text))
+        if not shape:
+            if len(self.hidden) < _MOST_HIDDEN and hides_setting(text):
+                self.hidden.append(text)
+            return False
+        if shape in self._shapes or len(self._shapes) < _MOST_SHAPES:
+            self._shapes[shape] += 1
+        if self._shapes[shape] < _LEAST_LINES:
+            return False
+        self._prefix = re.compile("[0-9]+".join(map(re.escape, shape.split("0"))))
+        return True
+
+    def split(self, text: str) -> tuple[Origin, str]:
+        """Remove the learnt prefix from a line, and known ones after it."""
+        match = self._prefix.match(text) if self._prefix is not None else None
+        return (Origin(), text) if match is None else split_origin(text[match.end() :])
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:

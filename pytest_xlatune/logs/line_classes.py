@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course
-from pytest_xlatune.logs._ranks import WATCHDOG_MARKS
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
-from pytest_xlatune.logs.formats import Blocks, LinePlace, LogFormat
+from pytest_xlatune.logs.formats import Blocks, LogFormat
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model import channels
@@ -109,7 +108,7 @@ def blocks_of(blocks: Blocks) -> LineClass:
     def read(line: LogLine, course: Course) -> bool:
         start = course.start
         start.is_hung |= line.text.lstrip().startswith(blocks.format.heads)
-        blocks.note(line.number, LinePlace(start.index, start.count, line.segment))
+        blocks.note(line.number, line.segment, start=start.index, steps=start.count)
         return False
 
     return LineClass(blocks.format.words, read)
@@ -406,15 +405,5 @@ def _unheard(line: LogLine, course: Course) -> bool:
     return False
 
 
-def _watchdog(line: LogLine, course: Course) -> bool:
-    """The counts of torch's watchdog."""
-    if course.ranks is not None:
-        course.ranks.count_work(line.text, course.rank_of(line.origin))
-    return False
-
-
 # for a reader that finds the rank that is behind
-FACTS_OF_RANKS: tuple[LineClass, ...] = (
-    LineClass(("/replica:", "task names:", "sending heartbeats):"), _unheard),
-    LineClass(WATCHDOG_MARKS, _watchdog),
-)
+UNHEARD = LineClass(("/replica:", "task names:", "sending heartbeats):"), _unheard)

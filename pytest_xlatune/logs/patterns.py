@@ -28,7 +28,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._sieve import LineFilter
@@ -56,20 +56,74 @@ _BAR_TERMS = (
 _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
 
-class _Preset(NamedTuple):
-    """The lines of a trainer, as its own logs show them."""
+@dataclass(frozen=True, slots=True)
+class StepPattern:
+    """The step lines of a trainer other than MaxText; `N` is a number in its patterns."""
 
     words: tuple[str, ...]  # in lower case; each line has one of them
     pattern: str  # pattern of a step line
     fields: tuple[str, ...] = ()  # patterns of figures anywhere in it
     total: str = ""  # pattern of another line with the id of the last step; "" if none
 
+    @property
+    def line(self) -> re.Pattern[str]:
+        """What finds a step in a line."""
+        return _compiled(self.pattern)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a line is a JSON object."""
+        return self is PRESETS["json"]
+
+    def steps(self, text: str, label: str) -> list[StepRecord]:
+        """Return the step in a line; [] if it has none."""
+        groups = self._groups(text)
+        if (step := _step_of(groups)) is None:
+            return []
+        values: dict[str, Any] = {}
+        for group, value in groups.items():
+            name, per = _PER.get(group, (group, 1))
+            if name in _FIGURES and (number := _number(value)) is not None:
+                values.setdefault(name, number / per)
+        rate = _number(groups.get("rate", ""))
+        if rate and "step_s" not in values:
+            values["step_s"] = 1 / rate
+        if _number(groups.get("nans", "")):  # Megatron omits the loss of such iterations
+            values["loss"] = math.nan
+        return [StepRecord(step=step, label=label, **values)]
+
+    def last_step(self, text: str) -> int | None:
+        """Return the id of the program's last step if a line shows it; else None."""
+        if self.total and (match := _compiled(self.total).search(text[:_MOST_CHARS])) is not None:
+            return _whole_number(match["total"])
+        groups = self._groups(text)
+        last = _whole_number(groups.get("total", ""), groups.get("kilos", ""))
+        # a bar that counts all steps, from 0 or from 1
+        count, bar_length = (_whole_number(groups.get(name, "")) for name in ("count", "of"))
+        step = _step_of(groups)
+        if count is not None and bar_length is not None and step in (count, count - 1):
+            last = bar_length - (count - step)
+        return _through(groups.get("epoch"), last, last)
+
+    def _groups(self, text: str) -> dict[str, str]:
+        """Return group -> text of a line; {} if it is no step line."""
+        text = text[:_MOST_CHARS]
+        if self.is_json:
+            return _of_json(text)
+        groups: dict[str, str] = {}
+        if (match := self.line.search(text)) is None:
+            return groups
+        for found in (match, *(_compiled(field).search(text) for field in self.fields)):
+            said = found.groupdict() if found is not None else {}
+            groups = {name: value for name, value in said.items() if value is not None} | groups
+        return groups
+
 
 PRESETS = {
     # [titan] 2026-05-18 16:04:46,338 - root - INFO - step: 14  loss:  3.24405  grad_norm:  0.83
     #   memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%       of 2024:  wps: 7,282
     # Training starts at step 1, with local batch size 8, ..., total steps 40 (warmup 8)
-    "torchtitan": _Preset(
+    "torchtitan": StepPattern(
         ("step:", "total steps"),
         r"\bstep: *(?P<step>\d+) +loss: *(?P<loss>N)",
         (r"\b[tw]ps: *(?P<tgs>N)", r"\btflops: *(?P<tflops>N)", r"\bmfu: *(?P<mfu>N)%"),
@@ -80,7 +134,7 @@ PRESETS = {
     #   1.043863E+01 | ... | number of nan iterations:   0 |        DeepSpeed:  | elapsed time per
     #   iteration (s): 8.65 | lm loss: 2.5E+00 | tokens per gpu per second (tgs): 990.5 | TFLOPs: 8
     # [exiting program at iteration 12] datetime: ...      an end that was asked for
-    "megatron-lm": _Preset(
+    "megatron-lm": StepPattern(
         ("elapsed time per iteration", "exiting program at iteration"),
         (
             r"\biteration +(?P<step>\d+)/ *(?:(?P<total>\d+)|\w+) \|"
@@ -99,7 +153,7 @@ PRESETS = {
     #   reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928
     # 1.x, a progress bar:  Epoch 0: : 100%|#| 100/100 [10:48<00:00, reduced_train_loss=0.0172,
     #   global_step=99.00, consumed_samples=25600.0, train_step_timing in s=3.130]
-    "nemo": _Preset(
+    "nemo": StepPattern(
         ("global_step",),
         (
             r"\b(?:global_step=|iteration )(?P<step>\d+)(?:\.0*, |/(?P<total>\d+) \|)"
@@ -113,14 +167,14 @@ PRESETS = {
     ),
     # SpmdTrainer process   0 step      200] Average step time: 1.25 seconds
     # (max_step=1200)      max_step: 1200
-    "axlearn": _Preset(
+    "axlearn": StepPattern(
         ("average step time", "max_step"),
         r"\bprocess +\d+ step +(?P<step>\d+)\] Average step time: (?P<seconds>N) seconds",
         total=r"\bmax_step[=:] ?(?P<total>\d+)",
     ),
     # Progress on:train 19.0it/70.0it rate:76.8s/it remaining:1:05:15 elapsed:31:40 postfix:loss=7.2
     #   of thousands:  7.08kit/10.0kit
-    "levanter": _Preset(
+    "levanter": StepPattern(
         ("progress on:",),
         (
             r"Progress on: ?train\w* (?P<step>[\d.]+)(?P<kilo>k?)it/"
@@ -130,19 +184,21 @@ PRESETS = {
     ),
     # Epoch 0:  12%|#2        | 12/100 [00:24<02:58,  0.49it/s, v_num=0, train_loss=2.30]
     # Epoch 0/9 ------ 12/100 0:00:24 • 0:02:58 0.49it/s v_num: 0 train_loss: 2.3
-    "lightning": _Preset(_BAR_TERMS, rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", (_BAR_LOSS,)),
+    "lightning": StepPattern(
+        _BAR_TERMS, rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", (_BAR_LOSS,)
+    ),
     #  12%|#2        | 12/100 [00:24<02:58,  2.01s/it]
     #   Total optimization steps = 1,000
-    "hf-trainer": _Preset(
+    "hf-trainer": StepPattern(
         (*_BAR_TERMS, "total optimization steps"),
         rf"^ *\d+%\|[^|]*\| *{_BAR}",
         (_BAR_LOSS,),
         r"Total optimization steps = (?P<total>[\d,]+)",
     ),
     # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
-    "tqdm": _Preset(_BAR_TERMS, rf"(?<![\d/]){_BAR}", (_BAR_LOSS,)),
+    "tqdm": StepPattern(_BAR_TERMS, rf"(?<![\d/]){_BAR}", (_BAR_LOSS,)),
     # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
-    "json": _Preset(
+    "json": StepPattern(
         ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
         r"^\W*\{(?P<step>.*)\}\W*$",
     ),
@@ -173,80 +229,6 @@ _MOST_DIGITS = 15
 _MOST_CHARS = 4096
 _THOUSAND = 1000
 _PERCENT = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPattern:
-    """The step lines of a trainer other than MaxText."""
-
-    name: str  # name of a preset, or "own"
-    pattern: re.Pattern[str]  # pattern of a step line
-    words: tuple[str, ...]  # in lower case; each step line contains one
-    # patterns of figures anywhere in a line that `pattern` matches
-    fields: tuple[re.Pattern[str], ...] = ()
-    # pattern of another line with the id of the last step; None if there is none
-    total: re.Pattern[str] | None = None
-
-    @property
-    def is_json(self) -> bool:
-        """Whether a line is a JSON object."""
-        return self.name == "json"
-
-    def steps(self, text: str, label: str) -> list[StepRecord]:
-        """Return the step in a line; [] if it has none."""
-        groups = self._groups(text)
-        if (step := _step_of(groups)) is None:
-            return []
-        values: dict[str, Any] = {}
-        for group, value in groups.items():
-            name, per = _PER.get(group, (group, 1))
-            if name in _FIGURES and (number := _number(value)) is not None:
-                values.setdefault(name, number / per)
-        rate = _number(groups.get("rate", ""))
-        if rate and "step_s" not in values:
-            values["step_s"] = 1 / rate
-        if _number(groups.get("nans", "")):  # Megatron omits the loss of such iterations
-            values["loss"] = math.nan
-        return [StepRecord(step=step, label=label, **values)]
-
-    def last_step(self, text: str) -> int | None:
-        """Return the id of the program's last step if a line shows it; else None."""
-        if self.total is not None and (match := self.total.search(text[:_MOST_CHARS])) is not None:
-            return _whole_number(match["total"])
-        groups = self._groups(text)
-        last = _whole_number(groups.get("total", ""), groups.get("kilos", ""))
-        # a bar that counts all steps, from 0 or from 1
-        count, bar_length, step = (
-            _whole_number(groups.get("count", "")),
-            _whole_number(groups.get("of", "")),
-            _step_of(groups),
-        )
-        if (
-            count is not None
-            and bar_length is not None
-            and step is not None
-            and count - step in (0, 1)
-        ):
-            last = bar_length - (count - step)
-        return _through(groups.get("epoch"), last, last)
-
-    def _groups(self, text: str) -> dict[str, str]:
-        """Return group -> text of a line; {} if it is no step line."""
-        text = text[:_MOST_CHARS]
-        if self.is_json:
-            return _of_json(text)
-        match = self.pattern.search(text)
-        if match is None:
-            return {}
-        groups = {name: value for name, value in match.groupdict().items() if value is not None}
-        for field in self.fields:
-            if (more := field.search(text)) is not None:
-                groups |= {
-                    name: value
-                    for name, value in more.groupdict().items()
-                    if value and name not in groups
-                }
-        return groups
 
 
 _FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
@@ -299,20 +281,17 @@ def _members(value: Json) -> list[tuple[str, Json]]:
 
 def fitting(texts: Iterable[bytes]) -> str:
     """Return the preset that finds most figures of steps in some lines; "" if none does."""
-    # preset -> step -> number of figures
-    step_figures: dict[str, dict[int, int]] = {name: {} for name in PRESETS}
-    patterns = [step_pattern(name) for name in PRESETS]
-    line_filter = LineFilter(word for pattern in patterns for word in pattern.words)
+    line_filter = LineFilter(word for pattern in PRESETS.values() for word in pattern.words)
     _, lines = line_filter.lines(b"\n".join((*texts, b"")))
-    for segment in (part for _, line in lines for part in grammar.plain_segments(line)):
-        low, (_, text) = segment.lower(), grammar.split_origin(segment)
-        for pattern in patterns:
-            if any(word in low for word in pattern.words):
-                steps = pattern.steps(text, "")
-                step_figures[pattern.name] |= {
-                    step.step: grammar.figures_in(step) for step in steps
-                }
-    figures = {name: sum(steps.values()) for name, steps in step_figures.items()}
+    segments = [part for _, line in lines for part in grammar.plain_segments(line)]
+    figures = dict.fromkeys(PRESETS, 0)
+    for name, pattern in PRESETS.items():
+        figures_of_step: dict[int, int] = {}
+        for segment in segments:
+            if any(word in segment.lower() for word in pattern.words):
+                for step in pattern.steps(grammar.split_origin(segment)[1], ""):
+                    figures_of_step[step.step] = grammar.figures_in(step)
+        figures[name] = sum(figures_of_step.values())
     # the first of equal ones, which is more specific
     best = max(figures, key=lambda name: figures[name])
     return best if figures[best] else ""
@@ -327,14 +306,13 @@ def step_pattern(text: str) -> StepPattern:
             or no word by which its lines can be found.
     """
     if text.lower() in PRESETS:
-        return _preset(text.lower())
+        return PRESETS[text.lower()]
     if "(" not in text:
         raise ConfigError.unknown("step pattern", text, valid=PRESETS, where="the step pattern")
     try:
-        pattern = re.compile(text)
+        groups = _compiled(text).groupindex.keys()
     except re.error as error:
         raise ConfigError(f"step pattern {text!r}: {error}; expected a Python pattern") from None
-    groups = pattern.groupindex.keys()
     if "step" not in groups or groups - {*GROUPS}:
         raise ConfigError(
             f"step pattern {text!r}: found the groups {', '.join(groups) or 'none'}; expected "
@@ -347,21 +325,12 @@ def step_pattern(text: str) -> StepPattern:
             "out a word that each of them has, e.g. `iteration`: at least three of its letters "
             "lie between f and z"
         )
-    return StepPattern(name="own", pattern=pattern, words=(word,))
+    return StepPattern(words=(word,), pattern=text)
 
 
-def _preset(name: str) -> StepPattern:
-    preset = PRESETS[name]
-    pattern, *fields = (
-        re.compile(text.replace(">N)", f">{_NUMBER})")) for text in (preset.pattern, *preset.fields)
-    )
-    return StepPattern(
-        name=name,
-        pattern=pattern,
-        words=preset.words,
-        fields=tuple(fields),
-        total=re.compile(preset.total) if preset.total else None,
-    )
+@functools.lru_cache(maxsize=128)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(">N)", f">{_NUMBER})"))
 
 
 def _number(text: str) -> float | None:

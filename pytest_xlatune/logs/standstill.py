@@ -15,21 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import NamedTuple
 
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
 
-# the counts of torch's watchdogs
-_COUNTED = {
-    "enqueued": "it had enqueued {few} collectives, and others {many}",
-    "completed": "it had completed {few} collectives, and others {many}",
-    "waits_for": "it timed out in collective {few}, and others in {many}",
-}
-
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_APART = 16  # collectives of a group by which ranks may differ
 _BUSY, _IDLE = 0.5, 0.1  # CPU use in cores: at least busy, at most idle
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # waiting for another thread or process, or for one of many descriptors
@@ -146,17 +137,6 @@ class Standstill:
     node: str = ""  # the node of all ranks in `behind`, if no other rank is on it; else ""
 
 
-class Work(NamedTuple):
-    """The counts of torch's watchdog on one rank for a group's collectives; None if unknown.
-
-    `waits_for` is the number of the collective that timed out.
-    """
-
-    enqueued: int | None = None
-    completed: int | None = None
-    waits_for: int | None = None
-
-
 # the ranks that are behind, and what they do; None if none is
 _Late = tuple[Sequence[RankState], Message] | None
 
@@ -183,17 +163,20 @@ def standstill(
     nccl = next((hang_look.nccl for hang_look in seen if hang_look.nccl), "")
     late = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
     late = late or _elsewhere(states)
-    if late is None:
-        return Standstill(stands=states, behind=(), why=_none(states))
-    return _named(states, *late)
+    if late is not None:
+        return _named(states, *late)
+    why = say("no rank of {ranks} stands out", ranks=len(states))
+    if len({state.why for state in states}) == 1:
+        why = say(
+            "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",
+            ranks=len(states),
+            doing=states[0].why,
+        )
+    return Standstill(stands=states, behind=(), why=why)
 
 
 def behind_by_logs(
-    logs: Mapping[int, tuple[int | None, str]],
-    *,
-    unheard: Collection[int],
-    line: str,
-    groups: Mapping[str, Mapping[int, Work]],
+    logs: Mapping[int, tuple[int | None, str]], *, unheard: Collection[int], line: str
 ) -> Standstill | None:
     """Return which rank is behind according to the logs; None if they name none.
 
@@ -201,17 +184,15 @@ def behind_by_logs(
         logs: rank -> its last step and its last line.
         unheard: the ranks from which a coordination service did not hear.
         line: the line in which it says so.
-        groups: group of ranks with common collectives -> rank -> counts of torch's watchdog.
     """
-    counted = (rank for group in groups.values() for rank in group)
     states = []
-    for rank in sorted({*logs, *unheard, *counted}):
+    for rank in sorted({*logs, *unheard}):
         step, last_line = logs.get(rank, (None, ""))
         states.append(RankState(rank=rank, step=step, last_line=last_line))
+    late = _steps_behind(states)
     gone = [state for state in states if state.rank in unheard]
-    is_some = gone and (len(gone) < len(states) or len(states) == 1)
-    heard: _Late = (gone, say("named by the line `{said}`", said=line)) if is_some else None
-    late = heard or _counted_less(states, [*groups.values()]) or _steps_behind(states)
+    if gone and (len(gone) < len(states) or len(states) == 1):
+        late = gone, say("named by the line `{said}`", said=line)
     return _named(tuple(states), *late, are_seen=False) if late else None
 
 
@@ -240,29 +221,6 @@ def _steps_behind(states: Sequence[RankState]) -> _Late:
         most=max(steps),
         line=late[0].last_line or "none",
     )
-
-
-def _counted_less(states: Sequence[RankState], groups: Sequence[Mapping[int, Work]]) -> _Late:
-    """Return ranks whose watchdogs count fewer collectives of a group.
-
-    First those that enqueued fewer, since their programs did not get there, then those that
-    completed fewer, or timed out in an earlier one. A collective ends on no rank before all have
-    entered it, so counts that differ by much, or for more than half of the ranks, belong to groups
-    that only share a name.
-    """
-    for at, (name, text) in enumerate(_COUNTED.items()):
-        few, many, late = 0, 0, set[int]()
-        for group in groups:
-            numbers = ((rank, work[at]) for rank, work in group.items())
-            counts = {rank: number for rank, number in numbers if number is not None}
-            low, high = min(counts.values(), default=0), max(counts.values(), default=0)
-            fewest = {rank for rank, count in counts.items() if count == low}
-            is_one = name == "enqueued" or (high - low <= _APART and 2 * len(fewest) < len(counts))
-            if high - low > many - few and is_one:
-                few, many, late = low, high, fewest
-        if late:
-            return [state for state in states if state.rank in late], say(text, few=few, many=many)
-    return None
 
 
 def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
@@ -337,34 +295,31 @@ def _states(
     ranks: Iterable[int],
 ) -> tuple[RankState, ...]:
     seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
-    look_of_rank = {hang_look.rank: hang_look for hang_look in looks}
-    silent = {*ranks} - {*look_of_rank, *ended}  # payloads
+    answered = {hang_look.rank: hang_look.node for hang_look in looks}
+    silent = {*ranks} - {*answered, *ended}  # payloads
     expected = {*ended, *silent}
+    is_nested = False
     for hang_look in looks:
         for process in hang_look.processes:
+            is_nested |= process.rank != hang_look.rank
             seen.setdefault(process.rank, []).append((hang_look, process))
             if process.ranks is not None and process.ranks <= _MOST_RANKS:
                 expected |= {*range(process.ranks)}
     # one payload may run many ranks, and the steps in its log belong to one of them
-    is_nested = any(
-        process.rank != hang_look.rank for hang_look in looks for process in hang_look.processes
-    )
-    if not is_nested:
-        expected |= {*look_of_rank}
+    nodes, steps = ({}, {}) if is_nested else (answered, steps)
     states = []
-    for rank in sorted(expected | {*seen}):
-        step = None if is_nested else steps.get(rank)
+    for rank in sorted({*expected, *nodes, *seen}):
         if rank in seen and rank not in ended:
-            states.append(_state(rank, seen[rank], step))
+            states.append(_state(rank, seen[rank], steps.get(rank)))
             continue
-        is_gone = rank in ended or rank in look_of_rank or not silent
+        is_gone = rank in ended or rank in answered or not silent
         states.append(
             RankState(
                 rank=rank,
-                node=look_of_rank[rank].node if rank in look_of_rank and not is_nested else "",
+                node=nodes.get(rank, ""),
                 doing=Doing.GONE if is_gone else Doing.SILENT,
                 on=ended.get(rank, ""),
-                step=step,
+                step=steps.get(rank),
             )
         )
     return tuple(states)
@@ -376,25 +331,20 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
         seen, key=lambda pair: (bool(pair[1].stacks), pair[1].threads, pair[1].pid)
     )
     doing = _doing(main)
-    on = main.on if doing is Doing.READS else main.channel if doing is Doing.DISK else ""
-    at = _user_frame(main.stacks[0]) if main.stacks else ""
-    other_threads = frozenset(filter(None, (_user_frame(stack) for stack in main.stacks[1:])))
+    at, *other_threads = map(_user_frame, main.stacks or [()])
+    is_busy = main.other_cores >= _BUSY
     return RankState(
         rank=rank,
         node=hang_look.node,
         doing=doing,
         at=at,
-        other_threads=other_threads,
-        on=on,
+        other_threads=frozenset(other_threads) - {""},
+        on={Doing.READS: main.on, Doing.DISK: main.channel}.get(doing, ""),
         step=step,
         last_line=hang_look.last_lines[-1] if hang_look.last_lines else "",
-        is_busy=_busy_or_idle(main.other_cores),
+        is_busy=is_busy if is_busy or main.other_cores <= _IDLE else None,
         pid=main.pid,
     )
-
-
-def _busy_or_idle(cores: float) -> bool | None:
-    return True if cores >= _BUSY else False if cores <= _IDLE else None
 
 
 def _doing(process: SeenProcess) -> Doing:
@@ -403,9 +353,7 @@ def _doing(process: SeenProcess) -> Doing:
         return states[process.state]
     if process.call in _SLEEPING:
         return Doing.SLEEPS
-    if process.call in _WAITING:
-        return Doing.WAITS
-    if process.on.startswith(_DEVICES):
+    if process.call in _WAITING or process.on.startswith(_DEVICES):
         return Doing.WAITS
     if process.on:
         return Doing.READS
@@ -429,48 +377,27 @@ def _named(
     *,
     are_seen: bool = True,
 ) -> Standstill:
+    others = [state for state in stands if state not in behind]
     nodes = sorted({state.node for state in behind if state.node})
-    elsewhere = {state.node for state in stands if state not in behind}
+    elsewhere = {state.node for state in others}
     is_one = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
-    place = None
-    if nodes:
-        text = (
-            " on {nodes}, the only node with such ranks,"
-            if is_one and len(behind) > 1
-            else " on {nodes}"
-        )
-        place = say(text, nodes=at_most(4, nodes))
+    is_alone = is_one and len(behind) > 1
+    place = " on {nodes}, the only node with such ranks," if is_alone else " on {nodes}"
+    reasons = {state.why for state in others}
+    waits = None
+    if are_seen and len(reasons) == 1:
+        text = "; {others:+other rank} {doing}"
+        waits = say(text, others=len(others), doing=reasons.pop())
     step = behind[0].step
-    alike = {state.why for state in stands if state not in behind}
-    others = len(stands) - len(behind)
-    is_told = are_seen and len(alike) == 1
-    waits = (
-        say("; {others:+other rank} {doing}", others=others, doing=alike.pop()) if is_told else None
-    )
-    ranks = [state.rank for state in behind]
+    ranks = tuple(state.rank for state in behind)
     why = say(
         "rank {ranks}{place} is behind{step}: {doing}{others}"
         if len(ranks) == 1
         else "ranks {ranks}{place} are behind{step}: {doing}{others}",
         ranks=at_most(8, ranks),
-        place=place,
+        place=say(place, nodes=at_most(4, nodes)) if nodes else None,
         step=say(" after step {step}", step=step) if step is not None else None,
         doing=doing,
         others=waits,
     )
-    return Standstill(
-        stands=stands,
-        behind=tuple(ranks),
-        why=why,
-        node=nodes[0] if is_one else "",
-    )
-
-
-def _none(stands: Sequence[RankState]) -> Message:
-    if len({state.why for state in stands}) == 1:
-        return say(
-            "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",
-            ranks=len(stands),
-            doing=stands[0].why,
-        )
-    return say("no rank of {ranks} stands out", ranks=len(stands))
+    return Standstill(stands=stands, behind=ranks, why=why, node=nodes[0] if is_one else "")

@@ -158,10 +158,6 @@ class FailureClass(StrEnum):
         """The action of the class; None if the campaign decides it."""
         return Action(self._row["action"]) if "action" in self._row else None
 
-    def is_blamed_on(self, *whose: Blame) -> bool:
-        """Return whether the class is the trouble of one of these."""
-        return not {*whose}.isdisjoint(self._row.get("blame", ()))
-
     @property
     def _row(self) -> Mapping[str, Any]:
         row: Mapping[str, Any] = signatures()["class"][self]
@@ -180,7 +176,8 @@ class Blame(StrEnum):
 @functools.cache
 def blamed_on(*whose: Blame) -> frozenset[FailureClass]:
     """Return the classes that are the trouble of one of these."""
-    return frozenset(cls for cls in FailureClass if cls.is_blamed_on(*whose))
+    rows: Mapping[str, Mapping[str, Any]] = signatures()["class"]
+    return frozenset(cls for cls in FailureClass if {*whose} & {*rows[cls].get("blame", ())})
 
 
 class Action(StrEnum):

@@ -40,7 +40,6 @@ from pytest_xlatune.tasks.read_logs import (
     Read,
     UnreadableLogError,
     is_log_name,
-    log_of,
     logs_of,
     read_one,
     score_with,
@@ -365,7 +364,7 @@ def _logs(path: Path) -> Iterator[tuple[Path, str]]:
 def _jobs(folder: Path) -> list[Path]:
     """Return the log of each job in a folder; [] if no file is named like one."""
     try:
-        return [log_of(path) for path in logs_of(folder)]
+        return logs_of(folder)
     except UnreadableLogError:
         return []
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
-from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs import LogReader, LogReport, RankReader
 from pytest_xlatune.logs.grammar import figures_in, plain_segments
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
-from pytest_xlatune.logs.ranks import RankReader, seconds_of
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
@@ -39,8 +38,8 @@ RANK_0 = "log.0.txt"  # of several logs of one job, that of rank 0 is read
 
 SCHEMA = 1
 _SKIPPED, _PROFILED = 10, 3  # steps that a protocol skips and profiles, if a log does not say it
-# read from a log without an end: bytes, lines, characters of a line
-_END_BYTES, _END_LINES, _END_CHARS = 1 << 13, 5, 160
+# read from a log without an end: lines, characters of a line
+_END_LINES, _END_CHARS = 5, 160
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _QUIET = (Action.NONE, Action.SUCCESS)
 _NO_SPEED = say("it found no GPU and ran on the CPU, so its steps have no speed")
@@ -102,17 +101,10 @@ class Read:
         return "ok" if isinstance(self.score, Score) else "no-score"
 
     @property
-    def unfinished(self) -> str:
-        """Where a log without an end stops, in words; "" for other logs."""
-        if self.health is not Health.UNFINISHED:
-            return ""
-        cls = FailureClass.UNFINISHED
-        return next((finding.detail for finding in self.findings if finding.cls == cls), "")
-
-    @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its steps should know."""
-        return (*self.report.notes, *filter(None, [self.unfinished]))
+        """What a reader of its steps should know; where a log without an end stops."""
+        ends = (end.detail for end in self.findings if end.cls == FailureClass.UNFINISHED)
+        return (*self.report.notes, *ends)
 
     @property
     def reached(self) -> str:
@@ -125,7 +117,7 @@ class Read:
         cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
         return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}{cut}"
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, Json]:
         """Return the log's entry in `steps --json`; absent values are null, and NaN is "nan"."""
         scored = self.score if isinstance(self.score, Score) else None
         steps = self.report.steps
@@ -183,18 +175,14 @@ def advised(read: Read) -> list[tuple[str, str]]:
     """Return what a person can do about a log with a fault: class and advice, each once."""
     if read.health is Health.HEALTHY:
         return []
-    ordered = sorted(read.findings, key=lambda finding: finding.cls != read.status)
-    advice_of_class = {
-        finding.cls: text for finding in reversed(ordered) if (text := advice(finding))
-    }
-    return [
-        (cls, advice_of_class[cls])
-        for cls in dict.fromkeys(finding.cls for finding in ordered)
-        if cls in advice_of_class
-    ]
+    advice_of_class: dict[str, str] = {}
+    for finding in sorted(read.findings, key=lambda finding: finding.cls != read.status):
+        if text := advice(finding):
+            advice_of_class.setdefault(finding.cls, text)
+    return [*advice_of_class.items()]
 
 
-def log_of(path: Path) -> Path:
+def _log_of(path: Path) -> Path:
     """Return the log that a path means: the file, or the log of the job in that folder.
 
     An attempt of ours has `log.0.txt`. A job of maxtext-slurm has a folder `<id>-<name>` with a
@@ -254,8 +242,8 @@ def logs_of(path: Path) -> list[Path]:
     Raises:
         UnreadableLogError: a folder has no log.
     """
-    if path == STDIN or (job_log := log_of(path)).is_file():
-        return [path]
+    if path == STDIN or (job_log := _log_of(path)).is_file():
+        return [path if path == STDIN else job_log]
     folder, begin = (path, "") if path.is_dir() else (path.parent, path.name)
     if begin and _NUMBER.fullmatch(begin) is None:
         return [job_log]
@@ -284,16 +272,15 @@ def read_one(
     Raises:
         UnreadableLogError: the file cannot be opened, or it is no log of a training job.
     """
-    path = path if path == STDIN else log_of(path)
+    path = path if path == STDIN else _log_of(path)
     rank = next((rank for rank, log in _logs_by_rank(path) if log == path), None)
     ranks = RankReader(pattern)
+    reader = ranks.log(rank)
     notes: list[str] = []
-    end = b""
     for chunk in _chunks_of(path, notes):
         ranks.feed(chunk, rank)
-        end = (end + chunk[-_END_BYTES:])[-_END_BYTES:]
-    ranks.log(rank).close()
-    report = ranks.log(rank).report()
+    reader.close()
+    report = reader.report()
     fit = report.fits if pattern is None else ""
     if fit and report.findings:
         notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
@@ -302,8 +289,8 @@ def read_one(
         raise UnreadableLogError(path, _no_log(report, pattern, fit=fit), fits=fit)
     protocol = protocol_of(report)
     outcome = _outcome_of(path, report)
-    goal = _goal_of(report, outcome, protocol, is_torn=_is_torn(end, report, pattern))
-    findings = _findings(report, outcome, replace(protocol, steps=goal + 1), end=end)
+    goal = _goal_of(report, outcome, protocol, is_torn=_is_torn(reader.end, report, pattern))
+    findings = _findings(report, outcome, replace(protocol, steps=goal + 1), end=reader.end)
     return Read(
         path=path,
         report=report,
@@ -372,7 +359,7 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
         "put (?P<step>\\d+) in the place of its number, and (?P<seconds>[\\d.]+) in that of its "
         "seconds (or ms, rate, tgs, loss)"
         if pattern is None
-        else f"the step pattern {pattern.pattern.pattern!r} fits none of them"
+        else f"the step pattern {pattern.line.pattern!r} fits none of them"
     )
     if fit:
         how = f"its step lines are those of {fit}: say --step-pattern {fit}"
@@ -412,7 +399,7 @@ def slower_of(read: Read) -> tuple[Message, ...]:
     """
     if max(read.report.origins, len(_logs_by_rank(read.path))) < LEAST_RANKS:
         return ()
-    times = watched(seconds_of(_all_ranks(read).ranks), first_step=read.protocol.first_step)
+    times = watched(_all_ranks(read).seconds(), first_step=read.protocol.first_step)
     if times is None:
         return ()
     if not times.stragglers:

@@ -100,7 +100,7 @@ def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
     if cls in table().combined and cls.action is not None:  # by a hang digest
         actions.add(cls.action)
     assert Action.DROP not in actions
-    assert not cls.is_blamed_on(Blame.UNKNOWN)
+    assert cls not in blamed_on(Blame.UNKNOWN)
     for action in actions or {CLASS_RULES[cls].before}:
         rule = rule_for(RetryPolicy(), Finding(cls=cls, action=action))
         assert rule.then in (Next.STOP, Next.GIVE_UP)

@@ -65,61 +65,38 @@ def test_a_field_is_read_where_the_log_prints_it(
     assert read(text, TGS) == Logged()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param(TEST, "", id="one size"),
-        pytest.param("".join(f"0: {line}\n" for line in TEST.splitlines()), "", id="below srun -l"),
-        pytest.param(TEST.replace("     sum      -1", ""), "", id="a collective without reduction"),
-        pytest.param(TEST.replace("    0    41619", "  N/A    41619"), "", id="not checked"),
-        pytest.param(
-            TEST.replace("    0    41619", "   17    41619"), "17 wrong values", id="corrupt data"
-        ),
-        pytest.param(
-            TEST.replace(ROW, f"{ROW}\n{ROW.replace('8589934592', '4294967296')}"),
-            "2 sizes",
-            id="two sizes",
-        ),
-        pytest.param(
-            TEST.replace("    0    41619", "   17    41619").replace("360.97", "12.5") + TEST,
-            "",
-            id="the last of two runs",
-        ),
-        pytest.param(TEST.replace("0 OK", "12 FAILED"), "12 wrong values", id="a summary's FAILED"),
-        pytest.param(TEST.replace("0 OK", "1,200 failed"), "1200 wrong", id="in other letters"),
-        pytest.param(
-            TEST.replace(f"{ROW}\n", "").replace("0 OK", "3 FAILED"),
-            "3 wrong values",
-            id="a summary alone, its rows left out",
-        ),
-        pytest.param(
-            f"{TEST}# Out of bounds values : 7 FAILED\n", "7 wrong", id="FAILED below the average"
-        ),
-        pytest.param(TEST + BAD_ROW, "17 wrong", id="a second test, corrupt and cut"),
-        pytest.param(OLD, "", id="the errors of an old table"),
-        pytest.param(
-            OLD.replace(OLD_ROW, f"{OLD_ROW}\n{OLD_ROW.replace('8589934592', '1048576')}"),
-            "2 sizes",
-            id="an old table of two sizes",
-        ),
-        pytest.param(
-            OLD.replace("2e-07", "nan", 1), "1 wrong", id="nan, which nccl-tests calls OK"
-        ),
-        pytest.param(
-            OLD.replace("2e-07", "5e+02", 1), "1 wrong", id="an error too great for float"
-        ),
-        pytest.param(
-            OLD.replace("float", "int32").replace("2e-07", "0e+00", 1), "1 wrong", id="of integers"
-        ),
-        pytest.param(OLD.replace("float", "half").replace("2e-07", "8e-03"), "", id="of half"),
-        pytest.param(OLD.replace("2e-07", "2e-04*"), "2 wrong", id="with rccl-tests' asterisk"),
-        pytest.param(
-            ROW.replace("    0    41619", f"  {'9' * 5000}    41619") + "\n" + TEST,
-            "",
-            id="a count of 5000 digits is no row",
-        ),
-    ],
-)
+WRONG = TEST.replace("    0    41619", "   17    41619")
+# a table of a test -> what is wrong with it
+TABLES = {
+    "one size": (TEST, ""),
+    "below srun -l": ("".join(f"0: {line}\n" for line in TEST.splitlines()), ""),
+    "a collective without reduction": (TEST.replace("     sum      -1", ""), ""),
+    "not checked": (TEST.replace("    0    41619", "  N/A    41619"), ""),
+    "corrupt data": (WRONG, "17 wrong values"),
+    "two sizes": (
+        TEST.replace(ROW, f"{ROW}\n{ROW.replace('8589934592', '4294967296')}"), "2 sizes"),
+    "the last of two runs": (WRONG.replace("360.97", "12.5") + TEST, ""),
+    "a summary's FAILED": (TEST.replace("0 OK", "12 FAILED"), "12 wrong values"),
+    "in other letters": (TEST.replace("0 OK", "1,200 failed"), "1200 wrong"),
+    "a summary alone, its rows left out": (
+        TEST.replace(f"{ROW}\n", "").replace("0 OK", "3 FAILED"), "3 wrong values"),
+    "FAILED below the average": (f"{TEST}# Out of bounds values : 7 FAILED\n", "7 wrong"),
+    "a second test, corrupt and cut": (TEST + BAD_ROW, "17 wrong"),
+    "the errors of an old table": (OLD, ""),
+    "an old table of two sizes": (
+        OLD.replace(OLD_ROW, f"{OLD_ROW}\n{OLD_ROW.replace('8589934592', '1048576')}"), "2 sizes"),
+    "nan, which nccl-tests calls OK": (OLD.replace("2e-07", "nan", 1), "1 wrong"),
+    "an error too great for float": (OLD.replace("2e-07", "5e+02", 1), "1 wrong"),
+    "an error of integers": (
+        OLD.replace("float", "int32").replace("2e-07", "0e+00", 1), "1 wrong"),
+    "of half": (OLD.replace("float", "half").replace("2e-07", "8e-03"), ""),
+    "with rccl-tests' asterisk": (OLD.replace("2e-07", "2e-04*"), "2 wrong"),
+    "a count of 5000 digits is no row": (
+        ROW.replace("    0    41619", f"  {'9' * 5000}    41619") + "\n" + TEST, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), TABLES.values(), ids=TABLES)
 def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
     found = read(text, BUSBW)
     assert found.values == ((None, 360.97),)

@@ -9,12 +9,14 @@ import pytest
 
 from pytest_xlatune.logs.grammar import parse_metrics
 
+LOSS = 7.12345678
+
 
 def line(step: float, **more: object) -> str:
     values = {
         "step": step,
         "run_name": "r",
-        "learning/loss": 7.12345678,
+        "learning/loss": LOSS,
         "perf/step_time_seconds": 0.123456789,
         "perf/per_device_tokens_per_sec": 8294.4001,
         "perf/per_device_tflops_per_sec": 0.0345,
@@ -25,31 +27,29 @@ def line(step: float, **more: object) -> str:
 def test_values_are_not_rounded() -> None:
     (record,) = parse_metrics(line(3.0))
     assert (record.step, record.step_s, record.tgs) == (3, 0.123456789, 8294.4001)
-    assert (record.tflops, record.loss, record.start) == (0.0345, 7.12345678, 0)
+    assert (record.tflops, record.loss, record.start) == (0.0345, LOSS, 0)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_kept(value: float) -> None:
-    (record,) = parse_metrics(line(0, **{"learning/loss": value}))
-    assert record.loss is not None
-    assert not math.isfinite(record.loss)
+# the text of a file -> step, start and loss of its records
+FILES: dict[str, tuple[str, list[tuple[int, int, float | None]]]] = {
+    "a missing value": ('{"step": 2, "perf/step_time_seconds": "fast"}', [(2, 0, None)]),
+    "a loss that is infinite": (line(0, **{"learning/loss": math.inf}), [(0, 0, math.inf)]),
+    "the last start counts": (
+        "".join(line(each) for each in (0, 1, 2, 1, 2, 3)),
+        [(1, 1, LOSS), (2, 1, LOSS), (3, 1, LOSS)]),
+    **{f"torn at {cut}": (line(0) + line(1)[:cut], [(0, 0, LOSS)]) for cut in range(1, 60, 7)},
+    **{text or "nothing": (text, [])
+       for text in ("", "\n\n", "[1]\n", "null", '{"step": NaN}', '{"step": true}')},
+}  # fmt: skip
 
 
-def test_a_missing_value_is_none() -> None:
-    (record,) = parse_metrics('{"step": 2, "perf/step_time_seconds": "fast"}')
-    assert (record.step_s, record.tgs, record.loss) == (None, None, None)
+@pytest.mark.parametrize(("text", "records"), FILES.values(), ids=FILES)
+def test_a_file_is_read_as_far_as_it_tells_steps(
+    text: str, records: list[tuple[int, int, float | None]]
+) -> None:
+    assert [(each.step, each.start, each.loss) for each in parse_metrics(text)] == records
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_torn_line_is_passed_over(cut: int) -> None:
-    assert [each.step for each in parse_metrics(line(0) + line(1)[:cut])] == [0]
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "[1]\n", "null", '{"step": NaN}', '{"step": true}'])
-def test_what_is_no_step(text: str) -> None:
-    assert parse_metrics(text) == ()
-
-
-def test_the_last_start_counts() -> None:
-    records = parse_metrics("".join(line(each) for each in (0, 1, 2, 1, 2, 3)))
-    assert [(each.step, each.start) for each in records] == [(1, 1), (2, 1), (3, 1)]
+def test_a_loss_of_nan_is_kept() -> None:
+    (record,) = parse_metrics(line(0, **{"learning/loss": math.nan}))
+    assert math.isnan(record.loss or 0.0)

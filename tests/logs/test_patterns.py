@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs import LogReader, LogReport, RankReader
 from pytest_xlatune.logs.patterns import PRESETS, fitting, step_pattern
-from pytest_xlatune.logs.ranks import RankReader
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.log_lines import text_of
 

@@ -19,7 +19,6 @@ from pytest_xlatune.tasks.files import STDIN
 from pytest_xlatune.tasks.read_logs import (
     Read,
     UnreadableLogError,
-    log_of,
     logs_of,
     read_one,
 )
@@ -33,19 +32,20 @@ def read(tmp_path: Path, *config: str, steps: int = 15, last: str = "") -> Read:
     return read_one(path)
 
 
-@pytest.mark.parametrize(
-    ("said", "profiler"),
-    [
-        pytest.param("profiler: ", "", id="0.1: nothing"),
-        pytest.param("profiler: ProfilerType.NONE", "", id="0.2: the enum's member"),
-        pytest.param("profiler: <ProfilerType.NONE: ''>", "", id="an enum as Python shows it"),
-        pytest.param("profiler: None", "", id="None"),
-        pytest.param('profiler: ""', "", id="an empty string in quotes"),
-        pytest.param("profiler: xplane", "xplane", id="0.1: on"),
-        pytest.param("profiler: ProfilerType.XPLANE", "xplane", id="0.2: on"),
-        pytest.param("profiler: <ProfilerType.NSYS: 'nsys'>", "nsys", id="another one"),
-    ],
-)
+# of each MaxText -> the profiler
+PROFILERS = {
+    "profiler: ": "",  # 0.1: nothing
+    "profiler: ProfilerType.NONE": "",  # 0.2: the enum's member
+    "profiler: <ProfilerType.NONE: ''>": "",  # an enum as Python shows it
+    "profiler: None": "",
+    'profiler: ""': "",
+    "profiler: xplane": "xplane",  # 0.1: on
+    "profiler: ProfilerType.XPLANE": "xplane",  # 0.2: on
+    "profiler: <ProfilerType.NSYS: 'nsys'>": "nsys",
+}
+
+
+@pytest.mark.parametrize(("said", "profiler"), PROFILERS.items())
 def test_the_window_follows_the_real_profiler_setting(
     tmp_path: Path, said: str, profiler: str
 ) -> None:
@@ -57,18 +57,11 @@ def test_the_window_follows_the_real_profiler_setting(
 
 
 @pytest.mark.parametrize(
-    ("config", "steps"),
-    [
-        (["steps: 15"], 15),
-        (["steps: -1", "learning_rate_schedule_steps: 15"], 15),
-        (["steps: nonsense"], 15),
-        ([], 15),
-    ],
+    "config",
+    [["steps: 15"], ["steps: -1", "learning_rate_schedule_steps: 15"], ["steps: nonsense"], []],
 )
-def test_steps_are_those_that_the_configuration_asks_for(
-    tmp_path: Path, config: list[str], steps: int
-) -> None:
-    assert read(tmp_path, *config).protocol.steps == steps
+def test_steps_are_those_that_the_configuration_asks_for(tmp_path: Path, config: list[str]) -> None:
+    assert read(tmp_path, *config).protocol.steps == 15
 
 
 ALL = [step(each) for each in range(15)]
@@ -114,16 +107,17 @@ ENDS: dict[str, tuple[list[str], str, int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("last", "words", "code"),
-    [
-        pytest.param(step(8)[:60], "at step 8 within a line without an end: killed", 3, id="step"),
-        pytest.param("comple", "at step 7 within a line without an end: killed", 3, id="word"),
-        pytest.param(step(8), "", 0, id="a whole line of a step without its end"),
-        pytest.param(step(8)[:60] + "\n", "", 0, id="a short line"),
-        pytest.param("== Training FAILED (exit=143, 84s) ==", "", 1, id="a word of an end"),
-    ],
-)
+# what stands behind the last line's end -> what is told, and the exit status
+TORN = {
+    "a step": (step(8)[:60], "at step 8 within a line without an end: killed", 3),
+    "a word": ("comple", "at step 7 within a line without an end: killed", 3),
+    "a whole line of a step without its end": (step(8), "", 0),
+    "a short line": (step(8)[:60] + "\n", "", 0),
+    "a word of an end": ("== Training FAILED (exit=143, 84s) ==", "", 1),
+}
+
+
+@pytest.mark.parametrize(("last", "words", "code"), TORN.values(), ids=TORN)
 def test_a_log_that_ends_within_a_line_is_unfinished_though_nothing_tells_its_steps(
     last: str, words: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,16 +167,24 @@ def test_log_and_end_are_read_together(
 
 
 @pytest.mark.parametrize("more", [0, 200], ids=["a short log", "a long one"])
-def test_of_a_log_without_an_end_the_last_lines_are_shown(tmp_path: Path, more: int) -> None:
+def test_of_a_log_without_an_end_the_last_lines_are_shown(
+    tmp_path: Path, more: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "job.log"
     early = ["the first line of all", *(f"line {at} {'x' * 90}" for at in range(more))]
-    path.write_bytes(text_of([*early, *CONFIG, *ALL[:7], "HF_TOKEN=plant-1234567", ALL[7]]))
-    (found,) = [each for each in read_one(path).findings if each.cls == "unfinished"]
-    lines = found.text.splitlines()
-    assert len(lines) == 5
-    assert lines[-1].startswith("completed step: 7,")
-    assert "first line" not in found.text
-    assert "plant" not in found.text
+    end = ["HF_TOKEN=plant-1234567", ALL[7], "\x1b]0;title\x07 the last word"]
+    path.write_bytes(text_of([*early, *CONFIG, *ALL[:7], *end]))
+    assert main(["triage", str(path)]) == 3
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "first line" not in shown
+    assert "plant" not in shown
+    last = [line.strip() for line in shown.partition("Last lines")[2].split("\n") if line.strip()]
+    assert [line.partition(",")[0] for line in last[:2]] == [
+        "completed step: 5", "completed step: 6"
+    ]  # fmt: skip
+    assert last[3].startswith("completed step: 7,")
+    assert last[4].endswith("the last word")
 
 
 def test_the_payloads_own_word_of_the_end_counts(tmp_path: Path) -> None:
@@ -260,8 +262,7 @@ def test_folders_of_jobs_and_arrays(
 ) -> None:
     for each in names:
         (tmp_path / each).write_bytes(b"completed step: 1, seconds: 0.5, loss: 7.0\n")
-    logs = [log_of(each) for each in logs_of(tmp_path / asked)]
-    assert [each.name for each in logs] == found
+    assert [each.name for each in logs_of(tmp_path / asked)] == found
 
 
 class _Stdin:
@@ -312,48 +313,27 @@ def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
         read_one(path)
 
 
-def test_each_of_the_last_lines_has_a_line_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.log"
-    path.write_bytes(text_of([*CONFIG, *ALL[:8], "\x1b]0;title\x07 the last word"]))
-    assert main(["triage", str(path)]) == 3
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    last = [line.strip() for line in shown.partition("Last lines")[2].split("\n") if line.strip()]
-    assert [line.partition(",")[0] for line in last[:4]] == [
-        f"completed step: {each}" for each in range(4, 8)
-    ]
-    assert last[4].endswith("the last word")
+# text and pattern of a file that is no log -> what is told
+NO_LOGS = {
+    "nothing in it": ("", None, "is empty; name the log"),
+    "no step of ours: the message says how to write a pattern": (
+        "hello\n", None,
+        (r"1 line, none .*: --step-pattern .*levanter, lightning, hf-trainer, tqdm, json; "
+        r".*put \(\?P<step>\\d\+\) in the place of its number")),
+    "nor of the pattern": ("hello\n", "nemo", "the step pattern .* fits none"),
+}  # fmt: skip
 
 
-def test_a_folder_without_a_log_is_told(tmp_path: Path) -> None:
-    (tmp_path / "notes.md").write_text("none")
-    with pytest.raises(UnreadableLogError, match="is a folder without a log"):
-        logs_of(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "pattern", "said"),
-    [
-        pytest.param("", None, "is empty; name the log", id="nothing in it"),
-        pytest.param(
-            "hello\n",
-            None,
-            r"1 line, none .*: --step-pattern .*levanter, lightning, hf-trainer, tqdm, json; "
-            r".*put \(\?P<step>\\d\+\) in the place of its number",
-            id="no step of ours: the message says how to write a pattern",
-        ),
-        pytest.param("hello\n", "nemo", "the step pattern .* fits none", id="nor of the pattern"),
-    ],
-)
+@pytest.mark.parametrize(("text", "pattern", "said"), NO_LOGS.values(), ids=NO_LOGS)
 def test_a_file_that_is_no_log_is_told_by_what_it_lacks(
     tmp_path: Path, text: str, pattern: str | None, said: str
 ) -> None:
-    path = tmp_path / "a.log"
+    path = tmp_path / "a.md"
     path.write_text(text)
     with pytest.raises(UnreadableLogError, match=said):
         read_one(path, pattern=step_pattern(pattern) if pattern else None)
+    with pytest.raises(UnreadableLogError, match="is a folder without a log"):
+        logs_of(tmp_path)
 
 
 def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(

@@ -130,24 +130,6 @@ LOST = (
 )
 
 
-@pytest.mark.parametrize(
-    ("lines", "status"),
-    [
-        pytest.param(
-            [*STEPS, f"{HALTED}: scheckne: ", "*****", PEER], "program-divergence", id="of a halt"
-        ),
-        pytest.param([*STEPS, LOST], "heartbeat-timeout", id="what a rank says of another"),
-        pytest.param([*STEPS, REQUEUE, *STEPS], "unfinished", id="a second start goes on"),
-        pytest.param([*STEPS, REQUEUE, *WHOLE], "ok", id="a second start ends well"),
-    ],
-)
-def test_lines_together(
-    lines: list[str], status: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
-    assert entry["status"] == status
-
-
 @pytest.mark.parametrize("line", [lines[0][1:] for lines in cases("in a run that goes on")[""]])
 def test_a_line_of_a_good_run_is_no_finding(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -223,34 +205,6 @@ NOTES = (
 
 
 @pytest.mark.parametrize(
-    ("lines", "status", "pattern"),
-    [
-        *(([*STEPS, *each, *WHOLE[4:]], "ok", []) for each in SURVIVED),
-        *(([*WHOLE[1:], *each], "ok", []) for each in LEFT),
-        ([*WHOLE, *AT_THE_END], "soft-success", []),
-        ([*OF_AXLEARN, *NOTES], "no-score", ["--step-pattern", "axlearn"]),
-        ([each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", []),
-        ([*HEAD, *(f"0: {step(each)}" for each in range(20))], "ok", []),
-        ([*WHOLE, "Exception ignored in: <function F.__del__ at 0x7f>", *TRACE, LACKS], "ok", []),
-    ],
-    ids=[
-        *("unstuck", "another result", "a hint", "the barrier at the end", "a service that left"),
-        *("what follows the end", "at the end", "a watchdog", "frames", "rank 0"),
-        "an exception that Python ignores",
-    ],
-)
-def test_a_run_that_ends_well_is_healthy(
-    lines: list[str],
-    status: str,
-    pattern: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    entry, code = triaged(tmp_path / "job.log", lines, capsys, *pattern)
-    assert (entry["status"], entry["health"], code) == (status, "healthy", 0)
-
-
-@pytest.mark.parametrize(
     "written",
     [
         ("", step(3)),
@@ -322,44 +276,81 @@ TITAN = (
     "[rank0]:2026-01-12 07:08:09,123 - root - INFO - step: {}  loss:  7.1  memory: 31.2GiB(39%)  "
     "tps: 7,012  tflops: 310.2  mfu: 31.3%"
 )
-
-
-def test_a_step_is_no_name_of_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As torchrun labels what torchtitan logs; each such line was lost."""
-    lines = ["total steps 40 (warmup 8)", *(TITAN.format(each) for each in range(1, 13))]
-    entry, status = triaged(tmp_path / "job.log", lines, capsys, "--step-pattern", "torchtitan")
-    assert (entry["last_step"], entry["steps_wanted"], status) == (12, 40, 3)
-
-
 ARGUMENTS = 'PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic _env_TUNE_PROFILE=a"'
 COMMAND = "/opt/venv/bin/python3 -u -m MaxText.train MaxText/configs/base.yml"
 FIFTEEN = [step(each) for each in range(15)]
 
 
-@pytest.mark.parametrize(
-    ("lines", "status", "code"),
-    [
-        # nothing tells how many steps there were to be
-        (FIFTEEN[:12], "ok", 0),
-        ([*FIFTEEN[:12], SCANCEL], "cancelled", 1),
-        ([*FIFTEEN[:12], LIMIT], "time-limit", 1),
-        ([*FIFTEEN[:12], "srun: error: n2: task 1: Exited with exit code 3"], "exit-code", 1),
-        # the head of maxtext-slurm's log does
-        ([ARGUMENTS, *FIFTEEN, "NODE_EXIT host=n7 exit=1"], "soft-success", 0),
-        ([ARGUMENTS, *FIFTEEN, "== Training FAILED (exit=1, 84s) =="], "soft-success", 0),
-        ([ARGUMENTS.replace("=15", "=100"), *FIFTEEN[:12]], "unfinished", 3),
-        ([ARGUMENTS.replace("steps=15", "--steps=100"), *FIFTEEN[:12], SCANCEL], "cancelled", 1),
-        ([ARGUMENTS, "Config param steps: 12", *FIFTEEN[:12]], "ok", 0),
-        # or the command that a shell traces
-        ([f"+ {COMMAND} steps=100 a=b", *FIFTEEN[:12]], "unfinished", 3),
-        ([f"++ srun -l {COMMAND} run_name=x steps=12", *FIFTEEN[:12], SCANCEL], "soft-success", 0),
-    ],
+OF_SCRIPTS = (
+    "/var/spool/slurmd/job00031/slurm_script: line 3: module: command not found",
+    "[gpu-1:512] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
 )
-def test_how_far_a_job_was_to_come(
+# what a log is called, and the exit status of `triage`
+TOGETHER: dict[str, tuple[list[str], str, int]] = {
+    "of a halt": ([*STEPS, f"{HALTED}: scheckne: ", "*****", PEER], "program-divergence", 1),
+    "what a rank says of another": ([*STEPS, LOST], "heartbeat-timeout", 1),
+    "a second start goes on": ([*STEPS, REQUEUE, *STEPS], "unfinished", 3),
+    "a second start ends well": ([*STEPS, REQUEUE, *WHOLE], "ok", 0),
+    **{f"survived: {each[0][:40]}": ([*STEPS, *each, *WHOLE[4:]], "ok", 0) for each in SURVIVED},
+    **{f"at the end: {each[0][:60]}": ([*WHOLE[1:], *each], "ok", 0) for each in LEFT},
+    "a teardown that fails": ([*WHOLE, *AT_THE_END], "soft-success", 0),
+    "frames": (
+        [each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", 0),
+    "rank 0 alone": ([*HEAD, *(f"0: {step(each)}" for each in range(20))], "ok", 0),
+    "an exception that Python ignores": (
+        [*WHOLE, "Exception ignored in: <function F.__del__ at 0x7f>", *TRACE, LACKS], "ok", 0),
+    "nothing tells how many steps there were to be": (FIFTEEN[:12], "ok", 0),
+    "nor of a run that a person ended": ([*FIFTEEN[:12], SCANCEL], "cancelled", 1),
+    "nor of one that the time limit ended": ([*FIFTEEN[:12], LIMIT], "time-limit", 1),
+    "nor of one that ended itself": (
+        [*FIFTEEN[:12], "srun: error: n2: task 1: Exited with exit code 3"], "exit-code", 1),
+    "the head of maxtext-slurm's log tells it": (
+        [ARGUMENTS, *FIFTEEN, "NODE_EXIT host=n7 exit=1"], "soft-success", 0),
+    "with a failed summary": (
+        [ARGUMENTS, *FIFTEEN, "== Training FAILED (exit=1, 84s) =="], "soft-success", 0),
+    "more steps were asked for": (
+        [ARGUMENTS.replace("=15", "=100"), *FIFTEEN[:12]], "unfinished", 3),
+    "an option of the program": (
+        [ARGUMENTS.replace("steps=15", "--steps=100"), *FIFTEEN[:12], SCANCEL], "cancelled", 1),
+    "the configuration is nearer": (
+        [ARGUMENTS, "Config param steps: 12", *FIFTEEN[:12]], "ok", 0),
+    "a command that a shell traces": (
+        [f"+ {COMMAND} steps=100 a=b", *FIFTEEN[:12]], "unfinished", 3),
+    "the same below srun": (
+        [f"++ srun -l {COMMAND} run_name=x steps=12", *FIFTEEN[:12], SCANCEL], "soft-success", 0),
+    **{f"a script goes on after {line[:30]} at {at}": ([*WHOLE[:at], line, *WHOLE[at:]], status, 0)
+       for line in OF_SCRIPTS
+       for at, status in ((0, "ok"), (7, "ok"), (len(WHOLE), "soft-success"))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "status", "code"), TOGETHER.values(), ids=TOGETHER)
+def test_lines_together(
     lines: list[str], status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry, found = triaged(tmp_path / "job.log", lines, capsys)
     assert (entry["status"], found) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines", "said"),
+    [
+        ("axlearn", [*OF_AXLEARN, *NOTES], ("no-score", "healthy", 1200, None)),
+        # as torchrun labels what torchtitan logs: a step is no name of a logger
+        ("torchtitan", ["total steps 40 (warmup 8)", *(TITAN.format(at) for at in range(1, 13))],
+         ("unfinished", "unfinished", 12, 40)),
+    ],
+)  # fmt: skip
+def test_lines_of_other_trainers_together(
+    pattern: str,
+    lines: list[str],
+    said: tuple[object, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry, _ = triaged(tmp_path / "job.log", lines, capsys, "--step-pattern", pattern)
+    assert tuple(entry[key] for key in ("status", "health", "last_step", "steps_wanted")) == said
 
 
 def test_steps_of_no_time_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,19 +359,3 @@ def test_steps_of_no_time_are_told(tmp_path: Path, capsys: pytest.CaptureFixture
     lines[12] = step(11).replace("28.950", "0.000")
     entry, _ = triaged(tmp_path / "job.log", lines, capsys)
     assert "2 steps took no time or less, e.g. step 7 in -2.01 s: not counted" in entry["notes"]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "/var/spool/slurmd/job00031/slurm_script: line 3: module: command not found",
-        "[gpu-1:512] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",
-        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
-    ],
-)
-@pytest.mark.parametrize("at", [0, 7, len(WHOLE)])
-def test_a_script_goes_on_after_it(
-    line: str, at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entry, status = triaged(tmp_path / "job.log", [*WHOLE[:at], line, *WHOLE[at:]], capsys)
-    assert (entry["health"], status) == ("healthy", 0)

@@ -272,13 +272,12 @@ class Attempts:
 
     def _note_full_queue(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
         """Note that a limit on jobs is reached: once a session for our jobs, once for others."""
-        whose = "one of ours has" if state.in_flight() else "others of yours have"
+        whose = "one of ours ends" if state.in_flight() else "other jobs of yours end"
         if whose in self._noted_full:
             return ()
         self._noted_full.add(whose)
         why = say(
-            "a limit on submitted jobs is reached; the next trial waits until {whose} ended: "
-            "{error}",
+            "a limit on submitted jobs is reached; the next trial waits until {whose}: {error}",
             whose=whose,
             error=str(error),
         )

@@ -270,11 +270,11 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
     if late := _apart(states, lambda state: state.other_threads):
         usual = Counter(at for state in states for at in state.other_threads)
         if fresh := sorted(late[0].other_threads, key=lambda at: (usual[at], at)):
-            return late, say("a thread beside the main one is in {at}", at=fresh[0])
+            return late, say("a thread other than the main one is in {at}", at=fresh[0])
     is_known = all(state.is_busy is not None for state in states)
     if is_known and (late := _apart(states, lambda state: state.is_busy)):
         text = (
-            "a thread beside the main one computes"
+            "a thread other than the main one computes"
             if late[0].is_busy
             else "its threads are idle, and those of the others compute"
         )

@@ -152,8 +152,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         cells: the cells as measured, with the nodes that the scheduler chose; mostly one cell.
         written_s: the time of the ledger's last event, in seconds since the epoch.
         sweep: the name of the sweep.
-        cell_digest: the digest of the first cell, if hidden secrets in `cells` prevent that it is
-            computed; "" else.
+        cell_digest: the digest of the first cell, if hidden secrets in `cells` prevent computing
+            it; "" otherwise.
         profiles: the profiles that were compared with the baseline.
         history: the results; all scores use the same window of steps.
         evidence: each evidence run with what was read from it, in one line each.

@@ -185,7 +185,7 @@ def _page(
     before: Mapping[str, Sequence[_Shown | None]],
     after: Mapping[str, Sequence[_Shown | None]],
 ) -> Page:
-    """Return the page of a document; other parts stand before its second section, and at its end.
+    """Return the page of a document; other parts come before its second section, and at its end.
 
     A part without blocks is left out.
     """

@@ -411,7 +411,7 @@ def _from_start80(decision: SweepDecision) -> float | None:
 def _notes(
     decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
 ) -> list[Message]:
-    # first, because it concerns a profile that the user just added
+    # these notes come first, because they concern a profile that the user just added
     notes = [*_late_notes(decision)]
     if not decision.ranked.arms.profiles:
         seen, noise = decision.ranked.ranks.sigma, decision.ranked.noise

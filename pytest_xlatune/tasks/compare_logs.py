@@ -164,7 +164,7 @@ def compare_sides(
 ) -> Compared:
     """Compare the jobs of side B with those of side A.
 
-    If `margin` is given, B must pass a gate with this margin. The others are for `read_one`.
+    If `margin` is given, B must pass a gate with this margin. `read_one` has the others.
 
     Raises:
         ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs
@@ -248,7 +248,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
     order = "the order of these jobs is unknown: a drift between the sides is not excluded"
     mixed = [
-        f"the jobs of {name} ran with different XLA_FLAGS: so it is not one configuration"
+        f"the jobs of {name} ran with different XLA_FLAGS, so they are not one configuration"
         for name, side in (("A", a), ("B", b))
         if len({job.xla_flags for job in side.jobs}) > 1
     ]

@@ -194,7 +194,7 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
         cluster.now_s += 1
     assert each.view().stopped is None
     assert len(cluster.submitted) == 1
-    assert "waits until others of yours have ended: Job violates" in notes(each)[-1]
+    assert "waits until other jobs of yours end: Job violates" in notes(each)[-1]
     cluster.others = 0
     run(each, cluster)
     assert len(cluster.submitted) == 2

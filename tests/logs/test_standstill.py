@@ -63,8 +63,8 @@ BESIDE = (AT, ("/usr/lib/python3.12/ssl.py:3 read", "/home/u/upload.py:7 send"))
         # between two samples it had no core; it computes all the same
         ({"call": "", "main_cores": 0.4, "stacks": ()}, "computes on the host"),
         ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
-        ({"stacks": BESIDE}, "a thread beside the main one is in upload.py:7 send"),
-        ({"other_cores": 0.97}, "a thread beside the main one computes"),
+        ({"stacks": BESIDE}, "a thread other than the main one is in upload.py:7 send"),
+        ({"other_cores": 0.97}, "a thread other than the main one computes"),
     ],
     ids=[
         "stopped", "under a debugger", "died", "a file system that is away", "a server is silent",

@@ -113,7 +113,7 @@ class SweepRun:
         return self.resources.nodes > 0 and not cell.nodelist
 
     def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:
-        """Return the request of an attempt; of several cells, each asks for the nodes it names."""
+        """Return the request of an attempt; if there are several cells, each has its own nodes."""
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
             resources = replace(resources, nodes=len(cell.nodelist))

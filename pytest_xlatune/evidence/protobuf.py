@@ -130,7 +130,7 @@ class Octets:
 
     Attributes:
         data: the bytes that contain the range.
-        start: the origin of positions, slightly before the begin that was asked for.
+        start: the origin of positions, slightly before the requested begin.
     """
 
     __slots__ = ("_ahead", "_words", "data", "start")

@@ -73,11 +73,11 @@ class Launcher(ABC):
 
     @property
     def rotates(self) -> Rotates:
-        """How programs can take turns in what it starts; unknown kinds of launchers say NO."""
+        """How programs can take turns in its trainer; launchers of unknown kinds return NO."""
         return Rotates.NO if self.inside is self else self.inside.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return what every node is checked for before the first trial, a second each at most.
+        """Return the checks of each node before the first trial; each takes a second at most.
 
         Raises:
             ConfigError: the cell needs something that this launcher cannot do.

@@ -91,7 +91,7 @@ class StepRecord(NamedTuple):
         tflops: TFLOP/s/device.
         mfu: model FLOPs utilisation in percent.
         loss: training loss; NaN and infinity are real values here.
-        label: the rank in front of the line ("0" of `srun -l`); "" without one.
+        label: the rank in front of the line ("0" of `srun -l`); "" if there is none.
         start: the number of the program's start within the log, from 0.
         kind: "step", "rampup" or "profiler" (a hidden step of the profiler).
     """

@@ -31,7 +31,7 @@ from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided
-_OWN = 3  # from so many blocks on, the spread of the differences themselves counts
+_OWN = 3  # from so many blocks on, the noise is the spread of the differences
 
 
 _CHAIN = 3  # a stack and its parts take at most so many arms before the next profile in rank

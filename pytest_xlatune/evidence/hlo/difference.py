@@ -281,7 +281,7 @@ BELOW = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a flag changes when it acts, for the `kinds` of collectives; () are all kinds."""
+    """What a flag changes when it acts, for some `kinds` of collectives; () means all."""
 
     fact: ProgramFact
     kinds: tuple[str, ...] = ()

@@ -295,13 +295,14 @@ class Campaign:
                 raise refusal_of(self.folder, lost)
             again = lost[0] if lost and not fresh else None
             notes = check(self._state) if check is not None else ()
+            declared = self.study.to_json()
             self._write(
                 CampaignOpened(
                     cells=tuple(self._run.cells.values()),
                     study=self.study.name,
                     sweep=self.resolved.sweep.name,
                     session=self._session,
-                    declared=self.study.to_json(),
+                    declared=declared,
                     versions=versions(),
                     command=self._command,
                     settings=dict(self.resolved.settings),
@@ -312,7 +313,7 @@ class Campaign:
                 *(Noted(about=NoteKind.SITE, text=note) for note in notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
-            is_in_use(self.study)
+            is_in_use(self.study, declared)
 
     def attending(self) -> AbstractContextManager[None]:
         """Count as waiting process even between two waits, so that running jobs are not ended."""

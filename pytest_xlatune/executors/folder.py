@@ -125,7 +125,8 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
 def read_spec(folder: Path) -> LaunchSpec | None:
     """Return the spec that the payload was given; None if it cannot be read."""
     try:
-        return LaunchSpec.from_json(read_json_file(folder / payload.SPEC))
+        data = read_json_file(folder / payload.SPEC)
+        return LaunchSpec.from_json(data) if data is not None else None
     except (LedgerError, OSError):
         return None
 

@@ -168,11 +168,13 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rotation = msgspec.structs.replace(self.trial.rotation, died_of=gone, suspect=suspect)
         return msgspec.structs.replace(self.trial, rotation=rotation)
 
-    @functools.cached_property
+    @property
     def result(self) -> TrialResult:
         """The result, final or so far."""
-        if self.ended is not None:
-            return self.ended
+        return self.ended if self.ended is not None else self._so_far
+
+    @functools.cached_property
+    def _so_far(self) -> TrialResult:
         tries = self.attempts.values()
         outcomes = [attempt.outcome for attempt in tries if attempt.outcome is not None]
         return TrialResult(

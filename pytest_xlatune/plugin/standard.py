@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -105,9 +105,10 @@ def baseline(
 ) -> None:
     """The site is ready and the cell as deployed trains."""
     verdict = baseline_deployed.verdict
-    why = "; ".join(map(sentence, verdict.reasons)) or "it has no score"
-    site = ", ".join((*preflight.notes, *pinned_nodes))
-    _hold(verdict.n >= 1, f"{verdict.arm}: {why}{f' (site: {site})' if site else ''}")
+    if verdict.n < 1:
+        why = "; ".join(map(sentence, verdict.reasons)) or "it has no score"
+        site = ", ".join((*preflight.notes, *pinned_nodes))
+        _fail(f"{verdict.arm}: {why}{f' (site: {site})' if site else ''}")
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:
@@ -142,13 +143,15 @@ def evidence_of_winner(evidence: Evidence, winner: Profile) -> None:
 
 def elsewhere(winner_elsewhere: Measured) -> None:
     """The winner on the model's other configurations, each in a gate."""
-    _hold(bool(winner_elsewhere.no_regression), winner_elsewhere.paragraph)
+    if not winner_elsewhere.no_regression:
+        _fail(winner_elsewhere.paragraph)
 
 
 def each_arm(measure: Measure, arm: Arm) -> None:
     """Each arm of another study than tuning, once all its trials are over."""
     measured = measure(arm)
-    _hold(measured.not_slower and not measured.cannot_run, measured.paragraph)
+    if not measured.not_slower or measured.cannot_run:
+        _fail(measured.paragraph)
 
 
 def each_value(measure: Measure, arm: Arm) -> None:
@@ -160,27 +163,29 @@ def each_value(measure: Measure, arm: Arm) -> None:
 
 def the_conclusion(conclusion: Conclusion) -> None:
     """What follows from all arms together, once the last trial is over."""
-    objection = conclusion.facts.objection
-    _hold(not objection, "; ".join(map(sentence, objection)))
+    if objection := conclusion.facts.objection:
+        _fail("; ".join(map(sentence, objection)))
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:
     """A loss of the margin or more is excluded; a result that cannot tell fails."""
     claim = measure(profile).no_regression
-    _hold(bool(claim), repr(claim))
+    if not claim:
+        _fail(repr(claim))
 
 
 def _not_slower(measured: Measured) -> None:
-    _hold(measured.not_slower, measured.paragraph)
+    if not measured.not_slower:
+        _fail(measured.paragraph)
 
 
 def _recorded(recorded: Recorded) -> None:
-    _hold(recorded.dump is not None and bool(recorded.captures), f"{recorded.problems}")
+    if recorded.dump is None or not recorded.captures:
+        _fail(f"{recorded.problems}")
 
 
-def _hold(is_so: bool, message: str) -> None:  # noqa: FBT001 - as `assert` takes it
+def _fail(message: str) -> NoReturn:
     """Fail with the message alone, because our own source tells a reader nothing."""
-    if not is_so:
-        failed = pytest.fail.Exception(message, pytrace=False)
-        vars(failed)[CLAIM] = True
-        raise failed
+    failed = pytest.fail.Exception(message, pytrace=False)
+    vars(failed)[CLAIM] = True
+    raise failed

@@ -329,17 +329,15 @@ def _rich(text: str) -> str:
     ends = [0, *(end for code in _CODE.finditer(text) for end in code.span()), len(text)]
     parts = [text[start:end] for start, end in pairwise(ends)]
 
-    def literal_of(part: str) -> Markup:
+    def literal_of(part: str) -> str:
         if "--" not in part:
-            return Markup('<code class="id">{}</code>').format(part)
+            return f'<code class="id">{escape(part)}</code>'
         # browsers break lines at the hyphens of a flag; each word has a box, so it stays whole
-        words = (Markup("<span>{}</span>").format(word) for word in part.split(" "))
-        return Markup('<code class="flag">{}</code>').format(Markup(" ").join(words))
+        words = " ".join(f"<span>{escape(word)}</span>" for word in part.split(" "))
+        return f'<code class="flag">{words}</code>'
 
-    made: str = Markup("").join(
-        literal_of(part[1:-1]) if at % 2 else escape(part) for at, part in enumerate(parts)
-    )
-    return made
+    made = (literal_of(part[1:-1]) if at % 2 else escape(part) for at, part in enumerate(parts))
+    return Markup("".join(made))  # noqa: S704 - each part is escaped above
 
 
 def _rows(table: Table) -> Iterator[str]:

@@ -421,8 +421,10 @@ def remembered(
     def asked(self: Owner, history: History) -> Value:
         asked_of = tuple(history)
         for at, (study, past, value) in enumerate(known):
-            is_same = study is self or study == self
-            if is_same and (past is asked_of or past == asked_of):
+            # a part of a history is compared with all of it up to its end, if not by its length
+            if len(past) != len(asked_of) or not (study is self or study == self):
+                continue
+            if past is asked_of or past == asked_of:
                 known.insert(0, known.pop(at))  # the histories asked for most recently stay
                 return value
         value = method(self, asked_of)

@@ -178,12 +178,11 @@ def study_of(name: str, declared: Json) -> Study:
     return study
 
 
-def is_in_use(study: Study) -> None:
-    """Make `study_of` return this study, with its cached conclusions, for the same JSON data."""
-    declared = study.to_json()
+def is_in_use(study: Study, declared: Json) -> None:
+    """Make `study_of` return this study, with its cached conclusions, for its own JSON data."""
     with contextlib.suppress(LedgerError):  # the kind of a study that no ledger contains
         # equal without its secrets, which are not written
-        if study_of(study.name, declared) == study:
+        if kind_of(study.name).cls.from_json(declared) == study:
             _IN_USE[study.name, _text_of(declared)] = study
 
 

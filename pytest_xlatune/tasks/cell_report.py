@@ -273,7 +273,7 @@ class CellReport:
             facts = replace(facts, elsewhere=there)
         return facts
 
-    @property
+    @cached_property
     def document(self) -> Document:
         """The document of the cell, dated by the ledger, so that it is always the same."""
         return self.document_of()

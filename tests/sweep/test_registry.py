@@ -12,13 +12,13 @@ from tests.helpers.answers import study
 def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:
     own = study(3, seed=7)
     assert study_of(own.name, own.to_json()) is not own
-    is_in_use(own)
+    is_in_use(own, own.to_json())
     assert study_of(own.name, json.loads(json.dumps(own.to_json()))) is own
 
 
 def test_one_with_a_secret_that_no_ledger_has_is_not() -> None:
     own = study(profiles=(profile("token", env={"MY_TOKEN": "hunter2-long-and-secret"}),), seed=7)
-    is_in_use(own)
+    is_in_use(own, own.to_json())
     found = study_of(own.name, own.to_json())
     assert found is not own
     assert "hunter2" not in repr(found)

@@ -1,8 +1,7 @@
 """Say that the plugin is off if `-p no:xlatune` is used with a sweep file, and skip the sweep.
 
 It is a separate plugin, because a plugin that is off cannot say so: without it, each test of a
-sweep was an error, since its fixtures were not found. It must stay small, because every pytest run
-loads it.
+sweep was an error, for want of fixtures. It must stay small, because every pytest run loads it.
 """
 
 from __future__ import annotations

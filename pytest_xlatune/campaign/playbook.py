@@ -91,8 +91,7 @@ _OWN_ENDS = frozenset(
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)
 
 
-# ends from outside, in addition to trouble of sites and nodes: they are not caused by a program or
-# the trainer
+# ends from outside, besides trouble of sites and nodes: no program and no trainer causes them
 _FROM_OUTSIDE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),

@@ -2,8 +2,7 @@
 
 `commands.toml` has the commands and their arguments, and a file here has the function that runs
 one, or a few similar ones. It returns an `Output`, which `show` prints in the requested form. What
-a command computes or decides is a use case in `tasks`. Only the file of the requested command is
-loaded.
+a command computes or decides is a use case in `tasks`. Only that command's file is loaded.
 
 Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
 `Subcommand`. They are searched only for an unknown command, and for the list of commands.

@@ -7,12 +7,11 @@ nodes.
 Settings are passed in two ways, because `submit.sh` makes the name of the job, and of files and
 folders, from all passthroughs:
 
-* keys that are allowed in a file name are passthroughs, `key=value`, as its users write them;
-* the profile's flags and variables, other keys, and the profiler's, are appended to
+* keys that are allowed in a file name are passthroughs, `key=value`, as its users write them; * the
+profile's flags and variables, other keys, and the profiler's, are appended to
 `configs/<model>.env.sh` in a copy of the checkout for this trial. That file is sourced after the
 image's environment and `train_env.sh`, so its flags win, while flags in `train_env.sh` would not
-and `_env_XLA_FLAGS` would replace all deployed flags. MaxText reads a key from the variable
-M_<KEY>.
+and `_env_XLA_FLAGS` would replace deployed flags. MaxText reads a key from M_<KEY>.
 
 A rotation is passed the second way too: that file writes the spec and its worker into the job's
 output folder, and each Python in the container loads the worker.

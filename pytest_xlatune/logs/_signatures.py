@@ -1,8 +1,7 @@
 """Find the failure that one line of a log shows, by the table of signatures.
 
 The table `signatures.toml` is data, and explains its fields. This module checks and applies it; it
-must not know a particular failure. A pattern is compiled when a line first contains one of its
-words.
+must not know a particular failure. A pattern is compiled when one of its words first occurs.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ class Rotation(Record, frozen=True, kw_only=True):
         spec: the programs, their order, and the steps of a turn.
         deadline_s: wall seconds after which the job is killed; 0 takes the protocol's deadline. Not
             part of the identity.
-        died_of: ids of programs that ended earlier attempts, and are not run any more. Not part of
-            the identity.
+        died_of: ids of programs that ended earlier attempts, and no longer run. Not part of the id.
         suspect: the profile that may have ended the attempt before; "" if none. It gets the first
             turn of all profiles, so that no other profile precedes it. Not part of the identity.
     """

@@ -143,8 +143,7 @@ class Traits:
         cell_nodes: nodes of each cell of the study; 0 means all named nodes. With another number, a
             node that takes no job is an answer and does not keep the sweep from starting.
         has_slots: whether its trials can be spread over node slots, which then stay as they are.
-        selection_fields: the fields that select a part of the study -> their values if all of it is
-            selected.
+        selection_fields: fields that select a part of the study -> their values if all is selected.
         measured_fields: the fields that hold what earlier sessions measured.
     """
 

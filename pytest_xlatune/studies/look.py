@@ -22,8 +22,7 @@ class Look:
     Attributes:
         family: the number of arms that entered the blocks.
         fit: least squares over the blocks; None if no block has a baseline and another arm.
-        comparisons: the comparison of each arm with the baseline, the alias included, without
-            dropped arms.
+        comparisons: each arm with the baseline, including the alias, without dropped arms.
         kinds: the kind of verdict on each arm.
         unlike: the arms whose steps become steady at another time: see `unlike_warmups`.
     """

@@ -107,8 +107,7 @@ def screen(
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
-    # A line for each wave has only two baselines: with four waves it found 71.6 % of winners, not
-    # 79.7 %.
+    # A line for each wave has only two baselines: with four it found 71.6 % of winners, not 79.7 %.
     for epoch in _by_epoch(past, segments):
         for line, group in _lined(epoch):
             lines.append(line)

@@ -157,8 +157,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 answer = named(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
-                # in file order, because ranks may change with the next trial but the name of a test
-                # must not
+                # in file order, because the next trial may change ranks, but no name of a test
                 in_file_order = [arm.id for arm in decision.arms if arm.id in entered]
                 answer = named(
                     "".join(in_file_order[question.number : question.number + 1]), decision.arms

@@ -1,7 +1,6 @@
 """The objects of a CVS file, and its values: typed, filled in, and with open items found.
 
-This module is pure, and `ConfigError` is its only error. A *leaf* is a single value, or an empty
-object or list.
+Pure, and `ConfigError` is its only error. A *leaf* is a single value, or an empty object or list.
 """
 
 from __future__ import annotations

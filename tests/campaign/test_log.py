@@ -69,7 +69,7 @@ def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
     said = lines_of(path)
     waits = [line for line in said if "it waits after killed" in line]
     assert len(waits) == 1, "once, not at every turn of five minutes"
-    assert any("retried on the same nodes" in line for line in said)
+    assert any("on the same nodes" in line for line in said)
 
 
 def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path
     with write_log(each.folder, "warning") as path:
         run(each, cluster)
     away, back = lines_of(path)
-    assert "the scheduler does not answer, all that needs it waits: no answer for" in away
+    assert "scheduler does not answer" in away
     assert "the scheduler answers again" in back
     assert all(result.score for result in each.view().history)
     assert notes(each) == [], "a few seconds are no news"
@@ -164,7 +164,7 @@ def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
     each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
     run(each, cluster)
     away, back = notes(each)
-    assert away.startswith("the scheduler does not answer, all that needs it waits: no answer for")
+    assert "scheduler does not answer" in away
     assert back == "the scheduler answers again"
 
 
@@ -172,3 +172,20 @@ def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
     entries = Ledger(each.folder / LEDGER).refresh()
     return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]
+
+
+def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
+    clusters = Cluster(), Cluster()
+    each = [
+        campaign(tmp_path / name, cluster, CellsStudy(cells=(on(f"node00{n}"),)))
+        for n, (name, cluster) in enumerate(zip("ab", clusters, strict=True), start=1)
+    ]
+    logs = [write_log(one.folder, "info") for one in each]
+    with logs[0] as path_a, logs[1] as path_b:
+        for one, cluster in zip(each, clusters, strict=True):
+            run(one, cluster)
+    text_a, text_b = (path.read_text(encoding="utf-8") for path in (path_a, path_b))
+    assert "submitted node001" in text_a
+    assert "submitted node002" in text_b
+    assert "node002" not in text_a
+    assert "node001" not in text_b

@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import CampaignStopped
 from pytest_xlatune.campaign.assess import said_of_settings
+from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.ledger.state import LedgerState
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import Effect, Outcome, State, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers.scripted import (
+    CELL,
     FAILED,
     KILLED,
     OK,
@@ -137,15 +144,15 @@ def test_a_baseline_that_cannot_run_stops_the_sweep(tmp_path: Path) -> None:
         pytest.param(
             log().replace("Tokens/s/device", "words"),
             OK,
-            r"be scored: no-score \(no step of the window tells Tokens/s/device, and [^)]+\)"
+            r"be scored: no-score \([^)]*Tokens/s/device[^)]*\)"
             "(?!, 2 times)",
             id="Tokens/s/device is never printed",
         ),
         pytest.param(
             log(steps=4),
             OK,
-            r"be scored: too-few-steps \(0 of the 6 steps .* the last step line is of step 3, and "
-            r"\d+ steps were asked for; its log: /\S+/log\.0\.txt\)",
+            r"be scored: too-few-steps \(0 of the 6 .* step 3, .* "
+            r"\d+ steps .*/\S+/log\.0\.txt\)",
             id="the trainer ends early, and well",
         ),
         pytest.param(
@@ -253,3 +260,43 @@ def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
     shown["ticks"] = 301.0
     each.turn()
     assert executor.submitted == [first, first]
+
+
+HUSH = "hush-hush-9"
+SECRETIVE = msgspec.structs.replace(CELL, deployed={**CELL.deployed, "HF_TOKEN": HUSH})
+
+
+def test_the_line_that_an_attempt_is_ended_for_is_written_without_the_secret(
+    tmp_path: Path,
+) -> None:
+    text = log(steps=2, last=f"{UNKNOWN_FLAG} {HUSH}")
+    executor = FakeExecutor(lambda *_: (text, OK))
+    executor.holds = True
+    ticks = [0.0]
+    made = campaign(tmp_path, executor, cell=SECRETIVE, clocks={"ticks": lambda: ticks[0]})
+    for _ in range(4):
+        made.turn()
+        ticks[0] += 100.0
+    (cut,) = [each.event for each in made.ledger.__class__(made.ledger.path).refresh()
+              if isinstance(each.event, AttemptCutShort)]  # fmt: skip
+    assert cut.fatal is not None
+    assert HIDDEN in cut.fatal.text
+    executor.holds = False
+    executor.cancelled.clear()
+    made.turn()
+    (told,) = [each for each in made.view().state.decisions if each.cls][:1]
+    assert told.cls == FailureClass.UNKNOWN_FLAG, "the same line, hidden on both sides"
+    assert HUSH not in made.ledger.path.read_text(encoding="utf-8")
+
+
+def test_neither_a_schedulers_refusal_nor_its_word_of_a_job_shows_one(tmp_path: Path) -> None:
+    executor = FakeExecutor()
+    executor.holds = True
+    waits = Outcome(state=State.PENDING, reason=f"held: comment {HUSH}")
+    executor.poll = lambda these, **_: {each.job_id: waits for each in these}  # type: ignore[method-assign]
+    made = campaign(tmp_path, executor, cell=SECRETIVE)
+    made.turn()
+    made.turn()
+    (job,) = read_now(made.folder).jobs.values()
+    assert job.reason == f"held: comment {HIDDEN}"
+    assert str(SubmissionError(f"sbatch: {HUSH}")) == f"sbatch: {HIDDEN}"

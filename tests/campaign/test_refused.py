@@ -35,7 +35,7 @@ def test_a_study_that_never_ends_says_so_once_all_is_measured(tmp_path: Path) ->
     each = campaign(tmp_path, cluster, Again(cells=FOUR[:1], repeats=2))
     with pytest.raises(ConfigError, match=r"\(Again\) is wrong: it proposes \S+ again") as caught:
         run(each, cluster)
-    assert "nothing that is left to run" in str(caught.value)
+    assert "left to run" in str(caught.value)
     mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=2), session="second")
     assert [result.status for result in mended.view().history] == [TrialStatus.MEASURED] * 2
 
@@ -73,7 +73,7 @@ def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
         each.turn()
     each.turn()
     (said,) = notes(each)
-    assert "sbatch did not answer in 60 s" in said, "told at once"
+    assert "did not answer in 60 s" in said, "told at once"
     each.turn()
     statuses = [result.status for result in each.view().history]
     assert statuses == [TrialStatus.MEASURED, TrialStatus.RUNNING]
@@ -172,8 +172,8 @@ def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
     assert took_s < 4 * 60 + 10, "the next is submitted as soon as a place is free"
     assert cluster.asked < 40, "sbatch is not called every second"
     (said,) = notes(each)
-    assert "a limit on submitted jobs is reached; the next trial waits until one of ours" in said
-    assert said.endswith("Job violates accounting/QOS policy (job submit limit)")
+    assert "limit on submitted jobs" in said
+    assert said.endswith("(job submit limit)")
 
 
 def notes(each: Campaign) -> list[str]:

@@ -66,7 +66,7 @@ def test_a_ledger_concludes_to_what_its_reports_say(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("gone", "gone does not exist; name the ledger of a cell", id="nothing"),
+        pytest.param("gone", "gone does not exist", id="nothing"),
         pytest.param("empty.jsonl", "is no ledger of a sweep: it is empty", id="empty file"),
         pytest.param("empty", "empty holds no ledger.jsonl; name the ledger", id="empty folder"),
         pytest.param(".", "below it 1 cell does; name one of", id="the work directory"),
@@ -96,9 +96,7 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
     )
     conclusion = read_known(swept).conclusion
     assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
-    assert all(
-        "its score is not finite" in sentence(each.reasons[0]) for each in conclusion.verdicts
-    )
+    assert all("not finite" in sentence(each.reasons[0]) for each in conclusion.verdicts)
     assert conclusion.tuning.bound is None
 
 
@@ -121,7 +119,7 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
     assert read_calibration(swept, other) is None
     (swept / CALIBRATION).write_text("{", encoding="utf-8")
-    with pytest.raises(LedgerError, match="calibrate again, or remove it"):
+    with pytest.raises(LedgerError, match="calibrate again"):
         read_calibration(swept, CELL)
 
 
@@ -131,7 +129,7 @@ def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
     each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=4),
                     executor=scripted.FakeExecutor(script))  # fmt: skip
     scripted.run(each)
-    with pytest.raises(NotCalibrated, match="0 jobs of the calibration have a score, 4 are needed"):
+    with pytest.raises(NotCalibrated, match=r"0 jobs .* 4 are needed"):
         calibrate(each, lambda: None)
 
 
@@ -174,10 +172,7 @@ def test_calibrate_as_a_command(
         encoding="utf-8",
     )
     assert main(["plan", "test_pretend.py"]) == 0
-    assert (
-        "0.6 % is assumed, because this cell was not calibrated: xlatune calibrate SWEEP_FILE"
-        in " ".join(capsys.readouterr().out.split())
-    )
+    assert "0.6 % is assumed" in " ".join(capsys.readouterr().out.split())
     assert main(["calibrate", "test_pretend.py", "--jobs", "4"]) == 0
     shown = capsys.readouterr().out
     assert "job noise:" in shown

@@ -127,9 +127,9 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     assert changes["slow"] == pytest.approx(-0.105, abs=0.003)
     assert abs(changes[turned.COPY]) < 0.002
     assert "odd" not in changes
-    assert ran.told == [
-        "odd is left out, the compiler refuses it: No such compile option: 'xla_odd'"
-    ]
+    (told,) = ran.told
+    assert told.startswith("odd is left out")
+    assert told.endswith("'xla_odd'")
     assert ran.rotation.read is not None
     assert ran.rotation.read.found == "train_step"
     assert len(ran.rotation.score.turns) == len(SPEC.order)  # type: ignore[union-attr]
@@ -206,7 +206,7 @@ def test_a_death_is_blamed_and_the_rotation_goes_on_without(
     assert len(set(ran.executor.submitted)) == 1, "it is the same trial still"
     said = [sentence(each.why) for each in ran.state.decisions if each.why is not None]
     doing = "while it compiled" if at is BlamedAt.COMPILING else "in the turn of"
-    assert any(f"it ended {doing} {program}, and goes on without it" in each for each in said), said
+    assert any(f"ended {doing} {program}" in each for each in said), said
 
 
 TURN = 1 + next(at for at, each in enumerate(SPEC.order) if each > 1)  # of the first profile
@@ -538,20 +538,17 @@ def test_a_loss_is_blamed_on_the_turn_that_spoilt_it_and_only_once(tmp_path: Pat
     [
         (
             (),
-            (
-                "there is no journal of the worker that rotates programs: the trainer's Python did "
-                "not load it, or its file could not be written or read"
-            ),
+            ("no journal of the worker"),
         ),
         (
             (turned.line("start", turn_steps=6) + turned.line("end", calls=0),),
-            "the program of the step was not found",
+            "program of the step was not",
         ),
         (
             (turned.line("trouble", words="the step is made by jax.pmap"),),
-            "the program of the step was not found (the step is made by jax.pmap)",
+            "not found (the step is made by jax.pmap)",
         ),
-        (("\0\0 no journal \n[[[",), "the program of the step was not found"),
+        (("\0\0 no journal \n[[[",), "program of the step was not"),
     ],
     ids=["no journal", "no step", "the worker says why", "another file"],
 )
@@ -562,7 +559,7 @@ def test_a_rotation_of_nothing_says_what_is_missing(
     assert ran.result.status is TrialStatus.MEASURED
     assert not ran.rotation.is_found
     assert ran.result.reason is not None
-    assert sentence(ran.result.reason) == words
+    assert words in sentence(ran.result.reason)
 
 
 @pytest.mark.parametrize(
@@ -592,8 +589,8 @@ def test_where_a_step_is_no_call_no_turn_is_read_from_the_wrong_steps(
         if is_apart:
             assert ran.rotation.reason is not None
             said = sentence(ran.rotation.reason)
-            assert "whose turn a step was cannot be told" in said
-            assert ("calls the program of its step 2 times" in said) is (every == 2 and ends)
+            assert "whose turn" in said
+            assert ("of its step 2 times" in said) is (every == 2 and ends)
 
 
 def every(lines: str, steps: int) -> str:
@@ -610,13 +607,13 @@ ODD = '"words": "argument [0][1] was float32[8,32], and is float32[5,32]"'
         pytest.param(
             lambda lines: every(lines, 2),
             "",
-            "the log has a line every 2 steps, and a turn has 4 steps",
+            "line every 2 steps, and a turn has 4",
             id="a line every other step",
         ),
         pytest.param(
             lambda lines: every(lines, 5),
             "",
-            "the log has a line every 5 steps, and a turn has 4 steps",
+            "line every 5 steps, and a turn has 4",
             id="a line every fifth step",
         ),
         pytest.param(
@@ -624,8 +621,7 @@ ODD = '"words": "argument [0][1] was float32[8,32], and is float32[5,32]"'
             "".join(turned.line("odd_call", call=at) for at in range(3, 99, 2)).replace(
                 '"call": 3}', f'"call": 3, {ODD}}}'
             ),
-            "48 of 83 calls of the step had other arguments than the first ones (argument [0][1] "
-            "was float32[8,32], and is float32[5,32])",
+            "48 of 83 calls of the step had",
             id="shapes that alternate",
         ),
     ],
@@ -666,9 +662,7 @@ def test_a_step_that_is_made_anew_as_another_program_is_named(tmp_path: Path) ->
     ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS), OK, (told,)))
     assert not ran.rotation.is_found
     assert ran.rotation.reason is not None
-    assert "made its step anew as another program, for the first time before call 11, so that" in (
-        sentence(ran.rotation.reason)
-    )
+    assert "for the first time before call 11" in sentence(ran.rotation.reason)
 
 
 def test_a_look_is_scored_as_any_trial_and_tells_whether_the_step_is_found(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Request
+from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.launchers.program import METRICS_FILE
+from pytest_xlatune.ledger import Decided
 from pytest_xlatune.logs import LogReader
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Outcome, TrialResult, TrialSetting, TrialStatus
+from pytest_xlatune.model.result import Outcome, Submission, TrialResult, TrialSetting, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.stats.validity import Shown, judged
 from tests.helpers.scripted import (
@@ -129,7 +132,37 @@ def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
     made = campaign(tmp_path, FakeExecutor(lambda *_: ("epoch 1 done\nbye\n", OK)))
     run(made)
     said = sentence(made.view().stopped)
-    assert said.startswith("the cell as deployed cannot be scored: it ran but printed no step line")
+    assert "no step line" in said
     for part in ("`completed step: 7, seconds:", "epoch 1 done | bye", "log.0.txt", "trainer.md"):
         assert part in said
     assert "dropped" not in said
+
+
+class Damaging(FakeExecutor):
+    """Tells the outcome that stands in the folder of an attempt, where one stands there."""
+
+    def __init__(self, content: str, *, times: int) -> None:
+        super().__init__()
+        self._content, self._times = content, times
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        found = dict(super().poll(submissions, root=root))
+        for each in submissions:
+            if each.trial_id.startswith("fast-wave2") and each.attempt <= self._times:
+                path = root / each.folder / "outcome.json"
+                if not path.with_name("outcome.json.unreadable").exists():
+                    path.write_text(self._content, encoding="utf-8")
+                found[each.job_id] = read_outcomes(root / each.folder)[0]
+        return found
+
+
+def test_where_it_comes_again_the_others_are_measured(tmp_path: Path) -> None:
+    made = campaign(tmp_path, Damaging("torn", times=9))
+    run(made)
+    state = made.view().state
+    lost = [each.result for each in state.trials.values() if each.trial.arm == "fast"]
+    assert lost[0].status is TrialStatus.UNMEASURED
+    assert "2 times in a row: not measured" in sentence(lost[0].reason)
+    others = [each.result for each in state.trials.values() if each.trial.arm != "fast"]
+    assert all(each.status is TrialStatus.MEASURED for each in others)
+    assert isinstance(state.decisions[-1], Decided)

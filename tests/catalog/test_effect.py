@@ -85,9 +85,8 @@ def rules_of(profiles: Sequence[Profile], deployed: str = "", **env: str) -> lis
 def test_a_flag_without_an_option_is_unchecked_not_idle() -> None:
     found = examine([profile("p", "--custom=1")], (), stand_in)
     assert not found.objections
-    assert found.unchecked == (
-        "profile p: --custom has no option of its own in this XLA; what it does cannot be seen",
-    )
+    (unchecked,) = found.unchecked
+    assert "--custom has no option" in unchecked
 
 
 def test_one_of_two_profiles_that_come_to_the_same_is_named() -> None:
@@ -113,16 +112,11 @@ def test_a_refused_flag_that_is_deployed_is_a_fault_and_hides_nothing() -> None:
     found = examine(
         [profile("p", "--a=1"), profile("q", "--a=0")], parse_flags("--no_such=1"), stand_in
     )
-    assert [(str(each), each.level) for each in found.objections] == [
-        ("deployed: unknown to this XLA: --no_such [unknown-flag]", Level.FAULT),
-        (
-            (
-                "profile q: every option is as deployed: a run of it measures noise. Call it "
-                "control-... to keep it as the A/A control [no-op]"
-            ),
-            Level.NOTE,
-        ),
+    assert [(each.profile, each.rule, each.level) for each in found.objections] == [
+        ("baseline-deployed", "unknown-flag", Level.FAULT),
+        ("q", "no-op", Level.NOTE),
     ]
+    assert "--no_such" in found.objections[0].text
 
 
 def test_xla_is_asked_about_each_text_once() -> None:

@@ -43,7 +43,7 @@ def test_a_trainer_is_not_run_as_a_sweep_file(
     path, ran = tmp_path / "trainer.py", tmp_path / "ran"
     path.write_text(f"open({str(ran)!r}, 'w').close()\nprint('training')\n", encoding="utf-8")
     assert main(["plan", str(path)]) == 2
-    assert "declares no SWEEP = Sweep(...), so it was not run" in capsys.readouterr().err
+    assert "declares no SWEEP = Sweep(...)" in capsys.readouterr().err
     assert not ran.exists()
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) 
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as refused:
         load_sweep(path)
-    assert "so it was not run" not in str(refused.value)
+    assert "not run" not in str(refused.value)
 
 
 def options_of(name: str) -> set[str]:

@@ -67,7 +67,7 @@ def test_show(run: Run) -> None:
     code, out, _ = run("show", "--xla_gpu_collective_inflation_factor", "NCCL_BUFFSIZE")
     assert code == 0
     assert "collective-inflation: --xla_gpu_collective_inflation_factor (blocked)" in out
-    assert "corrects: recipes write 16M, which is 16 bytes" in out
+    assert "recipes write 16M" in out
     code, out, _ = run("show", "xla_gpu_graph_min_graph_size")
     assert "not in the catalog" in out, "a flag that only the releases know"
     document = json.loads(run("show", "ag", "--json")[1])
@@ -109,7 +109,7 @@ def test_lint_of_a_sweep_file(run: Run) -> None:
     [
         ("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'"),
         ("--xla_a true", "silently drops 'true'"),
-        ("flags.txt", "the name of a file of flags"),
+        ("flags.txt", "a file of flags"),
         ("--xla_a='open", "never closes"),
     ],
 )
@@ -163,13 +163,13 @@ def test_lint_without_an_xla(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("lint", "--python", "/no/such/python", "--xla_a=1"), "is not on this machine"),
-        (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "give one of the two"),
-        (("lint", "no_such_sweep.py"), "is not a sweep file"),
+        (("lint", "--python", "/no/such/python", "--xla_a=1"), "not on this machine"),
+        (("lint", "--python", "p", "--jaxlib", "0.8.3", "--xla_a=1"), "one of the two"),
+        (("lint", "no_such_sweep.py"), "not a sweep file"),
         (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "which has its own profiles"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
-        (("list", "--deployed", "'--xla_a=1"), "is no text of a shell: No closing quotation"),
-        (("list", "--device", "v5e"), "--device chooses among the profiles of an axis"),
+        (("list", "--deployed", "'--xla_a=1"), "No closing quotation"),
+        (("list", "--device", "v5e"), "--device chooses among"),
         (("list", "--device", "nope", "--axis", "DP"), "unknown device 'nope'"),
         (("lint", "--device", "nope", "--xla_a=1"), "unknown device 'nope'"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.declaration import Sweep, load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.write_sweep import KINDS, STUDIES, answers, read_command
+from tests.helpers.log_lines import step, text_of
 from tests.helpers.sessions import run_inside
 
 CELL = "--model tiny --parallelism FSDP=4"
@@ -121,7 +123,7 @@ def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
     assert "--command '/opt/venv/bin/python " in said
     assert not list(tmp_path.glob("test_a.py"))
     assert main([*argv, "--nodelist", "node001"]) == 0, "a node may have it there"
-    assert "name the Python that has it" in capsys.readouterr().out
+    assert "Python that has it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ EIGEN = "--xla_cpu_multi_thread_eigen"
         pytest.param(("--flags", f"{EIGEN}=false"), [], "", id="a switch is not told"),
         pytest.param(
             ("--command", "pyhton /t {steps}"), ["'pyhton'"],
-            "this machine has no program pyhton; correct it", id="a program that is not here",
+            "has no program pyhton", id="a program that is not here",
         ),
         pytest.param(
             ("--command", "pyhton /t {steps}", "--nodelist", "node001"), ["'pyhton'"], "",
@@ -270,7 +272,7 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
             'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
             (
                 *("15 of 15", "0.5 (median)", "3.5 at the last step", "format           json"),
-                "no score: give the cell per_device_batch_size and max_target_length",
+                "give the cell per_device_batch_size and max_target_length",
             ),
             "        step_pattern='json',\n        # where they tell no Tokens/s/device",
         ),
@@ -281,12 +283,12 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
         ),
         (
             "print('once more')",
-            ("none of its 15 lines is read as a step; the last one is 'once more'", "levanter"),
+            ("none of its 15 lines", "levanter"),
             "# step_pattern=",
         ),
         (
             "raise SystemExit('no config')",
-            ("(exit 1)", "the last one is 'no config'. test_mine.py is written all the same"),
+            ("(exit 1)", "'no config'. test_mine.py is written"),
             "argv=",
         ),
         ("raise SystemExit(3)", ("ended by itself (exit 3), and printed nothing",), "argv="),
@@ -375,14 +377,14 @@ def test_a_closed_terminal_ends_the_questions() -> None:
     def closed(_: str) -> str:
         raise EOFError
 
-    with pytest.raises(ConfigError, match="ended before the last question"):
+    with pytest.raises(ConfigError, match="before the last question"):
         answers({}, closed, print)
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("test_a.py --model m", "--command, --parallelism: no terminal to ask on"),
+        ("test_a.py --model m", "--command, --parallelism: no terminal"),
         ("a.py", "name it test_a.py"),
         ("test_a.py --config /x", "--config belongs to --kind maxtext"),
         ("test_a.py --command t{steps} --model m --parallelism FDSP=4", "did you mean 'FSDP'"),
@@ -392,7 +394,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=--xa${IFS}--xa",
-            "--xa and --xa: that is one profile, given twice",
+            "--xa and --xa: that is one profile",
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n1 --try",
@@ -402,7 +404,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         ("test_a.py --command A_TOKEN=x${IFS}t{steps} --model m --parallelism DP=4", "of A_TOKEN"),
         (
             "test_a.py --command A=x{steps} --model m --parallelism DP=4",
-            "names no program after them",
+            "names no program",
         ),
         ("test_a.py --command t --model m --parallelism DP=4", "has no {steps}"),
         ("test_a.py --command t'{steps} --model m --parallelism DP=4", "No closing quotation"),
@@ -419,3 +421,51 @@ def test_bad_input_is_one_message_and_writes_nothing(
     assert main(["init", *(each.replace("${IFS}", " ") for each in argv.split())]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("*.py"))
+
+
+COMMAND = "/bin/true --steps={steps} {overrides}"
+GIVEN = ["--command", COMMAND, "--flags", "--xla_gpu_enable_nccl_user_buffers=true"]
+CONFIG = [
+    "XLA_FLAGS=--xla_gpu_autotune_level=0",
+    "Config param model_name: llama3-8b",
+    "Config param ici_fsdp_parallelism: 8",
+    "Config param dcn_pipeline_parallelism: 2",
+    "Config param per_device_batch_size: 4.0",
+    "Config param max_target_length: 2048",
+]
+
+
+def made(tmp_path: Path, lines: list[str], *more: str) -> Sweep:
+    log, file = tmp_path / "job.log", tmp_path / "test_of_log.py"
+    log.write_bytes(text_of(lines))
+    assert main(["init", str(file), "--log", str(log), *GIVEN, *more]) == 0
+    sweep = runpy.run_path(str(file))["SWEEP"]
+    assert isinstance(sweep, Sweep)
+    return sweep
+
+
+def test_what_maxtext_printed_is_not_asked(tmp_path: Path) -> None:
+    cell = made(tmp_path, [*CONFIG, *map(step, range(15))]).cell
+    assert (cell.model_tag, cell.parallelism) == ("llama3-8b", "PP=2,FSDP=8")
+    assert dict(cell.deployed) == {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+    assert (cell.per_device_batch_size, cell.max_target_length) == (4, 2048)
+    assert cell.step_pattern == ""
+
+
+def test_the_format_of_another_trainer_is_found(tmp_path: Path) -> None:
+    line = "[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.2  tps: 7,282"
+    more = ("--model", "m", "--parallelism", "FSDP=8")
+    cell = made(tmp_path, [line.format(each) for each in range(1, 16)], *more).cell
+    assert (cell.model_tag, cell.step_pattern) == ("m", "torchtitan")
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, file = tmp_path / "job.log", tmp_path / "test_of_log.py"
+    log.write_bytes(b"hello\n")
+    assert main(["init", str(file), "--log", str(log), *GIVEN]) == 2
+    assert "not the log of" in " ".join(capsys.readouterr().err.split())
+    # what the log leaves out is named
+    log.write_bytes(text_of(map(step, range(15))))
+    assert main(["init", str(file), "--log", str(log), *GIVEN]) == 2
+    assert "--model, --parallelism" in capsys.readouterr().err
+    assert not file.exists()

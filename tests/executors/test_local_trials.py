@@ -85,7 +85,7 @@ def test_what_needs_another_machine_is_refused(
     machine: Machine, nodelist: tuple[str, ...], resources: Resources
 ) -> None:
     request = machine.request("a", nodelist=nodelist, resources=resources)
-    with pytest.raises(SubmissionError, match=r"the local executor runs on .* use Slurm"):
+    with pytest.raises(SubmissionError, match=r"the local executor .* use Slurm"):
         machine.executor.submit(SLEEP, request)
     assert not (machine.root / "a").exists()
 

@@ -55,13 +55,13 @@ def environment_of(log: Path) -> dict[bytes, bytes]:
         pytest.param(
             ("no-such-program",),
             (State.FAILED, None, None),
-            "no-such-program could not be started: No such file or directory; it is not on the job",
+            "no-such-program could not be started",
             id="no such program",
         ),
         pytest.param(
             ("~/bin/python",),
             (State.FAILED, None, None),
-            "only a shell reads ~, write the whole path",
+            "only a shell reads ~",
             id="a home that a shell would know",
         ),
         pytest.param(
@@ -97,10 +97,10 @@ def test_however_the_trainer_ends_there_is_an_outcome(
     ("spec", "reason"),
     [
         (LaunchSpec(argv=("true",), cwd="/no/such/place"), "/no/such/place"),
-        (LaunchSpec(argv=("true",), files={"../out.txt": ""}), "leads out of the attempt's folder"),
+        (LaunchSpec(argv=("true",), files={"../out.txt": ""}), "leads out of"),
         (
             LaunchSpec(argv=("true",), files={"/tmp/out.txt": ""}),
-            "leads out of the attempt's folder",
+            "leads out of",
         ),
         (None, "spec.json"),
     ],
@@ -288,7 +288,7 @@ def test_a_job_that_is_ended_asks_no_command_and_that_is_told(tmp_path: Path) ->
     write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH, node_health=("true",)))
     (found,) = node_findings(tmp_path)
     assert (found.cls, found.source) == ("node-unasked", "")
-    assert found.text.startswith("the command was not run")
+    assert "was not run" in found.text
     write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH))
     assert node_findings(tmp_path) == ()
 

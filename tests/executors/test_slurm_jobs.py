@@ -43,7 +43,7 @@ def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_train
     nothing = Scripted(squeue=Reply(code=0), sacct=NO_ACCOUNTING)
     with pytest.raises(
         SubmissionError,
-        match="Slurm has no such job: sbatch ended with 0 and named no job, it said",
+        match="sbatch ended with 0",
     ) as caught:
         SlurmExecutor(run=nothing, sleep=lambda _: None).submit(SPEC, request_of_a_trial)
     assert "(tried 6 times)" in str(caught.value)
@@ -60,7 +60,7 @@ def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
     wrapper = front(tmp_path, monkeypatch, 'sleep 1000 &\necho $! > "${0%/*}/pid"\nwait\n')
     none = Scripted(squeue=Reply(code=0), sacct=NO_ACCOUNTING)
     executor = SlurmExecutor(run=none, sleep=lambda _: pytest.fail("it waits in one turn"))
-    said = r"sbatch did not answer in \S+ s and was ended; Slurm is asked for it before"
+    said = r"sbatch did not answer in \S+ s"
 
     def told() -> bool:
         with pytest.raises(SchedulerDown, match=said):
@@ -81,7 +81,7 @@ def state_of(pid: int) -> str:
 
 def test_a_queue_that_cannot_be_read_submits_nothing_again(request_of_a_trial: Request) -> None:
     blind = Scripted(squeue=Reply(code=0, out="\001\377 garbage"))
-    with pytest.raises(SchedulerDown, match="squeue does not say whether xl-overlap-2 runs"):
+    with pytest.raises(SchedulerDown, match="squeue does not say whether"):
         SlurmExecutor(run=blind).find(request_of_a_trial)
 
 

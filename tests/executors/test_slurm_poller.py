@@ -224,7 +224,7 @@ def test_the_payloads_word_stands_when_slurm_has_forgotten(
     slurm = Scripted(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
     (outcome,) = rounds(Poller(run=slurm, clock=clock), clock, folder, 1)
     assert outcome.state is state
-    assert "Slurm has forgotten the job" in outcome.reason
+    assert "Slurm has forgotten" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -358,3 +358,27 @@ def test_a_job_that_begins_while_slurm_is_asked_was_not_put_back(
         return Reply(code=0, out=scontrol("PENDING", reason="Resources"))
 
     assert not Poller(run=slurm, clock=clock).poll({"31": folder})["31"].is_requeued
+
+
+@pytest.mark.parametrize(
+    ("ended", "claims", "state"),
+    [
+        pytest.param([OK, OK], 2, State.COMPLETED, id="both ranks had ended"),
+        pytest.param([OK], 2, State.CANCELLED, id="the second had not"),
+        pytest.param([OK, TOLD_TO_END], 2, State.CANCELLED, id="the second was told to"),
+        pytest.param([], 0, State.CANCELLED, id="none had begun"),
+    ],
+)
+def test_who_cancels_too_late_ends_nothing(
+    folder: Path, ended: list[Outcome], claims: int, state: State
+) -> None:
+    names = ["", ".1"]
+    for name in names[:claims]:
+        (folder / f"claimed{name}.json").write_text("{}", encoding="utf-8")
+    for name, outcome in zip(names, ended, strict=False):
+        text = json.dumps(outcome.to_json())
+        (folder / f"outcome{name}.json").write_text(text, encoding="utf-8")
+    slurm = Scripted(scontrol=Reply(code=0, out=scontrol("CANCELLED", "0:15")), sacct=NO_ACCOUNTING)
+    seen = Poller(run=slurm).poll({"31": folder})["31"]
+    assert seen.state is state
+    assert "CANCELLED" in seen.reason

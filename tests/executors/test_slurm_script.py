@@ -83,15 +83,14 @@ def test_slurm_logs_in_where_the_site_wants_it_to(folder: Path) -> None:
         pytest.param({"job_name": "a b"}, "job name 'a b': expected", id="a space in the name"),
         pytest.param({"job_name": ""}, "job name '': expected", id="no name"),
         pytest.param({"comment": "a\nb"}, "job comment", id="a line break in the comment"),
-        pytest.param(with_options(nodelist="n1"), "'nodelist' is set by the harness", id="pins"),
+        pytest.param(with_options(nodelist="n1"), "'nodelist' is set by", id="pins"),
         pytest.param(with_options(no_requeue=""), "'no_requeue' is set by", id="underscores"),
         pytest.param({"resources": Resources(options={"--signal": "1"})}, "'--signal' is set by",
                      id="dashes"),
         pytest.param(with_options(export="ALL"), "'export' is 'ALL': expected NONE", id="secrets"),
         pytest.param({"resources": Resources(options={"a b": "1"})}, "Slurm option 'a b': expected",
                      id="no option's name"),
-        pytest.param({"resources": Resources(nodes=3)}, "3 nodes are asked for, but the node list "
-                     "names 2", id="counts that differ"),
+        pytest.param({"resources": Resources(nodes=3)}, "3 nodes .* 2", id="counts that differ"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_submitted_is_refused(

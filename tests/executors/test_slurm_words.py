@@ -65,6 +65,10 @@ def test_state_words(text: str, state: State) -> None:
         pytest.param(Reply(code=1, err="sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: "
                            "Batch job submission failed: Job violates accounting/QOS policy (job "
                            "submit limit)"), Trouble.FULL, id="a limit of the site"),
+        pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Job violates "
+                           "accounting/QOS policy"), Trouble.FULL, id="a policy alone"),
+        pytest.param(Reply(code=1, err="sbatch: error: AssocMaxSubmitJobLimit"), Trouble.FULL,
+                     id="a limit that is named alone"),
         pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: Resource "
                            "temporarily unavailable"), Trouble.FOR_NOW, id="for a moment"),
         pytest.param(Reply(code=1, err="sbatch: error: Batch job submission failed: I/O error "
@@ -128,7 +132,7 @@ def test_a_job_that_waits_for_nodes_that_are_away(state: str, reason: str, *, la
         *((each, "so many nodes") for each in (
             "PartitionNodeLimit", "PartitionConfig", "QOSMaxNodePerJobLimit",
             "AssocMaxNodePerJobLimit", "QOSMinNode")),
-        *((each, "change the options of Resources") for each in (
+        *((each, "the options of Resources") for each in (
             "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerNode", "QOSMinGRES", "QOSMinCpuNotSatisfied",
             "AssocMaxGRESPerJob", "MaxMemPerLimit", "BadConstraints", "Constraints")),
         *((each, "name another QOS") for each in ("InvalidQOS", "QOSNotAllowed")),

@@ -17,7 +17,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.answers import measured, noise, one_by_one
+from tests.helpers.history import history, measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, cluster
 
 PERMUTE = "xla_gpu_collective_permute_combine_threshold_bytes"
@@ -88,7 +88,7 @@ def run(
     def answer(trial: Trial) -> TrialResult:
         return measure(trial) if trial.protocol.is_scored else evidence(shares, pgle=pgle)
 
-    return one_by_one(of, answer)
+    return history(answer, of=of, one_by_one=True)
 
 
 def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
@@ -99,4 +99,4 @@ def led(sweep: TuningStudy, names: Sequence[str]) -> list[TrialResult]:
         found = measured(trial, 6.9 + gain + noise(trial, 0.0005))
         return found if trial.protocol.is_scored else evidence()
 
-    return one_by_one(sweep, answer)
+    return history(answer, of=sweep, one_by_one=True)

@@ -28,7 +28,7 @@ from pytest_xlatune.studies.batch_size import BatchSize, BatchStudy
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
 from pytest_xlatune.studies.network_check import Network, NetworkStudy
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
-from tests.helpers import answers, benchmarks
+from tests.helpers import benchmarks, history
 
 NOISE = (0.0031, -0.0024, 0.0008, -0.0015, 0.0022, -0.0007, 0.0013, -0.0028, 0.0004, -0.0011)
 CELL = Cell(
@@ -91,7 +91,7 @@ def batch(
 def unfit(trial: Trial, cls: FailureClass) -> TrialResult:
     """Return a run that ended for good, as one does that does not fit."""
     finding = Finding(cls=cls, action=Action.DROP, text="a line", detail="88.25 GiB")
-    return replace(answers.lost(trial, cls), status=TrialStatus.DROPPED, findings=(finding,))
+    return replace(history.lost(trial, cls), status=TrialStatus.DROPPED, findings=(finding,))
 
 
 def changing(first: int, change: float, *, step: float = 0.0) -> Callable[[Trial], float]:
@@ -125,12 +125,12 @@ def machine(
         keys = [f"{name}{part}" for part in parts for name in names]
         if cls := next((lost[key] for key in keys if lost and key in lost), None):
             state = State.CANCELLED if cls is FailureClass.CANCELLED else State.FAILED
-            return answers.lost(trial, cls, state=state)
+            return history.lost(trial, cls, state=state)
         number = sum(map(ord, trial.arm)) * 7 + trial.block * 3 + ord(trial.stage[0])
         effect = sum((effects or {}).get(key, 0.0) for key in keys)
         value = level(trial) + effect + noise * NOISE[(number + trial.position) % len(NOISE)]
         loss = next((losses[key] for key in keys if losses and key in losses), 7.1)
-        found = answers.measured(trial, value, loss=loss)
+        found = history.measured(trial, value, loss=loss)
         for cls, text, by in (told[key] for key in keys if told and key in told):
             said = Finding(cls=cls, action=Action.NONE, text=text, source=by or trial.arm)
             found = replace(found, findings=(*found.findings, said))
@@ -194,7 +194,7 @@ def paired(
             return unfit(trial, FailureClass.OOM_GPU)
         noise = 0.4 * NOISE[(int(size) * 7 + len(policy) + 3 * trial.block) % len(NOISE)]
         value = 7.5 + math.log(size / (size + c)) + LATER[policy] + noise
-        return answers.measured(trial, value, loss=loss(trial))
+        return history.measured(trial, value, loss=loss(trial))
 
     return run
 
@@ -208,7 +208,7 @@ class Ended:
 
     @property
     def kinds(self) -> dict[str, str]:
-        return answers.kinds(self.conclusion)
+        return history.kinds(self.conclusion)
 
     @property
     def record(self) -> Any:
@@ -227,7 +227,7 @@ class Ended:
         return [each for each in self.history if each.memory is None]
 
     def verdict(self, arm: str) -> Verdict:
-        return answers.verdict(self.conclusion, arm)
+        return history.verdict(self.conclusion, arm)
 
     def why(self, arm: str) -> str:
         return "; ".join(map(sentence, self.verdict(arm).reasons))

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Parallelism
 from pytest_xlatune.model.profile import Profile, profile, settings_of
 from pytest_xlatune.model.result import TrialResult
-from tests.helpers import answers
-from tests.helpers.answers import Answer, measured, noise
+from tests.helpers import history
+from tests.helpers.history import Answer, measured, noise
 
-CELL = replace(answers.CELL, parallelism=Parallelism.parse("PP=8"))
+CELL = replace(history.CELL, parallelism=Parallelism.parse("PP=8"))
 GIB = 1 << 30
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"

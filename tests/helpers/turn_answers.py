@@ -24,7 +24,7 @@ from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.rounds import fit_turns
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from tests.helpers.answers import knobs, lost, measured, noise, study
+from tests.helpers.history import knobs, lost, measured, noise, study
 
 TOKENS = 28672.0
 

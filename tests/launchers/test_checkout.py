@@ -71,7 +71,7 @@ def test_clones_at_other_paths_are_one_cell_and_commits_are_not() -> None:
 
 @pytest.mark.parametrize("code", ["", "main", "3f2a", f"{CODE}+uncommitted"])
 def test_a_cell_without_a_hash_cannot_be_started(code: str) -> None:
-    with pytest.raises(ConfigError, match="a checkout needs a commit"):
+    with pytest.raises(ConfigError, match="needs a commit"):
         LAUNCHER.launch(TRIAL, replace(CELL, code=code))
 
 

@@ -145,7 +145,7 @@ def test_it_is_a_launcher_and_part_of_the_cell() -> None:
         ("/shared/jax.sqsh", "pyxis", "sha256sum FILE"),
         ("", "docker", "names no image"),
         (SQSH, "docker", "docker needs an image by name"),
-        (NAMED, "pyxis", "pyxis needs the absolute path of an image file"),
+        (NAMED, "pyxis", "the absolute path"),
         (f"jax.sqsh@{SHA}", "pyxis", "absolute path"),
     ],
 )
@@ -179,7 +179,7 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
         ({"mounts": ("/a:/b:rx",)}, "mount '/a:/b:rx'"),
         ({"mounts": ("/a,b",)}, "without commas"),
         ({"args": ("--env=A=1",)}, "args has --env, which is set by the cell's `deployed`"),
-        ({"args": ("-d",)}, "a trial is waited for"),
+        ({"args": ("-d",)}, "is waited for"),
         ({"program": "sudo 'docker"}, "program .* No closing quotation"),
         ({"runtime": "apptainer"}, "unknown runtime 'apptainer'.*Known: docker, podman, pyxis"),
         ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),

@@ -121,10 +121,10 @@ def test_misuse_is_refused_at_construction(changes: dict[str, Any], message: str
         (
             {"overrides": {"_env_NCCL_PROTO": "LL"}},
             profile("p", env={"NCCL_PROTO": "Simple"}),
-            "_env_NCCL_PROTO is exported after profile 'p' and would replace NCCL_PROTO",
+            "_env_NCCL_PROTO is exported after .* NCCL_PROTO",
         ),
         ({"overrides": {"_env_X": "a b"}}, BASELINE, "_env_X='a b' cannot be a passthrough"),
-        ({"overrides": {"base_output_directory": "/x"}}, BASELINE, "it is the job's folder"),
+        ({"overrides": {"base_output_directory": "/x"}}, BASELINE, "it is the job's"),
         ({}, profile("p", overrides={"steps": "9"}), r"Protocol\(steps=\.\.\.\)"),
     ],
     ids=[

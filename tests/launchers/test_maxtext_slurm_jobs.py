@@ -111,7 +111,7 @@ def test_what_submit_says_when_it_fails_is_in_the_log(site: Site) -> None:
     assert site.run(BASELINE, FAIL_SUBMIT="1") == 1
     log = site.log.read_text(encoding="utf-8")
     assert "sbatch: error: Batch job submission failed" in log
-    assert "xlatune: submit.sh ended with 1 and no running job" in log
+    assert "submit.sh ended with 1" in log
     assert not (site.attempt / RECORD).exists()
 
 
@@ -140,68 +140,6 @@ def test_the_sweep_of_the_documentation_is_one() -> None:
     assert shown.removeprefix("submit.sh ").replace(digest, "784ebde6c2") == written.replace(
         "\\ ", ""
     )
-
-
-SWEEP = """\
-import pytest
-from pytest_xlatune import CellSettings, DesignSettings, Protocol, SiteSettings, Sweep, profile
-from pytest_xlatune.launchers.maxtext_slurm import INHERIT, MaxTextSlurmLauncher
-
-SWEEP = Sweep(
-    name="pretend",
-    cell=CellSettings(
-        model_tag="deepseek3-671b",
-        parallelism="PP=8",
-        per_device_batch_size=7,
-        max_target_length=4096,
-        protocol=Protocol(steps=12),
-    ),
-    launcher=MaxTextSlurmLauncher(
-        checkout={checkout!r},
-        python={python!r},
-        sbatch=("-N", "2", "-w", "node[001-002]"),
-        inherit=(*INHERIT, "SLURM_STANDIN"),
-    ),
-    profiles=(profile("bogus", "--xla_bogus=1"), profile("overlap-2", "--xla_of_another=2")),
-    site=SiteSettings(executor="local"),
-    design=DesignSettings(screen_baselines=2),
-)
-
-
-@pytest.mark.wave2
-def test_flag(measure, profile):
-    measured = measure(profile)
-    assert measured.not_slower, measured.paragraph
-"""
-
-
-@pytest.mark.usefixtures("loaded")
-def test_a_whole_sweep_through_a_checkout(
-    site: Site, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = SWEEP.format(checkout=str(site.checkout), python=str(site.python))
-    (site.root / "test_sweep.py").write_text(text)
-    assert "1 passed, 1 xfailed" in site.run_inside(pytester, monkeypatch, "test_sweep.py")
-    jobs = sorted(each.name for each in site.outputs.glob("*.log"))
-    assert [each[:4] for each in jobs] == ["4711", "4712", "4713", "4714"]
-    board = json.loads((site.root / "reports" / "pretend" / "leaderboard.json").read_text())
-    # Slurm's own ids and nodes, not those of the processes that follow its jobs
-    outcomes = [each["outcome"] for each in board["trials"]]
-    assert {job for each in board["trials"] for job in each["job_ids"]} == {
-        "4711", "4712", "4713", "4714"
-    }  # fmt: skip
-    assert all(each["nodes"] == ["node001", "node002"] for each in outcomes)
-    assert board["cell"]["image"] == "rocm/jax-training:maxtext-v26.2"
-    document = next((site.root / "reports").glob("*-tuning.md")).read_text(encoding="utf-8")
-    assert "MAXTEXT_PATCH_BRANCH=pipelines" in document
-    kinds = {each["arm"]: each["kind"] for each in board["conclusion"]["verdicts"]}
-    assert kinds == {"bogus": "INVALID", "overlap-2": "SCREENED"}
-    (node,) = board["record"]["nodes"]
-    assert node["node"]["kernel"] == platform.release()
-    assert node["packages"]["python"]
-    assert node["problems"] == ["devices: not asked, the trainer is about to take them"]
-    header = (site.root / "reports" / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert "Not recorded: devices: not asked" in header
 
 
 def test_each_node_of_a_job_tells_what_it_runs_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +67,18 @@ def test_a_ready_sweep_runs_through_a_checkout_to_its_report(
     assert not [each for each in jobs if "model_name" in each or "heartbeat" in each]
     board = json.loads((site.root / "reports" / f"{name}-jobs" / "leaderboard.json").read_text())
     assert {each["arm"] for each in board["conclusion"]["verdicts"]} >= {own}
-    assert (site.root / "reports" / f"{MODEL}-tuning.md").is_file()
+    # Slurm's own ids and nodes, not those of the processes that follow its jobs
+    assert {job for each in board["trials"] for job in each["job_ids"]} == {
+        each.partition("-")[0] for each in jobs
+    }
+    assert all(each["outcome"]["nodes"] == ["node001", "node002"] for each in board["trials"])
+    assert board["cell"]["image"] == "rocm/jax-training:maxtext-v26.2"
+    document = (site.root / "reports" / f"{MODEL}-tuning.md").read_text(encoding="utf-8")
+    assert "MAXTEXT_PATCH_BRANCH=pipelines" in document
+    (node,) = board["record"]["nodes"]
+    assert node["node"]["kernel"] == platform.release()
+    assert node["packages"]["python"]
+    assert "devices: not asked" in node["problems"][0]
 
 
 @pytest.mark.parametrize(("name", "bubble"), [("pp8", "8 8 7 11.1 %"), ("hybrid", "4 4 14 5.1 %")])

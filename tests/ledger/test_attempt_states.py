@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 
 import pytest
 
@@ -12,6 +14,9 @@ from pytest_xlatune.ledger import (
     AttemptIntended,
     AttemptLetGo,
     AttemptSubmitted,
+    Decided,
+    EpochBegan,
+    EpochCause,
     Event,
     Ledger,
     TrialPlanned,
@@ -19,7 +24,9 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, next_state, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Outcome, State
 from tests.helpers.stories import submission, trial
 
 OF = trial().id
@@ -72,7 +79,43 @@ def test_what_the_table_does_not_allow_is_refused_with_its_line(
 
 
 def test_an_event_that_is_refused_says_what_could_follow() -> None:
-    with pytest.raises(LedgerError, match=r"\(attempt-intended can\); the ledger was damaged"):
+    with pytest.raises(LedgerError, match=r"\(attempt-intended can\)"):
         next_state(AttemptState.UNKNOWN, EVENTS[AttemptEnded])
     with pytest.raises(LedgerError, match=r"\(nothing can\)"):
         next_state(AttemptState.ENDED, EVENTS[AttemptEnded])
+
+
+@pytest.mark.parametrize(
+    ("event", "why", "said"),
+    [
+        pytest.param(
+            Decided(trial_id="t", attempt=1, next=Next.RETRY, evidence="local: signal 9",
+                    shown=say("the last step is {step} of {steps}", step=2, steps=15)),
+            "proof", "local: signal 9; the last step is 2 of 15",
+            id="a scheduler's words, and how far it came",
+        ),
+        pytest.param(
+            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain",
+                    faults=("resumed 2 times without a measured trial since",)),
+            "why", "node-drain: resumed 2 times",
+            id="nodes that were resumed in vain",
+        ),
+        pytest.param(
+            EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
+                       faults=("n1 is down",)),
+            "said",
+            "nic-fault: the site did hook; .*n1 is down",
+            id="what a site did",
+        ),
+        pytest.param(
+            EpochBegan(cause=EpochCause.SWAPPED, nodes=("n2",), were=("n1",)),
+            "why", "nodes are n2, were n1", id="other nodes",
+        ),
+    ],
+)  # fmt: skip
+def test_an_event_tells_reasons_and_is_the_same_after_a_way_through_json(
+    event: Decided | EpochBegan, why: str, said: str
+) -> None:
+    again = type(event).from_json(json.loads(json.dumps(event.to_json())))
+    assert again == event
+    assert re.match(said, sentence(getattr(again, why)))

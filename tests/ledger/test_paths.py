@@ -33,14 +33,14 @@ def test_an_attempt_s_folder_lies_below_its_ledger(said: str) -> None:
 
 
 def test_a_job_s_id_is_no_option_of_scancel() -> None:
-    with pytest.raises(LedgerError, match=r"an option, and no name of a job - at `.*job_id`"):
+    with pytest.raises(LedgerError, match=r"no name of a job - at `.*job_id`"):
         Submission.from_json({**SUBMITTED, "job_id": "--user=me"})
 
 
 @pytest.mark.parametrize("said", OUT[:3], ids=OUT_IDS[:3])
 def test_recorded_evidence_lies_below_its_ledger(said: str) -> None:
     for field in ({"dump": said}, {"captures": [said]}):
-        with pytest.raises(LedgerError, match="leads out of the ledger's folder"):
+        with pytest.raises(LedgerError, match="leads out of"):
             EvidenceRecorded.from_json({"trial_id": "t", **field})
 
 
@@ -65,7 +65,7 @@ def test_a_ledger_that_leads_elsewhere_is_told_and_not_followed(
     path.write_text(f"{json.dumps(line)}\n".replace('"schema": ', '"schema":'))
     assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
     said = capsys.readouterr()
-    assert "a path that leads out of the ledger's folder" in said.out + said.err
+    assert "a path that leads out" in said.out + said.err
 
 
 @pytest.mark.parametrize("name", ["../a", "/tmp/a", "a/../../b"])
@@ -94,4 +94,4 @@ def test_captures_and_a_dump_behind_a_link_are_told_and_not_read(tmp_path: Path)
     (attempt / "xla_dump").symlink_to(other)
     found = read_attempt("t", tmp_path, "s/t.1")
     assert (found.dump, found.captures) == ("", ())
-    assert sum("leads out of its attempt" in each for each in found.problems) == 2
+    assert sum("leads out of its" in each for each in found.problems) == 2

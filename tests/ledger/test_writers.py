@@ -124,7 +124,7 @@ def test_a_lock_that_another_process_holds_is_named(
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(LedgerError, match="is locked by another process"):
+        with pytest.raises(LedgerError, match="locked by another"):
             ledger.append(Noted(text="y"), at_s=0.0)
 
 
@@ -151,6 +151,6 @@ def test_a_reader_of_a_ledger_that_was_moved_aside_is_told(ledger: Ledger) -> No
         reader.refresh()
     ledger.append(Noted(text="afresh"), at_s=0.0)
     for _ in range(2):  # a shorter one; then one that has outgrown what was read
-        with pytest.raises(LedgerError, match="was replaced while this session was using it"):
+        with pytest.raises(LedgerError, match="was replaced while"):
             reader.refresh()
         ledger.append(*STORY, at_s=0.0)

@@ -24,6 +24,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
     settings_digest,
 )
+from pytest_xlatune.model.text import is_relative, same_value
 
 NAMES = st.from_regex(r"xla_[a-z_]{1,12}", fullmatch=True)
 VALUES = st.one_of(
@@ -82,7 +83,7 @@ def test_parse(text: str, expected: list[tuple[str, str | None]] | None) -> None
         pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
         pytest.param("--xla_a=1 # why\n--xla_b=2", "silently drops", id="a comment"),
         pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
-        pytest.param("A_B=1 --xla_a=1", r"'A_B=1' is a variable and no flag", id="a variable"),
+        pytest.param("A_B=1 --xla_a=1", "'A_B=1' is a variable", id="a variable"),
         pytest.param("-xla_a=1", "malformed flag '-xla_a=1'", id="a single dash"),
         pytest.param("--=1", "malformed flag", id="no name"),
         pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),
@@ -156,9 +157,9 @@ def test_restore_default_puts_every_deployed_flag_back() -> None:
 
 
 def test_restore_default_refuses_what_appending_cannot_undo() -> None:
-    with pytest.raises(ConfigError, match="cannot put the default back"):
+    with pytest.raises(ConfigError, match=r"cannot put .* back"):
         restore_default(parse_flags("--xla_disable_hlo_passes=fusion"), {})
-    with pytest.raises(ConfigError, match="no default is stated for the deployed flag --xla_a"):
+    with pytest.raises(ConfigError, match=r"no default .* flag --xla_a;"):
         restore_default(parse_flags("--xla_a=1"), {"xla_b": "2"})
 
 
@@ -171,8 +172,8 @@ def test_an_id_that_k_cannot_select_is_refused(bad: str) -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "would replace the deployed ones"),
-        (lambda: Profile(id="a", env={"1X": "y"}), "cannot name an environment variable"),
+        (lambda: Profile(id="a", env={"XLA_FLAGS": "--xla_a"}), "replace the deployed ones"),
+        (lambda: Profile(id="a", env={"1X": "y"}), "name an environment variable"),
         (lambda: Profile(id="a", env={"X": "\0"}), "NUL"),
         (lambda: Flag(name="--xla_a"), "without dashes"),
         (lambda: profile("a", "--xla_a oops"), "profile 'a'"),
@@ -206,3 +207,39 @@ def test_duplicate_ids_name_both_settings() -> None:
     with pytest.raises(ConfigError, match=BASELINE_ID):
         check_unique([BASELINE], where="sweep")
     check_unique([profile("a"), profile("b")], where="sweep")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind", "same"),
+    [
+        pytest.param("true", "1", "", True, id="a switch by its words"),
+        pytest.param("", "true", "bool", True, id="a bare switch is on"),
+        pytest.param("", "true", "", False, id="an empty text is no switch unless it is one"),
+        pytest.param("FALSE", "0", "bool", True, id="any case"),
+        pytest.param("2", "true", "int64", False, id="two is not on"),
+        pytest.param("1024", "1024.0", "float", False, id="an integer is not a float's text"),
+        pytest.param("0.50", "0.5", "float", True, id="digits of a float"),
+        pytest.param("007", "7", "int32", True, id="leading zeros"),
+        pytest.param("9223372036854775807", "9223372036854775806", "", False, id="beyond a float"),
+        pytest.param(
+            "on", "COLLECTIVE_PIPELINING_MODE_ON", "enum", True, id="an enum's short word"
+        ),
+        pytest.param("off", "COLLECTIVE_PIPELINING_MODE_ON", "enum", False, id="another word"),
+        pytest.param("symmetric", "COLLECTIVES_SYMMETRIC_MEMORY", "", True, id="in the middle"),
+        pytest.param("n", "COLLECTIVE_PIPELINING_MODE_ON", "enum", False, id="part of a word"),
+        pytest.param("FUSION,CUBLAS", "cublas,fusion", "", True, id="a list in any order"),
+        pytest.param("FUSION", "FUSION,CUBLAS", "", False, id="a shorter list"),
+        pytest.param("/a/B", "/a/b", "string", False, id="a path is itself"),
+    ],
+)
+def test_spellings(one: str, other: str, kind: str, *, same: bool) -> None:
+    assert same_value(one, other, kind=kind) is same
+    assert same_value(other, one, kind=kind) is same
+
+
+@pytest.mark.parametrize(
+    ("value", "relative"),
+    [("+FUSION,-CUBLAS", True), ("FUSION", False), ("", False), ("-1", False), ("+A,B", False)],
+)
+def test_lists_that_are_edited(value: str, *, relative: bool) -> None:
+    assert is_relative(value) is relative

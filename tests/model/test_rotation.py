@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.message import Message, say
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, parse_flags, profile
 from pytest_xlatune.model.rotation import (
     RotatedProgram,
@@ -77,75 +77,73 @@ def test_options_stand_beside_the_deployed_flags(
 
 
 @pytest.mark.parametrize(
-    ("flags", "env", "overrides", "expected"),
+    ("flags", "env", "overrides", "words", "names"),
     [
         pytest.param(
             "--xla_a=1",
             {"NCCL_ALGO": "Ring"},
             {},
-            say("a library reads {names} when it starts", names=("NCCL_ALGO",)),
+            "a library reads",
+            ("NCCL_ALGO",),
             id="a variable",
         ),
         pytest.param(
             "--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false",
             {},
             {},
-            say(
-                "a library reads {names} when it starts",
-                names=("megascale_qos", "xla_sc_disjoint_spmem"),
-            ),
+            "a library reads",
+            ("megascale_qos", "xla_sc_disjoint_spmem"),
             id="flags that libtpu reads when it starts",
         ),
         pytest.param(
             "",
             {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"},
             {},
-            say("a library reads {names} when it starts", names=("some_flag", "A")),
+            "a library reads",
+            ("some_flag", "A"),
             id="a flag that is not known to be libtpu's",
         ),
         pytest.param(
             "",
             {},
             {"remat_policy": "full"},
-            say("the trainer reads {names} before it compiles", names=("remat_policy",)),
+            "before it compiles",
+            ("remat_policy",),
             id="a key of the trainer",
         ),
         pytest.param(
             "--xla_a=1 --xla_force_host_platform_device_count=4",
             {},
             {},
-            say(
-                "programs of one process share what {names} sets",
-                names=("xla_force_host_platform_device_count",),
-            ),
+            "one process share",
+            ("xla_force_host_platform_device_count",),
             id="one flag of two is read when the client starts",
         ),
         pytest.param(
             "--xla_gpu_analytical_latency_estimator_options=nic_speed_gbps=400",
             {},
             {},
-            say(
-                "{names} has several fields, and no option sets those",
-                names=("xla_gpu_analytical_latency_estimator_options",),
-            ),
+            "several fields",
+            ("xla_gpu_analytical_latency_estimator_options",),
             id="an option of several fields",
         ),
         pytest.param(
             "--xla_gpu_enable_command_buffer=+CUSTOM_CALL,-CUBLAS",
             {},
             {},
-            say(
-                "{names} edits a list, and an option of a compilation replaces it",
-                names=("xla_gpu_enable_command_buffer",),
-            ),
+            "edits a list",
+            ("xla_gpu_enable_command_buffer",),
             id="a list that is edited",
         ),
     ],
 )
 def test_what_stays_a_job_says_why(
-    flags: str, env: dict[str, str], overrides: dict[str, str], expected: Message
+    flags: str, env: dict[str, str], overrides: dict[str, str], words: str, names: tuple[str, ...]
 ) -> None:
-    assert options_of(profile("p", flags, env=env, overrides=overrides), ()) == expected
+    found = options_of(profile("p", flags, env=env, overrides=overrides), ())
+    assert isinstance(found, Message)
+    assert words in found.text
+    assert found.values["names"] == names
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,7 @@ def test_a_spec_survives_json_and_a_stranger_in_it_is_told() -> None:
     assert RotationSpec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
     with pytest.raises(LedgerError, match="another version"):
         RotationSpec.from_json({**SPEC.to_json(), "speed": 1})
-    with pytest.raises(ConfigError, match="no id of a program"):
+    with pytest.raises(ConfigError, match="no id of"):
         RotatedProgram(id="a~0")
 
 

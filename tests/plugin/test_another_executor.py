@@ -113,13 +113,11 @@ def test_one_whose_trials_run_on_nodes_is_asked_for_them(
     done = project.run(*FIRST, *asked, "--xlatune-nodelist", "n1,n2")
     done.assert_outcomes(passed=3)
     assert executors(project) == {"far"}
-    done.stdout.fnmatch_lines(
-        ["note: the nodes could not be asked what they see: executor far cannot ask them"]
-    )
+    done.stdout.fnmatch_lines(["note: *executor far cannot ask*"])
     words = ("plan", "test_sweep.py", "--executor", "far", "--nodelist", "n1,n2")
     plan = said_by(capsys, *words)
     assert "each on 2 nodes" in plan
-    assert "where a job of this cell waited" in " ".join(plan.split()), "it has a queue"
+    assert "of this cell waited" in " ".join(plan.split()), "it has a queue"
 
 
 @pytest.mark.parametrize(

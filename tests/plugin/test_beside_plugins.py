@@ -70,7 +70,7 @@ def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Any) -> None:
     done = folder.pytester.runpytest_subprocess(*argv)
     assert done.parseoutcomes()["passed"] == 1
     assert "errors" not in done.parseoutcomes()
-    done.stdout.fnmatch_lines(["xlatune: the plugin is off, so test_sweep.py did not run: *"])
+    done.stdout.fnmatch_lines(["xlatune: the plugin is off*test_sweep.py*"])
 
 
 def test_an_expression_that_selects_nothing_gets_a_hint(folder: Any) -> None:
@@ -99,4 +99,4 @@ def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Any) -> None:
         in lines[begin + 1]
     )
     assert lines[begin + 2].startswith("written: reports/pretend/leaderboard.md and ")
-    assert lines[begin + 3].endswith(": the same command goes on")
+    assert lines[begin + 3].endswith("goes on")

@@ -34,10 +34,7 @@ DESIGN = """\
 """
 
 
-WALL = (
-    "17 h 44 min one after the other, without time in the queue, where a job of this cell waited "
-    "12 min"
-)
+WALL = ("17 h 44 min one after", "waited 12 min")
 TRIAL_S = 720.0
 
 
@@ -49,18 +46,16 @@ def cost(**changes: Any) -> Cost:
 def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     known = cost(known=12, queue_s=720.0)
     assert known.node_hours == pytest.approx(38 * 8 * 1680 / 3600)
-    assert known.lines == (
-        "38 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
-        "about 142 node-hours: a trial takes 28 min, the mean of 12 here",
-        WALL,
-    )
+    jobs, hours, wall = known.lines
+    assert jobs.startswith("38 jobs to run, each on 8 nodes; 12 trials")
+    assert re.match("about 142 node-hours: .* 28 min, .* of 12", hours)
+    assert all(words in wall for words in WALL)
     bound = cost(measured=0)
     assert "at most 142 node-hours" in bound.lines[1]
-    assert "at most, its limit; none has run here" in bound.lines[1]
+    assert "its limit; none has run" in bound.lines[1]
     assert bound.lines[2].startswith("at most 17 h 44 min one after the other")
-    assert cost(jobs=0).lines == (
-        "0 jobs to run, each on 8 nodes; 12 trials are measured already and used again",
-    )
+    (none,) = cost(jobs=0).lines
+    assert none.startswith("0 jobs to run, each on 8 nodes; 12 trials")
     assert cost(trial_s=None).words == "unknown node-hours"
     assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
 
@@ -99,13 +94,13 @@ def test_nothing_is_submitted_before_a_person_says_yes(
     assert main(["plan", "test_sweep.py"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert re.search(r"What it costs \* \d+ jobs to run, each on 1 node; 5 trials are", said)
-    assert re.search(r"about 0.\d node-hours: a trial takes \d+ s, the mean of \d+ here", said)
+    assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", said)
     assert "wave2, measured" in said
-    assert "show a job noise of" not in said, "single runs show none"
+    assert "a job noise of" not in said, "single runs show none"
     folder.run()
     assert main(["plan", "test_sweep.py"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "the trials that are measured show a job noise of " in said
+    assert "a job noise of " in said
 
 
 def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
@@ -115,7 +110,7 @@ def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
     (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
     refused = folder.run("-m", "wave2")
     assert refused.ret == Exit.USAGE
-    refused.stdout.fnmatch_lines(["*could only rank its profiles: 8 jobs screen 3 profiles*"])
+    refused.stdout.fnmatch_lines(["*only rank *: 8 jobs screen 3 profiles*"])
     assert not folder.submitted
     plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(["*ranking only*"])
@@ -135,7 +130,7 @@ def test_trials_measured_from_another_folder_are_told(
     for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
         monkeypatch.chdir(here)
         (said,) = kept_elsewhere(cell, workdir)
-        assert f"{kept} holds trials of this very cell" in said
+        assert str(kept) in said
         assert f"--xlatune-workdir {kept}" in said
     monkeypatch.chdir(project)
     assert kept_elsewhere(cell, kept) == ()
@@ -148,10 +143,8 @@ def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
     both = coded(MessageCode.BOTH_PLANS, "{jobs}", **work)
     # half of 45 minutes is start-up, and 40 % of that compiles; 15 steps take the rest
     (said,) = hours_of_both((both,), (), resolved=resolved)
-    assert said.startswith(
-        "one job after the other: perhaps 4 h 8 min with rotation, 7 h 30 min without it: 23 min "
-        "to start, 90 s a step, 9 min to compile a further program, a guess from the time limit"
-    )
+    for figure in ("4 h 8 min", "7 h 30 min", "23 min to start", "90 s a step", "9 min to compile"):
+        assert figure in said
     assert hours_of_both((), (), resolved=resolved) == ()
     # a trial of 90 s, as `xlatune init --try` saw it
     site = replace(resolved.sweep.site, trial_s=90.0)
@@ -187,7 +180,7 @@ def test_jobs_on_nodes_of_their_own_run_in_waves(
     found = checked(study, nodes=nodes)
     cost = cost_of(found, found.study(), (), [])
     assert cost.jobs == jobs
-    assert cost.lines[-1].startswith(f"{wall}jobs on other nodes at the same time")
+    assert cost.lines[-1].startswith(f"{wall}jobs on other nodes")
     own = 1 if isinstance(study, Nodes) else 2
     assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"
 
@@ -229,12 +222,10 @@ def test_a_plan_names_the_mean_wait_of_the_jobs_of_this_cell() -> None:
     cost = cost_of(pinned(), pinned().study(), (), ran([60.0, 1000.0, 2000.0], depth=1))
     assert cost.trial_s == TRIAL_S
     assert cost.queue_s == pytest.approx((60.0 + 1000.0 + 2000.0) / 3)
-    assert cost.lines[-1].endswith(
-        "without time in the queue, where a job of this cell waited 17 min"
-    )
+    assert cost.lines[-1].endswith("waited 17 min")
 
 
 def test_a_step_that_waits_for_its_turn_is_no_job_in_the_queue() -> None:
     cost = cost_of(pinned(), pinned().study(), (), ran([1.0] * 9, executor="allocation"))
     assert cost.queue_s is None
-    assert cost.lines[-1].endswith("without time in the queue, which is unknown here")
+    assert cost.lines[-1].endswith("unknown here")

@@ -172,13 +172,13 @@ def test_the_job_is_yaml_and_the_file_collects(
     assert "('n1', 'n2')" in (tmp_path / "gates/test_gate.py").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main([*given]) == 2
-    assert "already, perhaps edited by hand" in capsys.readouterr().err
+    assert "edited by hand" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (["--command=python t.py"], "does not say how many steps"),
+        (["--command=python t.py"], "how many steps"),
         (["--command=python {step}"], "unknown placeholder 'step'"),
         (["--command=python 'x {steps}"], "No closing quotation"),
         (["--parallelism=XP=8"], "unknown axis 'XP'"),

@@ -118,7 +118,7 @@ def test_evidence_is_recorded_once_and_found_by_name(
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(
         [
-            "*baseline-deployed (job *) ran with profiler and dump*",
+            "*baseline-deployed (job *) ran with*",
             f"*jit_train_step for {target}: * instructions, * collectives*",
             f"*{steps}: a step spans * ms: compute *",
         ]
@@ -211,4 +211,4 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     assert len(folder.submitted) == len(studies)
     measured = next(each for each in folder.submitted if each.startswith("fast-wave2"))
     assert main(["hlo", measured, *there]) == 2
-    assert "left no dump and no capture; record its profile" in capsys.readouterr().err
+    assert "left no dump" in capsys.readouterr().err

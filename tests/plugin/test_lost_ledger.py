@@ -56,7 +56,7 @@ def test_it_is_said_and_what_was_measured_is_read_again(
     assert results(folder) == before
     assert sorted(folder.submitted) == submitted
     assert sorted(path.parent.glob("*/*/spec.json")) == attempts, "nothing was started"
-    assert "The ledger before was lost, and its attempts were read again" in " ".join(
+    assert "its attempts were read again" in " ".join(
         (folder.path / "reports" / "pretend" / "leaderboard.md").read_text("utf-8").split()
     )
     again = folder.run(*RANK)

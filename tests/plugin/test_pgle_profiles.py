@@ -103,7 +103,7 @@ def test_the_file_of_an_evidence_run_wins_and_is_no_recipe_of_another_place(
     monkeypatch.chdir(guided.path)
     asked = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
     assert main(asked) == 2
-    assert "Singles(..., pgle=True) makes one of a run here" in capsys.readouterr().err
+    assert "Singles(..., pgle=True) makes" in capsys.readouterr().err
     assert not [*guided.path.glob("test_sweep_recipe*")]
 
 
@@ -113,19 +113,19 @@ def test_the_file_of_an_evidence_run_wins_and_is_no_recipe_of_another_place(
         pytest.param(
             "if named and not dump:",
             f"fingerprint = fingerprint if dump else {OTHER!r}\nif named and not dump:",
-            "in any program, and scheduled without it: the profile is of another program",
+            "is of another program",
             id="another program",
         ),
         pytest.param(
             "text = file.read_text() if file.exists() else",
             "text = 'costs {' if file.exists() else",
-            "XLA could not read {file}, the profile for its scheduler",
+            "could not read {file}",
             id="a damaged file",
         ),
         pytest.param(
             "file = pathlib.Path(named.group(1))",
             "file = pathlib.Path(named.group(1)); file.unlink()",
-            "XLA could not read {file}, the profile for its scheduler",
+            "could not read {file}",
             id="a file that is gone",
         ),
     ],

@@ -24,9 +24,7 @@ workdirs = "typo"
 [sweeps.pretendd]
 budget = 31
 """
-UNREAD = (
-    "xlatune.toml [[]sweeps.pretendd[]]: no sweep of this run has that name; did you mean *pretend*"
-)
+UNREAD = "xlatune.toml [[]sweeps.pretendd[]]: *did you mean *pretend*"
 
 
 def test_a_wrong_setting_ends_the_run_with_one_message(folder: Any) -> None:
@@ -88,7 +86,7 @@ def test_a_trainer_with_a_step_line_of_its_own_is_swept(folder: Any) -> None:
     end = trainer.index('if loss == "nan"')
     (folder.path / "trainer.py").write_text(trainer[:begin] + OWN_FORM + trainer[end:])
     told = folder.run("-m", "wave1")
-    told.stdout.fnmatch_lines(["*printed no step line that can be read*step_pattern*"])
+    told.stdout.fnmatch_lines(["*no step line*step_pattern*"])
     own = r"it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device"
     (folder.path / "xlatune.toml").write_text(f"step-pattern = '{own}'\n")
     run = folder.run("-m", "wave1 or wave2", "--xlatune-fresh")

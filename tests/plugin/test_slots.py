@@ -151,7 +151,7 @@ def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> Non
     assert len(set.union(*blocks.values())) == 2
 
     board = project.read("reports/pretend/leaderboard.md")
-    assert "It was measured on 2 node slots side by side" in board
+    assert "2 node slots side" in board
     assert "* Node slots: 1: node[001-002]; 2: node[003-004]" in board
     assert "takes no trial" not in board
     report = json.loads(project.read("reports/pretend/leaderboard.json"))
@@ -174,7 +174,7 @@ def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> Non
         refused = project.run(*asked)
         refused.stdout.fnmatch_lines(
             [
-                "*it was on 2 node slots (node*001-002*; node*003-004*), and is on *node slot*",
+                "*2 node slots (node*001-002*; node*003-004*), *on *node slot*",
             ]
         )
         assert refused.ret != 0

@@ -93,18 +93,18 @@ def test_a_test_of_the_file_takes_the_place_of_the_standard_one(standard: Any) -
     [
         pytest.param(
             "class TestIt:\n    SWEEP = SWEEP\n    tests = standard_tests(SWEEP)\n",
-            "*standard_tests(...) stands in a class: move it to the module's top level*",
+            "*standard_tests(...) stands in a class*",
             id="the line stands in a class",
         ),
         pytest.param(
             "MINE = SWEEP\ndel SWEEP\ntests = standard_tests(MINE)\n",
-            "*call the sweep SWEEP and write tests = standard_tests(SWEEP)*",
+            "*write tests = standard_tests(SWEEP)*",
             id="the sweep has another name",
         ),
         pytest.param(
             "from msgspec.structs import replace\nSECOND = replace(SWEEP, name='second')\n"
             "more = standard_tests(SECOND)\n",
-            "*a module has one sweep: move the other into a file of its own*",
+            "*a module has one sweep*",
             id="a module has two sweeps",
         ),
         pytest.param(

@@ -124,13 +124,13 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
 @pytest.mark.parametrize(
     ("study", "options", "why"),
     [
-        ("Nodes()", (), "compares nodes, so it needs their names"),
+        ("Nodes()", (), "compares nodes"),
         ("Nodes()", ("--xlatune-nodelist=@healthy",),
-         "'@healthy', but *healthy.nodes cannot be read; a node study"),
-        ("Commits()", (), "needs their names (--xlatune-commits main..HEAD)"),
-        ("Commits()", ("--xlatune-commits", "main..HEAD"), "is no range of 1 to 511 commits"),
+         "'@healthy', but *healthy.nodes cannot be read"),
+        ("Commits()", (), "(--xlatune-commits main..HEAD)"),
+        ("Commits()", ("--xlatune-commits", "main..HEAD"), "is no range of 1 to 511"),
         ("Commits()", ("--xlatune-commits", "main,HEAD"), "names one commit twice"),
-        ("BatchSize(start=4)", (), "the launcher does not pass per_device_batch_size on"),
+        ("BatchSize(start=4)", (), "launcher does not pass per_device_batch_size"),
     ],
 )  # fmt: skip
 def test_what_compares_nothing_ends_in_one_message(
@@ -153,8 +153,8 @@ def test_a_slow_link_fails_the_conclusion_and_no_node(folder: Any, write: Write)
     done.assert_outcomes(passed=4, failed=1)
     done.stdout.fnmatch_lines(["FAILED*test_conclusion*Failed: 4 nodes*"])
     report = folder.read("reports/pretend/network.md")
-    assert "the link is slower than both of its nodes with other partners" in report
-    alone = r"^\* the nodes were checked alone, 20.* UTC, `alone`: 4 nodes: none .*$"
+    assert "slower than both" in report
+    alone = r"^\* .* checked alone, 20.* UTC, `alone`: 4 nodes: none .*$"
     assert re.search(alone, report, re.MULTILINE)
     assert conclusion_of(folder, "network")["verdicts"][0]["arm"] == "node002+node003"
     assert len(folder.submitted) <= 4 + 6 + 4 + 12
@@ -228,11 +228,11 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, write: Write) -> Non
     hashes = [commit(folder, f"change {at}", speed=speed) for at, speed in enumerate(speeds)]
     slow, span = hashes[6][:12], ("--xlatune-commits", f"{hashes[0]}..HEAD")
     plan = folder.run(*span, "--xlatune-plan")
-    plan.stdout.fnmatch_lines(["*8 jobs: 4 alternating pairs of the first and the last of 9*"])
+    plan.stdout.fnmatch_lines(["*8 jobs: 4 alternating pairs*of 9*"])
     assert not folder.submitted
     done = folder.run(*span, "-m", "commits", "-v", "--junitxml=junit.xml")
     done.assert_outcomes(passed=1, failed=2)
-    done.stdout.fnmatch_lines([f"*the first slower commit is {slow} change 6, -[45]*%*"])
+    done.stdout.fnmatch_lines([f"*{slow} change 6, -[45]*%*"])
     record = conclusion_of(folder, "commits")["record"]
     assert (record["found"], record["first"]) == ("FIRST", slow)
     assert 8 + 3 + 8 <= len(folder.submitted) <= 8 + 6 + 8

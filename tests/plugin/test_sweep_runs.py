@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
 import xml.etree.ElementTree as ET
-from typing import Any
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_xlatune.cli import main
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 
 SCREEN, BLOCKS = 2 + 3, 3 * 3
@@ -130,8 +137,92 @@ def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Any) -> No
     done = folder.run("-m", "wave2")
     done.assert_outcomes(passed=1, errors=1)
     assert done.ret == 11
-    done.stdout.fnmatch_lines(
-        ["late INVALID (not measured): it could not be measured: time-limit*"]
-    )
+    done.stdout.fnmatch_lines(["late INVALID *time-limit*"])
     folder.run("-m", "wave2").assert_outcomes(passed=1, errors=1)
     assert sum(trial.startswith("late") for trial in folder.submitted) == 2
+
+
+if TYPE_CHECKING:
+    from tests.plugin.conftest import Folder
+
+
+def test_without_jinja2_a_session_says_so_in_one_line(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide("jinja2", monkeypatch)
+    result = folder.run()
+    result.assert_outcomes(passed=5, xfailed=1)
+    said = result.stdout.str()
+    assert said.count("jinja2 is not installed") == 1
+    assert "pytest-xlatune[page]" in said
+    assert "written: reports/pretend/leaderboard.md" in said
+    assert not list(folder.path.rglob("*.html"))
+
+
+def test_an_export_that_cannot_be_had_is_told_at_the_end_as_well(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide("mlflow", monkeypatch)
+    said = folder.run("-q", "-k", "fast", "--xlatune-export", "csv,mlflow").stdout.str()
+    assert said.count("xlatune: export mlflow: the client") == 1  # no header  # no header
+    assert "written: reports/pretend/leaderboard.arms.csv" in said
+
+
+def hide(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a module not installed."""
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == module else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+
+
+if TYPE_CHECKING:
+    from tests.plugin.conftest import Folder
+
+
+@pytest.fixture
+def reports(folder: Folder) -> Iterator[Path]:
+    """A directory on a file system of its own with space for one small file."""
+    path = folder.path / "reports"
+    path.mkdir()
+    options = ["-o", "size=8k"]
+    done = subprocess.run(["mount", "-t", "tmpfs", *options, "full", path], check=False)
+    if done.returncode:
+        if os.environ.get("CI"):
+            pytest.fail("CI runs this test and does not skip it, but nothing can be mounted")
+        pytest.skip("no file system can be mounted here: that needs CAP_SYS_ADMIN")
+    yield path
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.part("sweeps"))])
+def test_reports_that_cannot_be_written_lose_nothing(
+    folder: Folder, reports: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder.run_with_workers if workers else folder.run
+    result = run()
+    said = result.stdout.str()
+    assert "reports cannot be written: [Errno 28] No space left on device" in said
+    assert "run `xlatune report`" in said
+    assert "Traceback" not in said
+    assert "fast is faster than baseline-deployed" in said, "the summary is there all the same"
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    assert not [path for path in reports.rglob("*") if path.name.startswith(".")], "no half a file"
+    measured = len(folder.events("trial-ended"))
+    jobs = len(folder.submitted)
+
+    places = ["--workdir", str(folder.path / ".xlatune"), "--reports", str(reports)]
+    capsys.readouterr()
+    assert main(["report", "pretend", *places]) == 3, "still full"
+    assert "No space left on device" in capsys.readouterr().err
+    subprocess.run(["mount", "-o", "remount,size=16m", reports], check=True)
+    assert main(["report", "pretend", *places]) == 0
+    assert "fast" in (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
+    assert "FASTER" in (reports / "pretend-tuning.md").read_text(encoding="utf-8")
+
+    again = run()
+    assert again.ret == pytest.ExitCode.OK
+    assert len(folder.events("trial-ended")) == measured
+    assert len(folder.submitted) == jobs, "nothing was measured twice"

@@ -155,7 +155,7 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     waves.run("-m", "wave5").assert_outcomes(passed=1)
     early = waves.run("-m", "wave6", "-rs")
     early.assert_outcomes(skipped=2)
-    early.stdout.fnmatch_lines(["*SKIPPED*no profile is confirmed to be faster yet*"])
+    early.stdout.fnmatch_lines(["*SKIPPED*no profile is confirmed*"])
     assert len(waves.submitted) == SCREEN
     waves.run("-m", "confirm").assert_outcomes(passed=2)
     late = waves.run("-m", "wave6")
@@ -170,8 +170,8 @@ def test_all_waves_by_their_markers(waves: Any) -> None:
     assert "FASTER" in waves.read("reports/pretend-tuning.md")
     assert "SLOWER" in waves.read("reports/pretend-dense/gate.md")
     document = waves.read("reports/pretend-tuning.md")
-    assert "with `dense` it is slower or cannot run (`pretend-dense/gate.md`)" in document
-    assert "gates exclude a loss with `long` too (`pretend-long/gate.md`)" in document
+    assert "with `dense` it is slower" in document
+    assert "exclude a loss with `long`" in document
     assert "good+fair+wide.4" in waves.read("reports/pretend-long/gate.md")
     # everything is reused, whichever process asks
     again = waves.run()
@@ -189,7 +189,7 @@ def test_slots_that_stay_empty_are_skipped_with_their_reason(waves: Any) -> None
     (waves.path / "test_sweep.py").write_text(text, encoding="utf-8")
     done = waves.run("-m", "wave3 or wave4", "-rs")
     done.assert_outcomes(skipped=6)
-    done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty: nothing more of the waves before*"])
+    done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty*"])
 
 
 def test_what_is_collected_and_planned_names_the_slots(waves: Any) -> None:

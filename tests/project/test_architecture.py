@@ -14,7 +14,6 @@ from pytest_xlatune.executors.named import EXECUTORS
 from pytest_xlatune.sweep.registry import KINDS
 from tests.helpers.source import MODULES, PACKAGE, nodes_of, tree_of
 
-ROOT = Path(__file__).parents[2]
 STDLIB = sys.stdlib_module_names
 ALL_IMPORT = {"msgspec"}  # but programs below another interpreter
 
@@ -251,11 +250,6 @@ def _opens(called: ast.expr) -> bool:
     of = called.value
     name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
     return name not in {"secure_files", "folder", "where", "opened"}
-
-
-def test_the_page_of_the_architecture_names_every_package() -> None:
-    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    assert [name for name in LAYERS if name != "__init__" and f"`{name}`" not in page] == []
 
 
 # (file, module) of each import inside a function; `workers` have rules of their own

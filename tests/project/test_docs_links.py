@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
@@ -54,22 +52,6 @@ def test_every_page_is_on_the_list_of_pages() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         named = page.relative_to(ROOT / "docs")
         assert page.name == "README.md" or f"]({named})" in listed, page.name
-
-
-@pytest.mark.parametrize(
-    ("text", "dead"),
-    [
-        ("[a](docs/how-to/site.md) and [b](docs/how-to/site.md#containers)", 0),
-        ("[a](docs/how-to/sight.md)", 1),
-        ("[a](docs/how-to/site.md#container)", 1),
-        ("[a](../elsewhere.md)", 1),
-        ("[a](https://example.org/nothing)", 0),
-        ("`[a](nothing.md)`", 0),
-        ("\n    [a](nothing.md)\n\n[b](nothing.md)", 1),
-    ],
-)
-def test_a_dead_link_is_found(text: str, dead: int) -> None:
-    assert len(list(dead_links(ROOT / "README.md", text))) == dead
 
 
 def test_every_document_has_its_place_in_the_site() -> None:

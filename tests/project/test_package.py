@@ -124,3 +124,29 @@ def test_one_version_stands_everywhere() -> None:
     if first == "Unreleased" and earlier:
         assert earlier[0] == VERSION, "the version is that of the last release until the next one"
     assert first == "Unreleased" or VERSION not in earlier
+
+
+# extend.md is for people who extend the package, and shows what is inside
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem != "extend"),
+]
+SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
+
+
+def test_examples_import_from_the_package_alone() -> None:
+    for path in (*PAGES, *SWEEPS):
+        text = path.read_text(encoding="utf-8")
+        code = [text] if path in SWEEPS else re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        for example in code:
+            inner = re.findall(r"^ *(?:from|import) pytest_xlatune\..*", example, re.MULTILINE)
+            assert not inner, path
+
+
+def test_every_public_name_is_there_and_costs_nothing_before() -> None:
+    code = "import sys, pytest_xlatune; print(sum('xlatune' in each for each in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 1
+    for name in pytest_xlatune.__all__:
+        assert getattr(pytest_xlatune, name).__name__
+    assert sorted(pytest_xlatune.__all__) == pytest_xlatune.__all__

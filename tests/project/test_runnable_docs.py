@@ -183,12 +183,3 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
 def test_there_are_blocks_of_several_pages() -> None:
     assert len(MARKED) >= 12
     assert len({each.page for each in MARKED}) >= 8
-
-
-def test_a_block_that_does_not_run_is_found(run: Callable[[Block], Ended]) -> None:
-    for language, code in (
-        ("bash", "xlatune plan sweeps/test_mine.py --buget 3\ntrue"),
-        ("python", "from pytest_xlatune import Swep"),
-        ("toml", 'exekutor = "slurm"'),
-    ):
-        assert run(Block("", 0, "", language, code))[0], language

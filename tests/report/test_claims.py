@@ -93,7 +93,7 @@ def test_a_gate_says_pass_regression_or_cannot_tell_first() -> None:
             claim = no_regression(verdict)
             assert claim.text.startswith(head)
             assert bool(claim) == (head == "no regression: ")
-    assert "refused, the measurement is invalid: out of memory" in repr(no_regression(BROKEN))
+    assert "invalid: out of memory" in repr(no_regression(BROKEN))
 
 
 def test_settings_that_nothing_shows_in_effect_support_no_claim() -> None:
@@ -102,7 +102,7 @@ def test_settings_that_nothing_shows_in_effect_support_no_claim() -> None:
     for claim in (faster(asked), not_slower_than(asked, 0.01), no_regression(asked)):
         assert not claim
         assert claim.is_undecided
-        assert "nothing shows that NCCL_ALGO was in effect (asked)" in repr(claim)
+        assert "that NCCL_ALGO was" in repr(claim)
     declared = replace(GAIN, effect=Effect.ASKED)
     assert declared.wins
     assert faster(declared)

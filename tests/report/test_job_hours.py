@@ -24,17 +24,15 @@ from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import (
     Outcome,
-    Score,
     State,
     Submission,
-    TrialResult,
-    TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 from pytest_xlatune.tasks.run_record import record_of, record_of_study
+from tests.helpers.history import measured
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
 STUDY = CalibrationStudy(cell=CELL, jobs=6)
@@ -68,11 +66,8 @@ def ran(cell: Cell, study: str, at: int, *, began: float, over: float,
         cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study,
         stage="first", position=at,
     )  # fmt: skip
-    score = Score(
-        value=math.log(9.0), tgs=9.0, step_s=STEP_S, n_steps=9, window=(5, 14),
-        timings=tuple(enumerate([STEP_S] * (STEPS + 1))),
-    )  # fmt: skip
-    result = TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+    timings = tuple(enumerate([STEP_S] * (STEPS + 1)))
+    result = measured(trial, math.log(9.0), step_s=STEP_S, timings=timings)
     return [
         (0, TrialPlanned(trial=trial)),
         (0, EnvironmentSeen(trial_id=trial.id, cell_digest=cell.digest, nodes=(seen,))),

@@ -198,7 +198,7 @@ def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
     slow = replace(score(0.0), timings=tuple((at, 28.8 if at % 3 else 288.0) for at in range(15)))
     plot = strips([replace(HISTORY[0], score=replace(slow, step_s=28.8, window=(5, 14)))])
     assert plot is not None
-    assert "from -100.0 % at the bottom to +100.0 % at the top" in plot.caption
+    assert "from -100.0 % at the bottom" in plot.caption
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
         ),
         pytest.param(
             of_studies.commit,
-            r"the first slower commit is 0+8 change 7, -\d\.\d % \(.* to .*\)\.",
+            r".* 0+8 change 7, -\d\.\d % \(.* to .*\)\.",
             id="a slow commit",
         ),
     ],

@@ -113,10 +113,8 @@ def test_a_model_whose_layers_do_not_divide_is_told_before_the_sweep_with_the_ke
         )
         found = pipeline_of(own, BASELINE)
         assert isinstance(found, NoPipeline)
-        assert found.reason == (
-            f"{layers} layers do not divide into 8 stages of 1, which MaxText refuses: "
-            f"set pipeline_parallel_layers={fewer}"
-        )
+        assert f"{layers} layers do not divide" in found.reason
+        assert f"pipeline_parallel_layers={fewer}" in found.reason
         stated = pipeline_of(own, BASELINE, {"pipeline_parallel_layers": str(fewer)})
         assert isinstance(stated, Pipeline), "its configuration leaves layers out of the pipeline"
         of_base = pipeline_of(own, BASELINE, {"pipeline_parallel_layers": "-1"})
@@ -151,7 +149,7 @@ def test_a_delay_doubles_the_bubble_and_a_smaller_one_is_a_gain() -> None:
     ("parallelism", "overrides", "words"),
     [
         pytest.param("FSDP=8", {}, "has no pipeline", id="no pipeline"),
-        pytest.param("PP=8", {}, "the number of layers is unknown", id="unknown layers"),
+        pytest.param("PP=8", {}, "number of layers", id="unknown layers"),
         pytest.param("PP=8", {"base_num_decoder_layers": "61"}, "61 layers", id="do not divide"),
         pytest.param(
             "PP=8", {"num_pipeline_repeats": "many"}, "is not a number", id="is not a number"
@@ -217,7 +215,7 @@ def test_a_plan_predicts_the_change() -> None:
     before = shown()
     assert f"| `baseline-deployed` | 8 | 8 | 1 | 46.7 % | {ABSENT} |" in before
     assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 |" in before
-    assert "m-9: 9 microbatches are not a multiple of 8 stages" in before
+    assert "m-9: 9 microbatches" in before
     assert "flag" not in before
 
 

@@ -238,7 +238,7 @@ def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
     figures = ("1234.5", "28.82", "+3.4", "[+1.2, +5.6]", "12")
     titles = ("TGS", "step (s)", "delta % vs baseline-deployed", "95 %", "n")
     names = ("restored-unrolled", LONG[:64], "a")
-    said = "unknown-flag (--xla_cpu_enable_warp_drive=true): dropped, and not run again"
+    said = "unknown-flag (--xla_cpu_enable_warp_drive=true): dropped"
     table = Table(
         columns=(*COLUMNS[:2], *(Column(title=each, align="right") for each in titles),
                  Column(title="reason", wrap=True)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -18,6 +20,9 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.lines import ending_text, stop_message, summary_message
+from tests.helpers import golden
+
+RECORDED = Path(__file__).parents[1] / "data" / "stop.txt"
 
 CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")
@@ -56,21 +61,7 @@ HISTORY = (
     result("ag-1g", TrialStatus.MEASURED, "14640", "14641"),
     result("mem-95", TrialStatus.PLANNED),
 )
-REASON = "node-drain: node002 is drained: bad nic, and stays so after RESUME: the sweep stops"
-STOPPED = """\
-[xla-tuning STOP] deepseek3-671b PP=8 sweep halted
-Reason: node-drain: node002 is drained: bad nic, and stays so after RESUME: the sweep stops
-Failing node(s): node002; recovery attempted: node-drain: resumed node002; \
-outcome: PENDING (ReqNodeNotAvail)
-Sweep state at stop:
-- Nodelist: node001,node002
-- Profiles tested so far: 4
-- Best so far: overlap-2 @ 994.9 TGS (+3.4 % vs baseline-deployed, SCREENED, n = 1)
-- ag-1g @ 970.0 TGS (+0.8 % vs baseline-deployed, SCREENED, n = 1)
-- priority @ 960.0 TGS (-0.2 % vs baseline-deployed, SCREENED, n = 1)
-- Pending profiles in queue: mem-95
-Artifacts: .xlatune/pp8/cell, jobs 14638 to 14641
-All measured trials are kept. Run the same command again to go on."""
+REASON = "node-drain: node002 is drained: bad nic"
 
 
 def test_the_stop_message_has_all_that_a_decision_needs() -> None:
@@ -84,7 +75,7 @@ def test_the_stop_message_has_all_that_a_decision_needs() -> None:
         history=HISTORY,
         artifacts=".xlatune/pp8/cell",
     )
-    assert said == STOPPED
+    golden.check(RECORDED, said + "\n")
 
 
 def test_a_stop_before_anything_ran_says_so() -> None:
@@ -102,7 +93,7 @@ def test_a_stop_before_anything_ran_says_so() -> None:
 def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
     said = summary_message(label=CELL.label, conclusion=CONCLUSION, history=HISTORY)
     head, how, *lines = said.splitlines()
-    assert how == "The sweep is not over: 1 trial still to run. This report is preliminary."
+    assert "1 trial still to run" in how
     assert head.startswith("[xla-tuning] deepseek3-671b PP=8: not complete, ")
     assert [line.split(" @ ")[0] for line in lines] == [
         "- Best so far: overlap-2",

@@ -200,11 +200,11 @@ def test_a_budget_is_used(asked: tuple[int, int]) -> None:
     ("asked", "said"),
     [
         ((25, 50), "0 jobs"),
-        ((25, 65), "the plan keeps 8 jobs of 65 for spare blocks"),
-        ((25, 150), "the plan keeps 2 jobs of 150 for spare blocks"),
+        ((25, 65), "8 jobs of 65 for spare"),
+        ((25, 150), "2 jobs of 150 for spare"),
         ((25, 90), "one more block takes 5"),
-        ((25, 87), "the plan keeps 1 job of 87 for spare blocks"),
-        ((25, 300), "20 blocks are the most planned here; `blocks=` asks for more"),
+        ((25, 87), "1 job of 87 for spare"),
+        ((25, 300), "20 blocks are the most"),
     ],
 )
 def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: str) -> None:

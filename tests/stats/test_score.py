@@ -234,7 +234,8 @@ def test_tokens_come_from_the_log_or_from_the_cell() -> None:
     without_tgs = [r._replace(tgs=None) for r in steady()]
     assert scored(without_tgs).tgs == pytest.approx(scored(steady()).tgs)
     assert scored(steady(), tokens=None).value == pytest.approx(scored(steady()).value)
-    assert "no step of the window tells Tokens/s/device" in refused(without_tgs, tokens=None)
+    assert "no step" in (reason := refused(without_tgs, tokens=None))
+    assert "Tokens/s/device" in reason
 
 
 def test_an_invariant_that_does_not_hold_is_flagged() -> None:
@@ -383,12 +384,12 @@ def test_another_figure_than_tgs_is_scored_so_that_more_is_better(
 @pytest.mark.parametrize(
     ("protocol", "steps", "logged", "reason"),
     [
-        (Protocol(metric="busbw"), [], Logged(), "no line prints `# Avg bus bandwidth"),
+        (Protocol(metric="busbw"), [], Logged(), "prints `# Avg bus bandwidth"),
         (FIELD, [NO_STEP], Logged(), "no line prints `wait: NUMBER`"),
-        (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print `wait: NUMBER`, 3"),
-        (FIELD, [], Logged(values=((None, 0.0),)), "wait is 0: only a positive, finite figure"),
+        (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print"),
+        (FIELD, [], Logged(values=((None, 0.0),)), "wait is 0: only"),
         (FIELD, [], Logged(values=((None, 1.0),), problem=verbatim("corrupt")), "corrupt"),
-        (FIELD, job([1.0, math.nan], loss=math.nan), Logged(), "the loss is not finite"),
+        (FIELD, job([1.0, math.nan], loss=math.nan), Logged(), "loss is not finite"),
     ],
 )
 def test_a_job_without_its_figure_says_why(

@@ -12,11 +12,11 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import two_groups
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.tasks.run_record import record_of
+from tests.helpers.history import measured
 
 TWO = (1000.0, 1001.0, 1020.0, 1000.5, 1021.0, 1020.4)
 
@@ -92,13 +92,11 @@ def test_autotuning_is_recorded_and_named_where_it_may_be_the_cause(
             cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study.name,
             stage="calibrate", position=position,
         )  # fmt: skip
-        score = Score(value=math.log(tgs), tgs=tgs, step_s=1, n_steps=9, window=(5, 14))
-        result = TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
-        events.append(TrialEnded(result=result))
+        events.append(TrialEnded(result=measured(trial, math.log(tgs))))
     entries = [LedgerEntry(number=k, at_s=k, event=each) for k, each in enumerate(events, 1)]
     found = record_of(replay(entries), study, cell)
     assert found.autotuning.startswith(autotuning)
     assert bool(found.autotuning) == bool(autotuning)
     (said,) = found.two_speeds
     assert said.startswith("baseline-deployed: 3 runs and 3 runs are 1.9 % apart")
-    assert ("a candidate cause is autotuning" in said) is is_cause
+    assert ("candidate cause is autotuning" in said) is is_cause

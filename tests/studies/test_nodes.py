@@ -9,8 +9,8 @@ import pytest
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.studies.node_check import HEALTHY_FILE
-from tests.helpers.answers import NOT_ACCUSED
 from tests.helpers.cells import drive, machine, node_names, nodes, row
+from tests.helpers.history import NOT_ACCUSED
 
 SLOWER, INVALID, OPEN = "SLOWER", "INVALID", "INCONCLUSIVE"
 FAULT, SAID, UNASKED = (
@@ -78,7 +78,7 @@ ALTERNATING = {f"node002/{at}": 0.025 * (-1) ** at for at in range(1, 5)}
                       "node002": (UNASKED, "no answer in 30 s", ""),
                       "node003": (FAULT, "of another machine", "login1")}},
             why={"node001": "its own log says: 3 corrected ECC errors"},
-            notes="the own log of node002 is not known: no answer in 30 s",
+            notes="log of node002 is not known: no answer in 30 s",
         ),
         row(
             "a node whose own runs scatter is told", 12,

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, sentence, verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Conclusion,
-    Score,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -27,8 +27,8 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import all_selected
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.answers import drive
 from tests.helpers.examples import tried
+from tests.helpers.history import history, lost, measured
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -46,21 +46,17 @@ def study(names: Sequence[str] = NAMES, **changes: object) -> TuningStudy:
 
 def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -> TrialResult:
     uniform = [int(digest([seed, trial.id, at], length=8), 16) / 16**8 for at in range(6)]
-    status = TrialStatus.UNMEASURED if uniform[0] < 0.03 else TrialStatus.MEASURED
+    if uniform[0] < 0.03:
+        return lost(trial, FailureClass.NODE_FAIL)
     knob = trial.profile.flags[0].value if trial.profile.flags else None
     effect = truth[int(knob)] if knob else 0.0
     value = 6.9 + effect + sigma * math.sqrt(2) * (sum(uniform) - 3)
-    score = Score(
-        value=value, tgs=math.exp(value), step_s=28672 / math.exp(value), n_steps=10, window=(5, 14)
-    )
-    if status is TrialStatus.UNMEASURED:
-        return TrialResult(trial=trial, status=status, reason=verbatim("node failure"))
-    return TrialResult(trial=trial, status=status, score=score, job_ids=(trial.id,))
+    return measured(trial, value)
 
 
 @cache
 def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[TrialResult, ...]:
-    return tuple(drive(study(seed=seed), lambda trial: run(trial, seed, truth, sigma)))
+    return tuple(history(lambda trial: run(trial, seed, truth, sigma), of=study(seed=seed)))
 
 
 def told(reasons: Sequence[Message]) -> list[str]:
@@ -84,23 +80,6 @@ def agree(one: Conclusion, other: Conclusion) -> bool:
         all(same(x, y) for x, y in pairs)
         and math.isclose(one.tuning.bound or 0, other.tuning.bound or 0, abs_tol=1e-9)
         and (told(one.notes), one.alpha) == (told(other.notes), other.alpha)
-    )
-
-
-@FEW
-@given(seed=seeds, truth=effects, factor=st.sampled_from([1e-3, 0.3, 7.0, 1e6]))
-def test_the_unit_does_not_matter(seed: int, truth: list[float], factor: float) -> None:
-    def scaled(result: TrialResult) -> TrialResult:
-        score = result.score
-        if score is None:
-            return result
-        value = score.value + math.log(factor)
-        return replace(result, score=replace(score, value=value, tgs=math.exp(value)))
-
-    done = sweep(seed, tuple(truth))
-    whole = study(seed=seed)
-    assert agree(
-        whole.decide(done).conclusion, whole.decide([scaled(each) for each in done]).conclusion
     )
 
 

@@ -15,7 +15,7 @@ from pytest_xlatune.studies import Ask, Question, engine, gate, imported, tuning
 from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.studies.tuning_plan import TuningPlan
-from tests.helpers.answers import cluster, drive, measured, study
+from tests.helpers.history import history, measured, study
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 
@@ -39,7 +39,7 @@ def counted(
 
 
 def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = drive(study(), cluster({"p7": 0.05}))
+    results = history({"p7": 0.05}, of=study())
     calls = counted(monkeypatch, TuningPlan, "read")
     decisions = counted(monkeypatch, tuning, "decide", "conclusion")
     blocks = counted(monkeypatch, engine, "confirm")
@@ -47,16 +47,16 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
         for at in range(25):
             question = Question(about=about, name=f"p{at}")
-            asked.answer(list(history), question)  # a list of its own, as of another process
-    assert asked.decide(history).due == ()
+            asked.answer(list(results), question)  # a list of its own, as of another process
+    assert asked.decide(results).due == ()
     assert calls["read"] == 1
     assert decisions == {"decide": 1, "conclusion": 1}
     assert blocks == {"confirm": 1}, "to propose and to conclude"
     looks = counted(monkeypatch, tuning, "belongs_to_wave")
     for at in range(25):
-        asked.answer(history, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
+        asked.answer(results, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert (calls["read"], decisions["conclusion"]) == (2, 2), "and once without the blocks"
-    assert looks["belongs_to_wave"] <= len(history), "each trial is looked at once for all tests"
+    assert looks["belongs_to_wave"] <= len(results), "each trial is looked at once for all tests"
 
 
 def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
@@ -64,13 +64,13 @@ def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
 ) -> None:
     waves = [f"wave{number}" for number in range(1, 7)]
     declared = [profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves]
-    history = drive(study(profiles=tuple(declared)), cluster({}))
+    results = history({}, of=study(profiles=tuple(declared)))
     asked = study(profiles=tuple(declared), loss_tolerance=0.03)
     decisions = counted(monkeypatch, tuning, "decide")
     for wave in waves:
         for _ in range(2):
             question = Question(about=Ask.SCREENED, name=f"p-{wave}", wave=wave)
-            assert asked.answer(history, question).verdict is not None
+            assert asked.answer(results, question).verdict is not None
     assert decisions["decide"] == 1 + len(waves), "and once up to the end of each wave"
 
 
@@ -92,7 +92,7 @@ def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_remembered_is_never_told_of_another_history() -> None:
-    done = drive(study(6, budget=40), cluster({"p1": 0.03}))
+    done = history({"p1": 0.03}, of=study(6, budget=40))
     asked = study(6, budget=40)
     cuts = [*range(0, len(done) + 1, 4), len(done)] * 3
     random.Random(7).shuffle(cuts)

@@ -14,7 +14,6 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import (
     Conclusion,
-    Score,
     TrialResult,
     TrialStatus,
     VerdictKind,
@@ -26,6 +25,7 @@ from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.trials import read
 from pytest_xlatune.sweep import registry
 from tests.helpers import toy
+from tests.helpers.history import measured
 
 TGS = {"a": 900.0, "b": 1000.0, "c": 950.0}
 NODES = {"a": ("node001",), "b": ("node002",), "c": ("node001",)}
@@ -45,13 +45,7 @@ def study(rounds: int = 2) -> toy.ToyStudy:
 
 
 def run(trial: Trial) -> TrialResult:
-    tgs = TGS[trial.arm]
-    return TrialResult(
-        trial=trial,
-        status=TrialStatus.MEASURED,
-        score=Score(value=math.log(tgs), tgs=tgs, step_s=1.0, n_steps=10, window=(5, 14)),
-        job_ids=(trial.id[-4:],),
-    )
+    return measured(trial, math.log(TGS[trial.arm]))
 
 
 def test_its_conclusion_has_no_reference_and_a_record_of_its_own() -> None:
@@ -147,16 +141,8 @@ def test_each_cell_has_a_window_of_its_own_and_the_study_its_reference() -> None
             stage="round",
             block=number,
         )
-        score = Score(
-            value=math.log(1000.0),
-            tgs=1000.0,
-            step_s=1.0,
-            n_steps=10,
-            window=(5, 14),
-            loss=7.0,
-            timings=tuple((step, 1.2 if step < first[arm] else 1.0) for step in range(15)),
-        )
-        return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score)
+        timings = tuple((step, 1.2 if step < first[arm] else 1.0) for step in range(15))
+        return measured(trial, math.log(1000.0), step_s=1.0, loss=7.0, timings=timings)
 
     past = read(
         [result(arm, number) for number in range(1, 13) for arm in cells],

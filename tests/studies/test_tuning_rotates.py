@@ -28,7 +28,7 @@ from pytest_xlatune.studies import Answered, Ask, Question, as_begun
 from pytest_xlatune.studies.derived import Stacks
 from pytest_xlatune.studies.trials import CONFIRM, LOOK, TURNS, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from tests.helpers.answers import CELL, cluster, drive, knobs, study, verdict
+from tests.helpers.history import CELL, cluster, history, knobs, study, verdict
 from tests.helpers.turn_answers import NCCL, RULE, Machine, mixed, turning
 
 USUAL = RotationRule(is_usual=True)
@@ -64,7 +64,7 @@ def paced(run: Machine, *, step_s: float, compile_s: float) -> Callable[[Trial],
 def test_25_profiles_in_25_jobs() -> None:
     sweep = turning(rotation=USUAL)
     run = Machine({"p3": 0.03, "p7": 0.025, "p11": -0.1})
-    done = drive(sweep, paced(run, step_s=0.1, compile_s=4.0))
+    done = history(paced(run, step_s=0.1, compile_s=4.0), of=sweep)
     blocks = [*[(CONFIRM, 1)] * 7, *[(CONFIRM, at) for at in (2, 3, 4) for _ in range(5)]]
     assert stages(done) == [(LOOK, 0), (TURNS, 0), (TURNS, 0), *blocks]
     first, second = [each.trial for each in done if each.trial.stage == TURNS]
@@ -88,24 +88,20 @@ def test_25_profiles_in_25_jobs() -> None:
     assert best.ci95[0] < 0.03 < best.ci95[1]
     assert sentence(best.method).startswith("Dunnett, K=5, 4 blocks")
     ranked = verdict(found, "p11")
-    assert ranked.reasons[0].text == (
-        "ranked in rotations: a deployed program may differ from the one that took turns, "
-        "so turns prove nothing"
-    )
+    assert "turns prove nothing" in ranked.reasons[0].text
     assert not ranked.is_likely_slower, "turns claim nothing"
     assert ranked.delta == pytest.approx(-0.1, abs=0.01)
     assert found.tuning.bound is None, "what only took turns is not ruled out"
     assert found.reference
     assert found.reference.tgs == pytest.approx(math.exp(6.9), rel=0.01)
     assert best.tgs == pytest.approx((found.reference.tgs or 0) * (1 + (best.delta or 0)))
-    assert sentence(found.notes[0]).startswith(
-        "25 profiles took turns, to be ranked: 2 rotations with "
-    )
+    assert "25 profiles took turns" in (note := sentence(found.notes[0]))
+    assert "2 rotations" in note
     assert Conclusion.from_json(found.to_json()) == found
 
 
 def test_a_budget_buys_blocks() -> None:
-    jobs = [drive(turning(budget=each), Machine({"p3": 0.03})) for each in (25, 30, 50)]
+    jobs = [history(Machine({"p3": 0.03}), of=turning(budget=each)) for each in (25, 30, 50)]
     assert [len(each) for each in jobs] == [24, 29, 46]
     assert [max(block for _, block in stages(each)) for each in jobs] == [4, 5, 8]
 
@@ -136,7 +132,7 @@ def test_what_jobs_say_of_the_deployed_form_is_the_verdict(
     machine: Machine, kind: str, shown: set[str]
 ) -> None:
     sweep = turning(12)
-    conclusion = sweep.decide(drive(sweep, machine)).conclusion
+    conclusion = sweep.decide(history(machine, of=sweep)).conclusion
     found = verdict(conclusion, "p3")
     assert (str(found.kind), {*found.reasons[0].values}) == (kind, shown)
     assert conclusion.complete
@@ -147,7 +143,9 @@ def test_what_jobs_say_of_the_deployed_form_is_the_verdict(
 
 def test_a_program_that_is_slow_in_turns_alone_is_never_called_slower() -> None:
     sweep = turning(12)
-    found = sweep.decide(drive(sweep, Machine({f"p{at}": -0.05 for at in range(12)}))).conclusion
+    found = sweep.decide(
+        history(Machine({f"p{at}": -0.05 for at in range(12)}), of=sweep)
+    ).conclusion
     assert not any(each.kind is VerdictKind.SLOWER or each.is_likely_slower
                    for each in found.verdicts)  # fmt: skip
 
@@ -174,14 +172,14 @@ def test_every_history_on_the_way_concludes_and_proposes_the_same_again() -> Non
 def test_programs_that_are_left_out_say_why() -> None:
     machine = Machine({"p3": 0.04}, refused=["p4"], large=["p5"], died_of=["p6"], same=["p7"])
     sweep = turning(12)
-    done = drive(sweep, paced(machine, step_s=0.1, compile_s=4.0))
+    done = history(paced(machine, step_s=0.1, compile_s=4.0), of=sweep)
     second = [each.trial for each in done if each.trial.stage == TURNS][1]
     assert not {"p4", "p5", "p6"} & {*programs(second)}, "it dies of nothing twice"
     found = sweep.decide(done).conclusion
     for name, why in (
         ("p4", "No such compile option"),
         ("p5", "it needs"),
-        ("p6", "a rotation died of it"),
+        ("p6", "died of it"),
     ):
         each = verdict(found, name)
         assert each.kind is VerdictKind.INVALID
@@ -201,10 +199,9 @@ def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
         state = State.TIMEOUT if is_cut else State.COMPLETED
         return replace(machine(trial), outcome=Outcome(state=state))
 
-    notes = [sentence(each) for each in sweep.decide(drive(sweep, run)).conclusion.notes]
-    assert [each for each in notes if "time limit" in each] == [
-        "a time limit ended rotation 1: 30 of its 30 turns count, longer jobs hold them all"
-    ]
+    notes = [sentence(each) for each in sweep.decide(history(run, of=sweep)).conclusion.notes]
+    (note,) = [each for each in notes if "time limit" in each]
+    assert "30 of its 30 turns" in note
 
 
 @pytest.mark.parametrize(
@@ -214,7 +211,7 @@ def test_short_steps_take_more_rounds_and_a_second_rotation(
     compile_s: float, turn_steps: int, rounds: int, rotations: int
 ) -> None:
     sweep, run = turning(12), paced(Machine(), step_s=0.1, compile_s=compile_s)
-    done = drive(sweep, run)
+    done = history(run, of=sweep)
     found = [each.trial for each in done if each.trial.stage == TURNS]
     assert len(found) == rotations
     assert found[0].rotation
@@ -233,18 +230,15 @@ def _dropped(trial: Trial) -> TrialResult:
     [
         pytest.param(
             Machine({"p3": 0.04}, finds=False), 1,
-            "all profiles are jobs, because programs cannot take turns: no call of a jitted step "
-            "was seen", id="no step is found",
+            "programs cannot take turns: no call of", id="no step is found",
         ),
         pytest.param(
             lambda trial: (_dropped if trial.stage == LOOK else Machine({"p3": 0.04}))(trial), 1,
-            "all profiles are jobs, because programs cannot take turns: a GPU's memory has errors "
-            "that it cannot correct", id="the look is dropped",
+            "programs cannot take turns: a GPU's memory", id="the look is dropped",
         ),
         pytest.param(
             lambda trial: (_dropped if trial.stage == TURNS else Machine({"p3": 0.04}))(trial), 2,
-            "all profiles are jobs, because the first rotation measured nothing: a GPU's memory "
-            "has errors that it cannot correct", id="the first rotation is dropped",
+            "the first rotation measured nothing", id="the first rotation is dropped",
         ),
     ],
 )  # fmt: skip
@@ -252,13 +246,13 @@ def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
     run: Callable[[Trial], TrialResult], spent: int, said: str
 ) -> None:
     sweep = turning()
-    done = drive(sweep, run)
+    done = history(run, of=sweep)
     assert sum(each.trial.rotation is not None for each in done) == spent
     assert len(done) <= sweep.budget
     found = sweep.decide(done).conclusion
     assert (found.complete, found.alpha) == (True, 0.05)
     assert verdict(found, "p3").kind is VerdictKind.FASTER
-    assert sentence(found.notes[0]) == said
+    assert said in sentence(found.notes[0])
     question = Question(about=Ask.REFERENCE, name=BASELINE_ID)
     told = sweep.answer(done, question)
     assert told.state is Answered.YES
@@ -270,20 +264,17 @@ def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
 def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> None:
     """A cancel, a node, a full disk: the sweep has stopped, and the next session tries it again."""
     sweep = turning()
-    done = drive(sweep, Machine({"p3": 0.04}, fails=lambda each: each.stage == stage))
+    done = history(Machine({"p3": 0.04}, fails=lambda each: each.stage == stage), of=sweep)
     assert {each.trial.stage for each in done} <= {LOOK, TURNS, CONFIRM}
     found = sweep.decide(done).conclusion
     assert found.complete is (stage == LOOK), "nothing was ranked, and no block decided"
-    kinds = {each.text for each in found.notes}
-    assert not kinds & {
-        "all profiles are jobs, because the first rotation measured nothing: {said}",
-        "all profiles are jobs, because programs cannot take turns: {said}",
-    }
+    notes = " ".join(each.text for each in found.notes)
+    assert "profiles are jobs" not in notes
 
 
 def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
     sweep = mixed(rotation=USUAL)
-    done = drive(sweep, Machine({"p3": 0.04, "channels": 0.06, "remat": -0.2}))
+    done = history(Machine({"p3": 0.04, "channels": 0.06, "remat": -0.2}), of=sweep)
     assert len(done) == 2 + 2 + 3 + 22
     found = sweep.decide(done).conclusion
     assert {each.arm for each in found.verdicts if each.wins} == {"p3", "channels"}
@@ -298,7 +289,7 @@ def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
 def test_a_part_of_a_mixed_sweep_runs_what_it_selects() -> None:
     for chosen, has_turns in (("channels", False), ("p3", True)):
         sweep = mixed(selected=frozenset({chosen}), confirm=False)
-        done = drive(sweep, Machine())
+        done = history(Machine(), of=sweep)
         assert any(each.trial.rotation for each in done) is has_turns
         question = Question(about=Ask.SCREENED, name=chosen, wave="wave2")
         assert sweep.answer(done, question).state is Answered.YES
@@ -342,10 +333,8 @@ def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words:
 
 def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     told = [sentence(each) for each in mixed(rotation=USUAL).outlook(()).lines]
-    assert told[0].startswith(
-        "ranked in rotations: p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11. A look, then 1 "
-    )
-    assert "as jobs: channels, because a library reads NCCL_MIN_NCHANNELS when it starts" in told
+    assert "p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11. A look, then 1 " in told[0]
+    assert any("channels" in line and "NCCL_MIN_NCHANNELS" in line for line in told)
     assert any(each.startswith("as jobs: remat, because the trainer reads") for each in told)
     assert any(each.startswith("this plan takes 29 jobs") for each in told)
     assert any("30 jobs of 50" in each for each in told)
@@ -380,7 +369,7 @@ def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
     assert sweep.rotates is rotates
     if not rotates:
         told = sentence(sweep.outlook(()).lines[0])
-        assert told.startswith("no profile rotates: with rotations the plan takes 25 jobs and ")
+        assert "the plan takes 25 jobs" in told
     # a session goes on with the pace that it began with
     later = turning(rotation=replace(USUAL, must_save=True))
     assert as_begun(later, sweep.to_json()).rotates is rotates
@@ -391,7 +380,7 @@ def test_what_is_left_counts_rotations_by_their_steps_and_programs() -> None:
     left = sweep.outlook(()).work
     assert left
     assert left.jobs == sweep.works[0].jobs == 24
-    done = drive(sweep, Machine({"p3": 0.03}))
+    done = history(Machine({"p3": 0.03}), of=sweep)
     for at in range(2):
         left = sweep.outlook(done[:at]).work
         assert left
@@ -402,7 +391,7 @@ def test_what_is_left_counts_rotations_by_their_steps_and_programs() -> None:
 
 def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
     sweep = turning()
-    look, rotation, *_ = drive(sweep, Machine())
+    look, rotation, *_ = history(Machine(), of=sweep)
     assert pace_of((rotation,)) is None, "no trainer ran alone"
     assert look.score
     step_s, steps = 2.0, look.trial.protocol.steps
@@ -423,7 +412,7 @@ def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
 def test_profiles_that_waves_derive_rotate_too() -> None:
     own = tuple(profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2") for at in range(8))
     sweep = turning(profiles=own, derived=(Stacks(wave="wave3", slots=3),), budget=50)
-    done = drive(sweep, Machine({"p1": 0.03, "p2": 0.03}))
+    done = history(Machine({"p1": 0.03, "p2": 0.03}), of=sweep)
     found = sweep.decide(done).conclusion
     assert any("+" in each.arm for each in found.verdicts)
     assert found.winner
@@ -434,18 +423,18 @@ def test_profiles_that_waves_derive_rotate_too() -> None:
 
 def test_a_profile_that_is_added_is_ranked_by_a_rotation_of_its_own() -> None:
     run = Machine({"p3": 0.03, "p12": 0.04})
-    done = drive(turning(12), run)[:2]
+    done = history(run, of=turning(12))[:2]
     later = turning(13)
     (trial,) = later.decide(done).due
     assert programs(trial) == ["p12"]
     assert trial.rotation
     assert trial.rotation.number == 2
-    done = drive(later, run, done)
+    done = history(run, of=later, after=done)
     assert verdict(later.decide(done).conclusion, "p12").kind is VerdictKind.FASTER
 
 
 def test_a_profile_that_was_edited_is_another_one() -> None:
-    done = drive(turning(12), Machine({"p3": 0.03}))
+    done = history(Machine({"p3": 0.03}), of=turning(12))
     later = turning(profiles=(*knobs(3), profile("p3", "--xla_gpu_other=1"), *knobs(12)[4:]))
     assert verdict(later.decide(done).conclusion, "p3").kind is not VerdictKind.FASTER
 
@@ -453,11 +442,11 @@ def test_a_profile_that_was_edited_is_another_one() -> None:
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_ranks_that_rotations_gave_stay_once_rotation_is_off(count: int) -> None:
     run = Machine({"p3": 0.04})
-    done = drive(turning(12), run)[:count]
+    done = history(run, of=turning(12))[:count]
     plain = study(12, sigma_prior=None)
     due = {each.arm for each in plain.decide(done).due if not each.block}
     assert due == ({BASELINE_ID} if count > 1 else {BASELINE_ID, *(e.id for e in plain.profiles)})
-    later = drive(plain, run, done)
+    later = history(run, of=plain, after=done)
     assert verdict(plain.decide(later).conclusion, "p3").kind is VerdictKind.FASTER
 
 
@@ -468,7 +457,7 @@ def test_what_jobs_ranked_takes_no_turns_once_rotation_is_on() -> None:
     for count, due in ((len(screen), set()), (4, {LOOK})):
         found = {each.stage for each in turning(12).decide(screen[:count]).due if not each.block}
         assert found == due, count
-    assert turning(12).decide(drive(plain, run)).due == (), "a sweep that is over stays so"
+    assert turning(12).decide(history(run, of=plain)).due == (), "a sweep that is over stays so"
 
 
 def test_relabelling_profiles_changes_no_verdict() -> None:
@@ -476,7 +465,9 @@ def test_relabelling_profiles_changes_no_verdict() -> None:
         sweep = turning(profiles=own)
         at = {f"--xla_gpu_knob={n}": 0.04 * (n == 3) for n in range(12)}
         run = Machine({each.id: at[each.settings_text.split()[0]] for each in own}, sigma=0.001)
-        return Counter(each.kind for each in sweep.decide(drive(sweep, run)).conclusion.verdicts)
+        return Counter(
+            each.kind for each in sweep.decide(history(run, of=sweep)).conclusion.verdicts
+        )
 
     named = tuple(profile(f"q{n * 7 % 12}", f"--xla_gpu_knob={n}", wave="wave2") for n in range(12))
     assert kinds(knobs(12))[VerdictKind.FASTER] == kinds(named)[VerdictKind.FASTER] == 1
@@ -486,7 +477,7 @@ def test_stated_blocks_give_way_where_rotations_ranked_nothing() -> None:
     """43 jobs would screen 25 profiles each by its own and confirm as stated; there are 29."""
     sweep = turning(25, finalists=3, blocks=3, budget=30)
     assert sweep.outlook(()).lines, "a plan compares it with one of jobs"
-    done = drive(sweep, Machine({"p3": 0.04}, finds=False))
+    done = history(Machine({"p3": 0.04}, finds=False), of=sweep)
     assert len(done) <= sweep.budget
     assert sweep.decide(done).conclusion.complete
 

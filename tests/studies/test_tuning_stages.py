@@ -10,20 +10,20 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, place
-from tests.helpers.answers import cluster, drive, knobs, measured, study, verdict
+from tests.helpers.history import cluster, history, knobs, measured, study, verdict
 
 
 def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() -> None:
     run = cluster({"p8": -0.05, "p9": 0.05})
-    done = drive(study(8, budget=60), run)
+    done = history(run, of=study(8, budget=60))
     later = study(10, budget=80)
-    done = drive(later, run, done)
+    done = history(run, of=later, after=done)
     conclusion = later.decide(done).conclusion
     assert verdict(conclusion, "p9").kind is VerdictKind.SCREENED
     assert "p9" not in conclusion.tuning.finalists
     assert conclusion.alpha == 0.05
     assert len(conclusion.notes) > 1
-    assert sentence(conclusion.notes[0]).startswith("p9 would be a finalist by now")
+    assert sentence(conclusion.notes[0]).startswith("p9 would be a finalist")
     assert not any(
         "would be a finalist" in sentence(note)
         for note in study(8, budget=60).decide(done).conclusion.notes
@@ -32,7 +32,7 @@ def test_who_comes_after_the_finalists_were_fixed_is_told_and_not_confirmed() ->
 
 def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
     run = cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05})
-    done = drive(study(), run)[:-4]
+    done = history(run, of=study())[:-4]
     assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
     assert study(selected=frozenset({"p3"})).decide(done).due == ()
 
@@ -43,7 +43,7 @@ def spare(done: list[TrialResult]) -> list[Trial]:
 
 def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     sweep, run = study(budget=65), cluster({}, sigma=0.006, seed=2)
-    done = drive(sweep, run)
+    done = history(run, of=sweep)
     own = spare(done)
     assert len(done) <= 65
     assert sum(each.is_baseline for each in own) == 2
@@ -128,7 +128,7 @@ def test_a_late_trial_as_near_to_two_blocks_is_of_the_first_in_every_process() -
 
 
 def test_a_profile_that_opens_the_screen_again_leaves_the_verdicts_of_the_blocks() -> None:
-    done = drive(study(12), cluster({"p1": 0.04}))
+    done = history({"p1": 0.04}, of=study(12))
     before = study(12).decide(done).conclusion
     more = study(13, budget=60)
     assert {(each.arm, each.block) for each in more.decide(done).due} == {("p12", 0)}
@@ -153,14 +153,14 @@ def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_a
         )
 
     tight, roomy = study(budget=50), study(budget=65)
-    without = tight.decide(drive(tight, losing)).conclusion
+    without = tight.decide(history(losing, of=tight)).conclusion
     assert verdict(without, "p7").kind is VerdictKind.INVALID
     assert without.complete
     assert without.tuning.bound is None
-    assert any("p7 has no score and may gain anything" in sentence(note) for note in without.notes)
+    assert any("p7 has no score" in sentence(note) for note in without.notes)
     assert not any("no tested setting gains" in sentence(note) for note in without.notes)
     # jobs that are left measure it once more, and no third time where it has no score again
-    done = drive(roomy, losing)
+    done = history(losing, of=roomy)
     assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}
     again = roomy.decide(done).conclusion
     if is_lost_again:
@@ -187,12 +187,12 @@ def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank
         if (each := run(trial)).score is not None
     ]
     for shift, runs in ((0.0, [run(trial) for trial in second]), (0.05, slower)):
-        history = [*first, *runs]
-        blocks = sweep.decide(history).due
+        results = [*first, *runs]
+        blocks = sweep.decide(results).due
         inside = {each.arm for each in blocks} - {BASELINE_ID}
         assert blocks[0].block == 1, shift
         assert inside < {each.arm for each in second}, "only what ran twice enters"
-        done = drive(sweep, run, history)
+        done = history(run, of=sweep, after=results)
         assert len(done) <= 80
         assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
     # a cell with a profile more goes on with the second runs that there are

@@ -9,14 +9,17 @@ import pytest
 
 import pytest_xlatune
 from pytest_xlatune import (
+    CellSettings,
     CommandLauncher,
     ConfigError,
     Gate,
     Limits,
+    MaxTextLauncher,
     NoEnv,
     Patience,
     Protocol,
     Resources,
+    SiteSettings,
     Stacks,
     Sweep,
     profile,
@@ -100,9 +103,9 @@ def declared(**changed: Any) -> Sweep:
         ),
         (
             lambda: xl.profile("p", ["--xla_a=1"]),
-            "the flags are ['--xla_a=1'] (list), expected one text",
+            "['--xla_a=1'] (list), expected one text",
         ),
-        (lambda: xl.profile("p", None), "the flags are None (NoneType), expected one text"),
+        (lambda: xl.profile("p", None), "None (NoneType), expected one text"),
         (lambda: xl.profile(5), "profile: id is 5 (int), expected a text: write '5'"),
         (
             lambda: declared(retry_policy=xl.RetryPolicy(rules={"hang": 1})),
@@ -114,7 +117,7 @@ def declared(**changed: Any) -> Sweep:
         ),
         (lambda: xl.profile("p", overrides={"WIDTH": 512}), "WIDTH is 512 (int), expected a text"),
         (Protocol(steps=10).check_window, "leave 5 to score"),
-        (Protocol(steps=3).check_window, "a score needs 6; ask for steps=11 or more"),
+        (Protocol(steps=3).check_window, "needs 6; ask for steps=11 or more"),
         (Protocol(steps=15, first_step=12).check_window, "ask for steps=18 or more"),
         (lambda: Limits(node_hours="1"), "node_hours is '1' (str), expected more than 0 hours"),  # type: ignore[arg-type]
         ({"nodelist": ("a", "a")}, "a is named twice"),
@@ -122,15 +125,15 @@ def declared(**changed: Any) -> Sweep:
         ({"nodelist": ("a b",)}, "unexpected ' '"),
         ({"nodelist": ("--evil",)}, "begins with a dash"),
         ({"nodelist": ("n[1-2]",)}, "each node by itself: ('n1', 'n2')"),
-        ({"launcher": None}, "launcher is None; say how"),
+        ({"launcher": None}, "launcher is None"),
         ({"profiles": ()}, "declares no profile"),
         (
             {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
-            "a gate measures nothing but its profiles; leave derived out",
+            "nothing but its profiles; leave derived",
         ),
         (
             {"gate": Gate(margin=0.01), "no_env": NoEnv()},
-            "a gate measures nothing but its profiles; leave no_env out",
+            "nothing but its profiles; leave no_env",
         ),
     ],
     ids=lambda said: said if isinstance(said, str) else "",
@@ -187,3 +190,72 @@ def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str, value: object) 
 def test_derived_waves_alone_are_a_sweep() -> None:
     rules = (Stacks(wave="wave3", slots=1),)
     assert declared(profiles=(), derived=rules).derived == rules
+
+
+def sweep(**config_tags: dict[str, str]) -> Sweep:
+    return Sweep(
+        name="tags",
+        cell=CellSettings(
+            model_tag="tiny",
+            parallelism="FSDP=2",
+            max_target_length=16,
+            protocol=Protocol(steps=12),
+        ),
+        launcher=MaxTextLauncher(python="python3", config="/configs/tiny.yml"),
+        profiles=(profile("overlap-2", "--xla_overlap=2"),),
+        site=SiteSettings(executor="local"),
+        config_tags=config_tags,
+    )
+
+
+def test_another_configuration_is_another_cell() -> None:
+    declared = sweep(sparse={"sparse_matmul": "true"})
+    resolved = declared.resolve()
+    resolved.check()
+    there = resolved.elsewhere("sparse", declared.profiles[0], Gate())
+    there.check()
+    assert there.cell.digest != resolved.cell.digest
+    assert there.cell.label == "tiny FSDP=2 sparse"
+    assert there.cell.overrides == {"sparse_matmul": "true"}
+    # a ledger of its own, and trials that the other cell's study takes for strangers
+    assert there.folder != resolved.folder
+    trial, *_ = there.study().decide(()).due
+    assert trial.cell_digest == there.cell.digest
+    assert trial.id not in {each.id for each in resolved.study().decide(()).due}
+    for each, is_sparse in ((resolved, False), (there, True)):
+        (first, *_) = each.study().decide(()).due
+        argv = declared.launcher.launch(first, each.cell).argv
+        assert ("sparse_matmul=true" in argv) is is_sparse
+
+
+def test_a_configuration_that_cannot_be_launched_is_told_before_the_first_trial() -> None:
+    resolved = sweep(long={"max_target_length": "32"}).resolve()
+    with pytest.raises(ConfigError, match=r"long.* overrides max_target_length=32"):
+        resolved.check()
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "words"),
+    [
+        ("PP=7", 0, "multiplies to 7, which neither divides 8"),
+        ("PP=4,FSDP=3", 0, "multiplies to 12, which neither divides 8 nodes"),
+        ("FSDP=12", 12, "12 devices cannot .* 8 nodes"),
+        ("PP=8", 0, ""),
+        ("PP=2", 0, ""),
+        ("PP=8,FSDP=8", 64, ""),
+        ("TP=6,FSDP=4", 24, ""),
+    ],
+)
+def test_axes_are_held_against_the_nodes(axes: str, devices: int, words: str) -> None:
+    sweep = Sweep(
+        name="nodes",
+        launcher=CommandLauncher(argv=("train", "{steps}")),
+        profiles=(profile("p", "--xla_a=1"),),
+        cell=CellSettings(model_tag="m", parallelism=axes, devices=devices),
+        site=SiteSettings(nodelist=tuple(f"n{number}" for number in range(8))),
+    )
+    if not words:
+        assert sweep.resolve().cell.nodelist
+        return
+    with pytest.raises(ConfigError, match=words):
+        sweep.resolve()

@@ -6,7 +6,7 @@ import json
 
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.sweep.registry import KINDS, is_in_use, study_of
-from tests.helpers.answers import study
+from tests.helpers.history import study
 
 
 def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:

@@ -139,9 +139,10 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
         "sweep/cell/run/fsdp-ag/xla_dump",
     )
     families = [each.text for each in found.facts if each.kind == "kernel family"]
-    assert any("0.200 -> 0.100 ms per device and step (-0.100 ms)" in each for each in families)
+    assert any("0.200 -> 0.100 ms per device" in each for each in families)
     said = reason(covered(found))
-    assert said.startswith("The traces show the gain: in them the time of a step changes by -10")
+    assert "show the gain" in said
+    assert "by -10" in said
     _, table, *_ = why(covered(found), ENGLISH)
     assert isinstance(table, Table)
     assert len(table.rows) == len(found.facts)
@@ -156,9 +157,9 @@ AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
         pytest.param(AG, (200, 200), 0.11, "does not explain why", id="traces that do not move"),
         pytest.param(None, (200, 300), 0.11, "do not show the gain", id="a step that is longer"),
         pytest.param(None, (200, 180), 0.11, "do not show the gain", id="2 % of a gain of 11"),
-        pytest.param(None, (200, 180), 0.02, "The traces show the gain", id="2 % of 2"),
-        pytest.param(AG, None, 0.11, "Only traces of both can show whether", id="no trace"),
-        pytest.param(SAME, None, 0.11, "The two programs are identical", id="one program"),
+        pytest.param(None, (200, 180), 0.02, "traces show the gain", id="2 % of 2"),
+        pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
+        pytest.param(SAME, None, 0.11, "programs are identical", id="one program"),
     ],
 )
 def test_what_the_evidence_explains(
@@ -178,7 +179,7 @@ def test_without_evidence_it_says_what_to_run(tmp_path: Path) -> None:
     nothing = explain(replay(()), tmp_path, WINNER.id)
     assert nothing == Explanation()
     said = reason(covered(nothing))
-    assert "cannot say why it wins. To record both, run: `xlatune evidence SWEEP_FILE`" in said
+    assert "`xlatune evidence SWEEP_FILE`" in said
 
 
 def test_evidence_of_an_earlier_leader_is_not_taken_for_the_winners(tmp_path: Path) -> None:

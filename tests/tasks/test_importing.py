@@ -66,8 +66,8 @@ def test_profiles_that_do_nothing_are_the_control_and_give_the_noise(tmp_path: P
     assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
     assert overlap.n == 3
     assert overlap.job_ids == ("14005", "14006", "14007")
-    assert "outside the noise of one comparison" in sentence(overlap.reasons[0])
-    assert "the baseline's own runs are -1.0 % from it" in " ".join(map(sentence, conclusion.notes))
+    assert "outside the noise" in sentence(overlap.reasons[0])
+    assert "own runs are -1.0 %" in " ".join(map(sentence, conclusion.notes))
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
@@ -78,10 +78,8 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     conclusion = known(tmp_path, table, no_ops=()).conclusion
     assert conclusion.noise.sigma is None
     assert conclusion.noise.mde80 is None
-    assert "its noise is not known" in sentence(conclusion.verdicts[0].reasons[0])
-    assert "the baseline ran once: its error is part of every change" in " ".join(
-        map(sentence, conclusion.notes)
-    )
+    assert "noise is not known" in sentence(conclusion.verdicts[0].reasons[0])
+    assert "the baseline ran once" in " ".join(map(sentence, conclusion.notes))
 
 
 def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
     [
         pytest.param("a,b\n1,2\n", "has no column profile, tgs", id="other columns"),
         pytest.param("job,profile,tgs\n", "no jobs", id="no rows"),
-        pytest.param("job,profile,tgs\n1,a,5\n", "no row is the baseline", id="no baseline"),
+        pytest.param("job,profile,tgs\n1,a,5\n", "no row is", id="no baseline"),
         pytest.param("job,profile,tgs\n1,baseline,1e400\n", "tgs: found '1e400'", id="no number"),
         pytest.param('job,profile,tgs\n1,baseline,"1,5"\n', "found '1,5'", id="a comma"),
         pytest.param(
@@ -129,7 +127,7 @@ def test_the_document_claims_nothing_of_how_the_jobs_ran(tmp_path: Path) -> None
         ),
         pytest.param(
             "job,profile,flags,tgs\n1,baseline,,5\n2,a,--xla_a=1,5\n3,a,--xla_a=2,5\n",
-            "line 4: profile 'a' has other settings than before",
+            "line 4: profile 'a' has other settings",
             id="one name for two things",
         ),
         pytest.param(
@@ -218,9 +216,10 @@ def test_an_empty_cell_is_no_repeat_of_the_baseline(tmp_path: Path) -> None:
     winner = conclusion.verdict("ag-1g")
     assert winner is not None
     assert winner.delta == pytest.approx(1267.5 / 1136.0 - 1)
-    assert winner.reasons == (say("nothing in the table was run twice: its noise is not known"),)
+    (reason,) = map(sentence, winner.reasons)
+    assert "its noise is not known" in reason
     notes = " ".join(map(sentence, conclusion.notes))
-    assert "the table does not tell the settings of ag-1g, async, db" in notes
+    assert "settings of ag-1g, async, db" in notes
     said = known(tmp_path / "2", NAMES, no_ops=("async",)).conclusion
     assert said.noise.sigma is not None
     assert "settings of ag-1g, db:" in " ".join(map(sentence, said.notes))
@@ -248,7 +247,7 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert main([*command, "--no-op", "overlap3"]) == 2
     assert "did you mean 'overlap2'?" in capsys.readouterr().err
     assert main(command[:2]) == 2
-    assert "which cell its jobs measured: add --model and --parallelism" in capsys.readouterr().err
+    assert "add --model and --parallelism" in capsys.readouterr().err
     nothing = "job,profile,tgs,status\n1,baseline,,crashed\n2,a,,killed\n"
     (tmp_path / "pp8.csv").write_text(nothing, encoding="utf-8")
     assert main([*command, "--name", "nothing"]) == Exit.NOT_MEASURED

@@ -71,8 +71,8 @@ def test_a_message_arrives_and_nothing_is_logged(
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        pytest.param("no target at all", "is no URL that Apprise knows", id="no URL"),
-        pytest.param(f"nosuch://{SECRET}", "is no URL that Apprise knows", id="unknown service"),
+        pytest.param("no target at all", "that Apprise knows", id="no URL"),
+        pytest.param(f"nosuch://{SECRET}", "that Apprise knows", id="unknown service"),
         pytest.param(f"json://127.0.0.1:9/{SECRET}", "could not deliver", id="no server"),
     ],
 )

@@ -61,9 +61,7 @@ def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     fewest = study.layout.jobs
     assert (study.outlook(()).left, study.outlook(()).at_most) == (fewest, 50)
     assert fewest < 50
-    assert f"{fewest} jobs, up to 50 where nothing is faster" in sentence(
-        study.outlook(()).lines[0]
-    )
+    assert f"{fewest} jobs, up to 50 " in sentence(study.outlook(()).lines[0])
     # a sweep that states its blocks has no others
     stated = replace(study, finalists=2, blocks=4)
     assert stated.outlook(()).at_most == stated.outlook(()).left
@@ -87,7 +85,7 @@ PIPELINE = {"model_name": "deepseek3-671b"}  # 58 layers in the pipeline
 
 
 def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path: Path) -> None:
-    refused = "58 layers do not divide into 8 stages of 1, which MaxText refuses"
+    refused = "58 layers do not divide into 8 stages"
     resolved = flagship(model_tag="deepseek3-671b", overrides=PIPELINE)
     found = look_at(resolved, tmp_path, is_first=True, is_busy=False, cells=())
     (fault,) = found.faults
@@ -103,9 +101,9 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     odd = profile("m-12", overrides={"num_pipeline_microbatches": "12"})
     said = look_at_shape(mended.sweep.launcher, mended.cell, [odd], files=())
     assert said.faults == ()
-    assert said.notes == (
-        "profile 'm-12' cannot run: 12 microbatches are not a multiple of 8 stages",
-    )
+    (note,) = said.notes
+    assert "'m-12'" in note
+    assert "12 microbatches" in note
     # and no job of it is submitted
     executor = FakeExecutor()
     study = TuningStudy(cell=mended.cell, profiles=(odd, profile("a", "--xla_a=1")), budget=20)

@@ -104,9 +104,7 @@ def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
 def test_a_gate_says_that_it_compiles_nothing_first(tmp_path: Path) -> None:
     asked = UserOptions(values={"nodelist": ("node001",)})
     gate = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=CompileCheck())
-    assert "no compile check: a gate measures all that it compares" in planned(
-        tmp_path, asked, declared=gate
-    )
+    assert "no compile check" in planned(tmp_path, asked, declared=gate)
 
 
 def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
@@ -124,7 +122,7 @@ def test_a_plan_names_what_would_measure_nothing(tmp_path: Path) -> None:
     )
     said = " ".join(planned(tmp_path, UserOptions(values={"nodelist": ("n1",)}), declared).split())
     for words in (
-        "the same settings as a: one is measured twice",
+        "same settings as a:",
         "did you mean NCCL_MAX_NCHANNELS?",
         "did you mean remat_policy?",
         "did you mean --xla_gpu_enable_latency_hiding_scheduler?",

@@ -111,7 +111,7 @@ def test_steps_names_the_rank_that_takes_longer(
     main(["steps", str(path)])
     said = " ".join(capsys.readouterr().out.split())
     assert "rank 3 takes 7." in said or "rank 3 takes 8." in said
-    assert "longer for a step than the median of 8 ranks" in said
+    assert "median of 8 ranks" in said
 
 
 def test_steps_of_ranks_alike_says_what_it_cannot_see(
@@ -121,8 +121,8 @@ def test_steps_of_ranks_alike_says_what_it_cannot_see(
     (tmp_path / "log.txt").write_text(CONFIG + text)
     main(["steps", str(tmp_path / "log.txt")])
     said = " ".join(capsys.readouterr().out.split())
-    assert "of 8 ranks: none takes clearly longer" in said
-    assert "the lines of a slow one look like those of the others" in said
+    assert "of 8 ranks: none" in said
+    assert "like those of the others" in said
 
 
 def test_steps_of_one_rank_says_nothing_of_others(

@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         pytest.param(
             lambda cell: cell["conclusion"].update(complete=False),
-            "has no recipe: its sweep was not over",
+            "has no recipe",
             id="a sweep that is not over",
         ),
         pytest.param(
@@ -90,12 +90,12 @@ def test_a_file_without_a_recipe_is_refused(
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"{}", "is not the data of a tuning document"),
+        (b"{}", "is not the data of"),
         (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4; ask for it again"),
         (b'{"schema": 4, "cells": []}', "holds several cells: none"),
         (b'{"schema": 4, "cells": [7]}', "ask for it again"),
         (b"\xff\xfe", "it is no text"),
-        (EXAMPLE.read_bytes()[:9000], "is not the data of a tuning document"),
+        (EXAMPLE.read_bytes()[:9000], "is not the data of"),
     ],
     ids=["no document", "a newer one", "no cell", "a cell that is none", "no text", "cut short"],
 )
@@ -128,7 +128,7 @@ def test_another_place_needs_a_word_and_says_in_what_it_is_another(
     patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
     assert "+export XLA_FLAGS=" in patch
     assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 2
-    assert "exists, perhaps edited by hand" in capsys.readouterr().err
+    assert "edited by hand" in capsys.readouterr().err
 
 
 def test_no_text_of_a_file_becomes_code_of_the_gate(here: Path) -> None:

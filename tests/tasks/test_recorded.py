@@ -21,10 +21,11 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
-from pytest_xlatune.model.result import Score, Shares, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Shares, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import captures_of, dump_of, find_recorded
+from tests.helpers import history
 
 ONE = profile("overlap-2", "--xla_a=2")
 
@@ -42,10 +43,7 @@ def measured(of: Cell, each: Profile, step_s: float, position: int = 0) -> Trial
         stage="wave1",
         position=position,
     )
-    score = Score(
-        value=math.log(1 / step_s), tgs=1 / step_s, step_s=step_s, n_steps=9, window=(5, 14)
-    )
-    return TrialResult(trial=trial, status=TrialStatus.MEASURED, score=score, job_ids=("1",))
+    return history.measured(trial, -math.log(step_s), step_s=step_s)
 
 
 def write(workdir: Path, *, sweep: str, axes: str, events: list[Event]) -> Path:
@@ -134,5 +132,5 @@ def test_what_a_name_does_not_say_is_asked_for(tmp_path: Path) -> None:
 def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
     result = measured(cell("PP=8"), ONE, 0.5)
     write(tmp_path, sweep="pp8", axes="PP=8", events=[TrialEnded(result=result)])
-    with pytest.raises(ConfigError, match="left no dump and no capture; record its profile"):
+    with pytest.raises(ConfigError, match="left no dump"):
         find_recorded(result.trial.id, lambda: tmp_path)

@@ -57,7 +57,7 @@ def test_several_jobs_a_side(
     assert (found.verdict.kind, found.passes) == (kind, passes)
     assert found.verdict.n == 4
     assert found.exit == {True: 0, False: 1, None: 10}[passes]
-    assert "order of these jobs is unknown" in sentence(found.verdict.reasons[0])
+    assert "order of these jobs" in sentence(found.verdict.reasons[0])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_copies_failures_and_other_files_are_not_counted_and_named(tmp_path: Pat
     assert [job.path.name for job in found.a.jobs] == [f"job-{n}.log" for n in range(4)]
     out = {path.name: reason for path, reason in found.a.left_out}
     assert "a copy of" in out["job-9.log"]
-    assert "not the log of a training job" in out["notes.md"]
+    assert "not the log of" in out["notes.md"]
     assert out["oom.log"].startswith("oom")
     assert "no score" in out["short.log"]
     assert ".hidden" not in out
@@ -147,12 +147,12 @@ def test_a_sub_folder_is_one_job(tmp_path: Path) -> None:
     shutil.copytree(b / "job-0", b / "job-9")
     found = compare_sides(a, b)
     assert [job.path.name for job in found.b.jobs] == ["log.0.txt"] * 3
-    reason = "2 logs in the folder of one job: name the log of rank 0 log.0.txt"
-    copy = (
-        b / "job-9" / "log.0.txt",
-        f"a copy of {b / 'job-0' / 'log.0.txt'}: the same job counts once",
-    )
-    assert found.b.left_out == (copy, (b / "two", reason))
+    reason = "2 logs in the folder"
+    copy = f"a copy of {b / 'job-0' / 'log.0.txt'}"
+    expected = ((b / "job-9" / "log.0.txt", copy), (b / "two", reason))
+    for (path, told), (left_out, words) in zip(found.b.left_out, expected, strict=True):
+        assert path == left_out
+        assert told.startswith(words)
 
 
 def test_the_ranks_of_a_job_are_one_job(tmp_path: Path) -> None:
@@ -215,9 +215,7 @@ def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
     found = compare_sides(a, side(tmp_path / "b", *(1010.0, 1011.0, 1013.0)))
     assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
     told = [*map(sentence, found.verdict.reasons)]
-    assert (
-        "the jobs have 15 to 40 steps: each is scored up to the last step of the shortest" in told
-    )
+    assert any("15 to 40 steps" in each for each in told)
     assert found.a.left_out[0][1] == "no score: 3 usable steps in 8, 6 needed; run more steps"
 
 
@@ -226,8 +224,8 @@ def test_logs_that_are_no_healthy_jobs_are_told_by_reason(tmp_path: Path) -> Non
     bad = written(tmp_path / "bad", log(1000, loss="nan"), log(1001, loss="nan"), "hello\n")
     with pytest.raises(
         ConfigError,
-        match=r"bad holds no log of a healthy training job \(job-0.log, job-1.log: "
-        r"numerical-failure: the job failed; job-2.log: is not the log of a training job",
+        match=r"bad holds no log .* \(job-0.log, job-1.log: "
+        r"numerical-failure: .*; job-2.log: ",
     ):
         compare_sides(a, bad)
 
@@ -246,9 +244,7 @@ def test_a_side_without_any_score_says_why(tmp_path: Path) -> None:
     odd = [log(1000.0 + at).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for at in (0, 1)]
     found = compare_sides(a, written(tmp_path / "b", *odd), margin=0.01)
     assert (found.verdict.kind, found.passes) == (VerdictKind.INCONCLUSIVE, None)
-    assert (
-        "B has 0 scored jobs (no score: no step of the window tells Tokens/s/device"
-    ) in sentence(found.verdict.reasons[0])
+    assert "B has 0 scored jobs (no score: no step" in sentence(found.verdict.reasons[0])
 
 
 def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:
@@ -260,7 +256,7 @@ def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:
     b = written(tmp_path / "b", *(cold(1001.0 + at, at) for at in range(6)))
     found = compare_sides(a, b)
     assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(8, 24)}
-    assert "the window of all trials starts at step 8" in sentence(found.verdict.reasons[0])
+    assert "starts at step 8" in sentence(found.verdict.reasons[0])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,7 +266,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "verdict: SLOWER" in shown
     assert "job-2.log" in shown
     assert main(["compare", str(a), str(b), "--gate", "0.01"]) == 1
-    assert "gate at a margin of 1.0 %: regression" in capsys.readouterr().out
+    assert "1.0 %: regression" in capsys.readouterr().out
     assert main(["compare", str(b), str(a), "--gate", "0.01", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(document) == ["schema", "a", "b", "ratio", "verdict", "gate"]

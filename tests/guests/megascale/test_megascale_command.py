@@ -57,7 +57,7 @@ def test_a_folder_of_logs_is_one_document(
     said = capsys.readouterr().out
     [job, task, host] = CASES["bad-chip"]["truth"][0]
     assert f"named by libtpu: {job}/{task}:{host}" in said
-    assert "Leave the named hosts out" in said
+    assert "named hosts out" in said
     assert "broken link: " in said
 
 
@@ -74,10 +74,10 @@ def test_the_chip_digests_of_a_host_are_counted_over_a_campaign(
     assert main(["megascale", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     [job, task, host] = CASES["bad-chip"]["truth"][0]
-    assert "more than three digests prove it" in said
+    assert "more than three digests" in said
     assert f"  {job}/{task}:{host}: 4 digests\n" in said
     assert main(["megascale", str(tmp_path / "0.log")]) == 0
-    assert "more than three digests prove it" not in capsys.readouterr().out
+    assert "more than three digests" not in capsys.readouterr().out
 
 
 def test_a_log_without_a_digest_says_so_and_a_missing_one_is_an_error(

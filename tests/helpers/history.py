@@ -1,4 +1,4 @@
-"""A tuning study of knobs, and a cluster that answers it with effects of known size."""
+"""What studies have measured, where effects and noise are known: `history(effects, noise)`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def noise(trial: Trial, size: float, *, seed: int = 0) -> float:
     return size * (sum(uniform) - 6)
 
 
-def cluster(effects: Effects, *, sigma: float = 0.003, seed: int = 0) -> Answer:
+def cluster(effects: Effects, sigma: float = 0.003, *, seed: int = 0) -> Answer:
+    """Return a machine on which each profile gains what `effects` says, with noise."""
+
     def run(trial: Trial) -> TrialResult:
         effect = math.log1p(effects.get(trial.profile.id, 0.0))
         return measured(trial, 6.9 + effect + noise(trial, sigma, seed=seed))
@@ -96,18 +98,31 @@ def cluster(effects: Effects, *, sigma: float = 0.003, seed: int = 0) -> Answer:
     return run
 
 
-def drive(of: Study, run: Answer, history: Sequence[TrialResult] = ()) -> list[TrialResult]:
-    done = list(history)
-    while trials := of.decide(done).due:
-        done += [run(trial) for trial in trials]
-    return done
+def history(
+    effects: Effects | Answer,
+    noise: float = 0.003,
+    *,
+    of: Study,
+    seed: int = 0,
+    after: Sequence[TrialResult] = (),
+    one_by_one: bool = False,
+    stop: str = "",
+) -> list[TrialResult]:
+    """Return what a study has measured when nothing is due any more.
 
-
-def one_by_one(of: Study, run: Answer, *, stop: str = "") -> list[TrialResult]:
-    """Drive a study one trial at a time, as a cluster does; stop before that wave."""
-    done: list[TrialResult] = []
-    while (trials := of.decide(done).due) and trials[0].stage != stop:
-        done.append(run(trials[0]))
+    Args:
+        effects: of the profiles, or a machine that answers each trial.
+        noise: standard deviation of a score.
+        of: the study.
+        seed: of the noise.
+        after: what was measured before.
+        one_by_one: a trial at a time, as on one node list; else all that are due.
+        stop: the wave before which it ends.
+    """
+    run = effects if callable(effects) else cluster(effects, noise, seed=seed)
+    done = list(after)
+    while (due := of.decide(done).due) and (not stop or due[0].stage != stop):
+        done += map(run, due[:1] if one_by_one else due)
     return done
 
 

@@ -37,7 +37,7 @@ def run_list(arguments: argparse.Namespace) -> Output:
             if getattr(arguments, name):
                 raise ConfigError(
                     f"--{name} chooses among the profiles of an axis; say which one, e.g. "
-                    "--axis FSDP, or leave {name} out for the whole catalog"
+                    f"--axis FSDP, or leave --{name} out for the whole catalog"
                 )
         entries = load().entries
         return Output(

@@ -169,7 +169,7 @@ def test_lint_without_an_xla(
         (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "which has its own profiles"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
         (("list", "--deployed", "'--xla_a=1"), "No closing quotation"),
-        (("list", "--device", "v5e"), "--device chooses among"),
+        (("list", "--device", "v5e"), "or leave --device out"),
         (("list", "--device", "nope", "--axis", "DP"), "unknown device 'nope'"),
         (("lint", "--device", "nope", "--xla_a=1"), "unknown device 'nope'"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),

@@ -77,8 +77,16 @@ def test_what_a_conditional_may_run_is_told_from_what_always_runs() -> None:
         ["%r = f32[8] all-reduce(%p), to_apply=%add"],
         ["%q = f32[8] fusion(%p), kind=kCustom, calls=%deep"],
         ["%q = f32[8] call(%p), to_apply=%middle"],
+        ["%q = f32[8] call(%p), to_apply=%middle", "%r = f32[8] call(%q), to_apply=%middle"],
+        ["%q = ((f32[8]), f32[8], u32[]) async-start(%p), calls=%middle"],
     ],
-    ids=["in what is started", "a fusion deeper", "two levels deeper"],
+    ids=[
+        "in what is started",
+        "a fusion deeper",
+        "two levels deeper",
+        "by two calls",
+        "in a start below the start",
+    ],
 )
 def test_a_collective_below_an_asynchronous_start_is_asynchronous(inner: list[str]) -> None:
     reduce = "%r = f32[8] all-reduce(%p), replica_groups={{0,1}}, to_apply=%add"

@@ -221,8 +221,8 @@ class _Computation:
     executions: int = 0
     in_loop: bool = False
     in_branch: bool = False
-    # asynchronous starts that run this computation, with the computations that contain them
-    starts: list[tuple[str, _Operation]] = field(default_factory=list)
+    # outermost asynchronous starts that run this computation: (their computation, their name)
+    starts: set[tuple[str, str]] = field(default_factory=set)
 
 
 class _Module:
@@ -418,8 +418,8 @@ def _follow_calls(module: _Module) -> None:
                 called.executions = min(called.executions + executions, _MOST_EXECUTIONS)
                 called.in_loop |= caller.in_loop or operation.opcode == "while"
                 called.in_branch |= caller.in_branch or operation.opcode == "conditional"
-                is_start = operation.opcode == "async-start"
-                called.starts += [(name, operation)] if is_start else caller.starts
+                started_here = operation.opcode == "async-start" and not caller.starts
+                called.starts |= {(name, operation.name)} if started_here else caller.starts
 
 
 def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collective]:
@@ -429,8 +429,8 @@ def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collectiv
     below: dict[tuple[str, str], list[_Operation]] = defaultdict(list)
     for computation in computations.values():
         inner = [operation for operation in computation.operations if operation.kind]
-        for where, start in computation.starts:
-            below[where, start.name] += inner
+        for start_place in computation.starts:
+            below[start_place] += inner
     for where, computation in computations.items():
         for start in computation.operations if not computation.starts else ():
             # an asynchronous copy or fusion has no collective below it

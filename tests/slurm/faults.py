@@ -29,12 +29,14 @@ _S, _E, _C, _P = (
 
 # the test that injects it -> the fault, what is expected
 FAULTS: dict[str, tuple[str, str]] = {
-    f"{_C}recovering.py::test_a_profile_that_cannot_run_is_dropped_once":
+    f"{_S}faults.py::test_what_the_log_says_drops_the_profile":
         ("OOM line, unknown flag, NaN", "profile dropped, never tried again"),
     f"{_S}faults.py::test_a_node_that_goes_down_is_resumed_and_the_trial_run_again":
         ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
         ("a person drains a node", "the sweep stops with the reason, the drain stands"),
+    f"{_S}faults.py::test_blindness_is_waited_out":
+        ("Slurm answers nonsense for 15 s", "waited out"),
     f"{_S}faults.py::test_a_node_drained_by_slurm_under_the_queue_is_resumed":
         ("Slurm drains a node", "resumed"),
     f"{_S}faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
@@ -52,11 +54,11 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("kill -9 of worker and session, two sessions", "jobs adopted"),
     f"{_S}faults.py::test_the_nodes_of_the_first_trial_are_those_of_all":
         ("other nodes in the next session", "refused, or begun anew"),
-    f"{_C}refused.py::test_what_runs_is_read_while_sbatch_hangs":
-        ("sbatch does not answer", "tried again, what runs is read"),
+    f"{_S}faults.py::test_a_hitch_at_every_submission_is_waited_out":
+        ("each sbatch fails once", "tried again"),
     f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
         ("a person puts a running trial back", "waited for, told, run again"),
-    f"{_C}attempts.py::test_a_job_that_slurm_will_never_start_stops_the_sweep_with_the_remedy":
+    f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
         ("a limit that never lets it start", "the sweep stops with the remedy"),
     f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
@@ -67,26 +69,30 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("a stranger's job on a node", "queued, job named"),
     f"{_S}people.py::test_a_number_that_the_controller_gave_away_again_is_no_longer_ours":
         ("controller lost its state, number reused", "the stranger left alone"),
-    f"{_E}slurm_poller.py::test_a_step_that_ran_out_of_memory_is_told_where_its_job_only_failed":
+    f"{_S}people.py::test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory":
         ("more memory than the job may", "out-of-memory, oom-host"),
+    f"{_S}people.py::test_a_work_directory_that_is_away_is_waited_for_and_told":
+        ("work directory away under a sweep", "waited for, told"),
     f"{_S}standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
         ("fatal line, processes stay", "ended, by its class"),
-    f"{_C}follow.py::test_a_hang_is_no_step_for_longer_than_the_phase_allows":
+    f"{_S}standstill.py::test_a_hang_ends_as_its_phase_says":
         ("hang in each phase", "ended, by its phase"),
     f"{_S}surroundings.py::test_a_full_work_directory_ends_the_session_and_the_next_goes_on":
         ("work directory full", "ends with a message; goes on"),
-    f"{_C}driver_lock.py::test_a_clock_that_jumps_back_stops_no_process":
-        ("clocks jump", "not noticed"),
+    f"{_S}surroundings.py::test_clocks_that_jump_end_nothing_and_start_nothing":
+        ("clocks jump five hours", "not noticed"),
     f"{_S}accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         ("controller has forgotten a job", "sacct tells its end"),
-    f"{_C}refused.py::test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost":
+    f"{_S}accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused":
         ("MaxSubmitJobs of the accounting", "waited for, told"),
-    f"{_E}slurm_poller.py::test_slurmdbd_that_is_absent_is_not_asked_every_round":
-        ("slurmdbd is not there", "not missed"),
+    f"{_S}accounting.py::test_a_sweep_does_not_miss_slurmdbd":
+        ("slurmdbd killed under a sweep", "not missed"),
     f"{_S}secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
         ("secrets planted in twelve ways", "in no record"),
     f"{_S}sweeps.py::test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job":
         ("kill -9 of a JAX sweep", "resumed"),
+    f"{_S}waves.py::test_all_waves_by_their_markers_interrupted_and_resumed":
+        ("interrupted between waves", "resumed"),
     f"{_S}maxtext_slurm.py::test_a_signal_to_it_cancels_the_job":
         ("signal to a site's launcher", "its job cancelled"),
     f"{_S}maxtext_slurm.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":
@@ -135,10 +141,8 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("sbatch outlives its session", "waited for"),
     f"{_E}slurm_poller.py::test_who_cancels_too_late_ends_nothing":
         ("cancelled after its end", "its result stands"),
-    f"{_P}kills.py::test_ctrl_c_ends_what_none_waits_for":
-        ("Ctrl-C", "says so, ends the jobs"),
-    f"{_P}kills.py::test_ctrl_c_can_leave_it_running":
-        ("Ctrl-C, --xlatune-keep-jobs", "runs on"),
+    f"{_P}kills.py::test_ctrl_c_ends_what_none_waits_for": ("Ctrl-C", "says so, ends the jobs"),
+    f"{_P}kills.py::test_ctrl_c_can_leave_it_running": ("Ctrl-C, --xlatune-keep-jobs", "runs on"),
 }  # fmt: skip
 
 

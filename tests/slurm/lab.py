@@ -45,11 +45,12 @@ CHROMIUM_PACKAGES = ("chromium", "fonts-dejavu-core")
 MIN_JOB_AGE_S = 10
 # for a test that kills a slurmd; the others are patient with a busy machine
 QUICK_TO_SEE_A_DEAD_NODE = {"SlurmdTimeout": 5}
+MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
 USERS = "users"
 TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
 UNCHANGED = "slurm.conf.unchanged"  # its configuration, while a test has another
-
-
+KEPT_STATE = "state.kept"
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -101,8 +102,10 @@ def has_accounting() -> bool:
     return (FOLDER / "slurmdbd.conf").exists()
 
 
-def start(*, accounting: bool = False) -> None:
+def start(*, accounting: bool = False, memory: bool = False) -> None:
     """Start the lab from nothing; what a dead one left behind is cleared away.
+
+    With `memory` a job's limit is kept by the kernel; `MEMORY_CGROUP` must be there.
 
     Raises:
         LabError: something is missing, or a daemon does not come up.
@@ -122,7 +125,10 @@ def start(*, accounting: bool = False) -> None:
         **PORTS,
         "slurmd": f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
         "storage": "accounting_storage/" + ("slurmdbd" if accounting else "none"),
+        "task": "task/cgroup" if memory else "task/none",
+        "consumed": "CR_Core_Memory" if memory else "CR_Core",
     }
+    CONF.with_name("cgroup.conf").write_text(CGROUP_CONF)
     (FOLDER / TEMPLATE).write_text(_template("slurm.conf"), encoding="utf-8")
     storage = (
         "AccountingStorageHost=127.0.0.1\n"
@@ -154,11 +160,11 @@ def _make_home() -> None:
     getent.chmod(0o755)
 
 
-def restart(*, accounting: bool) -> None:
+def restart(*, accounting: bool, memory: bool = False) -> None:
     """Start the lab afresh, with slurmdbd or without; who uses it stays noted."""
     users = FOLDER / USERS
     names = [user.name for user in users.iterdir()] if users.exists() else None
-    start(accounting=accounting)
+    start(accounting=accounting, memory=memory)
     if names is not None:
         note_users(names)
 
@@ -244,6 +250,17 @@ def forget_all() -> None:
     """Take a dead controller's state away: it will know no job, and number them anew."""
     shutil.rmtree(FOLDER / "state")
     (FOLDER / "state").mkdir()
+
+
+def keep_state() -> None:
+    """Keep a copy of what the controller has saved, for `forget_since`."""
+    shutil.copytree(FOLDER / "state", FOLDER / KEPT_STATE, dirs_exist_ok=True)
+
+
+def forget_since() -> None:
+    """Give a dead controller back what it had saved then: it lost all that came later."""
+    shutil.rmtree(FOLDER / "state")
+    (FOLDER / KEPT_STATE).rename(FOLDER / "state")
 
 
 def state_saved_at() -> float:

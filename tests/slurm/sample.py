@@ -24,6 +24,8 @@ SAMPLE = {
         "a sweep tries again by the class of a failure",
     "test_slurm_faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
         "a drained node, and the sweep goes on later",
+    "test_slurm_accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused[1]":
+        "a full queue",
     "test_slurm_faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
         "nodes that are not free",
     "test_slurm_faults.py::test_the_controller_may_die_and_come_back":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -9,10 +11,13 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import Request
+from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.model.result import State
 
 Trials = Any  # of conftest.py, which cannot be imported from here
+Faults = Any  # of pretend.py, likewise
 
+TRIALS = 3  # a baseline, the profile with the fault, one more
 
 pytestmark = pytest.mark.usefixtures("accounting")
 
@@ -44,3 +49,38 @@ def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
     for path in (trials.folder(good) / "submitit").iterdir():
         path.unlink()
     assert trials.executor.find(Request(**trials.arguments("good"))) == good.job_id
+
+
+@pytest.mark.parametrize("at_most", [1, 2])
+def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
+    faults: Faults, slurm: Callable[..., str], at_most: int
+) -> None:
+    limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
+    slurm(*limit, f"MaxSubmitJobs={at_most}")
+    faults.hold_all()  # else a short trial may end before the next one is submitted
+    try:
+        session = faults.start()
+        faults.wait_until(lambda: bool(faults.project.events("noted")))
+        faults.go.touch()
+        said = faults.finished(session)
+    finally:
+        slurm(*limit, "MaxSubmitJobs=-1")
+    assert "2 passed" in said, said
+    assert "note: a limit on submitted jobs is reached; the next trial waits until one of" in said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
+
+
+def test_a_sweep_does_not_miss_slurmdbd(faults: Faults, lab: ModuleType) -> None:
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    os.kill(lab.pid_of("slurmdbd"), signal.SIGKILL)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert run_command(["sacct"]).code != 0
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

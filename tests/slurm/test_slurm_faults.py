@@ -7,6 +7,7 @@ faults are real. `docs/reference/slurm_jobs.md` holds the same list as a table.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,31 @@ from typing import Any
 
 import pytest
 
+from pytest_xlatune.executors.slurm._poller import EMPTY_ROUNDS
+
 Faults = Any  # of conftest.py, which cannot be imported from here
 
 TRIALS = 3  # a baseline, the profile with the fault, one more
 
-
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
 NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
+
+
+def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
+    says = [("oom", {"SAY": OOM}), ("unknown", {"SAY": UNKNOWN}), ("nan", {"LOSS": "nan"})]
+    faults.write(
+        ", ".join(f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in says)
+    )
+    said = faults.run()
+    assert "3 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "numerical-failure"),
+        ("drop", "oom-gpu"),
+        ("drop", "unknown-flag"),
+    ]
+    assert "171.96" in said
+    assert len(faults.project.submitted) == 4, "no drop is tried again"
 
 
 def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
@@ -51,7 +71,7 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     slurm(*drain, "state=drain", "reason=ADMIN: hardware swap")
     faults.go.touch()
     said = faults.finished(session)
-    assert "node002 is drained: 'ADMIN: hardware swap'. A person said" in said
+    assert "node002 is drained: 'ADMIN: hardware swap'. A person said so, and it stands" in said
     assert "recovery attempted: none" in said
     assert "drain" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"), "nothing resumed it"
     assert not faults.project.events("epoch-began")
@@ -59,6 +79,47 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     slurm(*drain, "state=resume")
     assert "2 passed" in faults.run()
     faults.assert_measured_once("victim")
+
+
+# what every question gets while the file is there; else Slurm's own word
+BLIND = """\
+#!/bin/sh
+if [ -e {blind} ]; then echo asked >> {blind}; printf '{said}'; exit {code}; fi
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        pytest.param("", 0, id="nothing"),
+        pytest.param(r"\\001\\377 garbage\\n", 0, id="garbage"),
+        pytest.param("slurm: fatal: garbage", 1, id="an error"),
+    ],
+)
+def test_blindness_is_waited_out(
+    faults: Faults, said: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = faults.path / "blind"
+    (faults.path / "bin").mkdir()
+    for name in ("scontrol", "squeue", "sacct"):
+        script = faults.path / "bin" / name
+        script.write_text(BLIND.format(blind=blind, said=said, code=code, real=shutil.which(name)))
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{faults.path / 'bin'}:{os.environ['PATH']}")
+    faults.hold()
+    session = faults.start()
+    faults.victim()
+    blind.touch()
+    asked = 3 * EMPTY_ROUNDS  # three times what a job needs to be lost
+    faults.wait_until(lambda: blind.read_text().count("asked") >= asked)
+    blind.unlink()
+    faults.go.touch()
+    words = faults.finished(session)
+    assert "2 passed" in words, words
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS
 
 
 def test_a_node_drained_by_slurm_under_the_queue_is_resumed(
@@ -86,9 +147,9 @@ def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
     (faults.path / "trainer.py").unlink()
     said = faults.run(slot=("--xlatune-nodelist", "node002,node099"))
-    assert "nothing was submitted" in said, said
+    assert "cannot begin, nothing was submitted" in said, said
     assert "node002 is drained, expected idle: bad-nic" in said
-    assert "node099 does not exist" in said
+    assert "node099 does not exist in this cluster" in said
     assert faults.project.jobs(lab) == 0
     slurm("scontrol", "update", "nodename=node002", "state=resume")
     said = faults.run(slot=("--xlatune-nodelist", "node[001-002]"))
@@ -242,3 +303,41 @@ def test_the_nodes_of_the_first_trial_are_those_of_all(
     again = ("--xlatune-nodelist", "node[003-004]")
     assert "2 passed" in faults.run("--xlatune-fresh", slot=again)
     assert len(faults.project.submitted) == 2 * TRIALS
+
+
+# fails at every second call, as long as an error is left; then it is Slurm's own
+HITCH = """\
+#!/bin/sh
+error=$(head -n 1 {errors})
+if [ -n "$error" ] && [ ! -e {errors}.said ]; then
+  sed -i 1d {errors}
+  touch {errors}.said
+  echo "sbatch: error: $error" >&2
+  exit 1
+fi
+rm -f {errors}.said
+exec {real} "$@"
+"""
+ERRORS = (
+    "Batch job submission failed: I/O error writing script/environment to file",
+    "Batch job submission failed: Socket timed out on send/recv operation",
+    "Munge encode failed: Failed to connect to /run/munge/munge.socket.2: Connection refused",
+)
+
+
+def test_a_hitch_at_every_submission_is_waited_out(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, script = faults.path / "errors", faults.path / "bin" / "sbatch"
+    left.write_text("".join(f"{each}\n" for each in ERRORS))
+    script.parent.mkdir()
+    script.write_text(HITCH.format(errors=left, real=shutil.which("sbatch")))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    faults.write(faults.profiles())
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert left.read_text() == ""
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == TRIALS

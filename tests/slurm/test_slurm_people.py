@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.campaign.playbook import decide
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State
 
 Faults = Any  # of pretend.py, which cannot be imported from here
@@ -94,6 +98,31 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     assert len(faults.project.submitted) == TRIALS + 1
 
 
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionNodeLimit"])
+def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
+    faults: Faults, slurm: Slurm, reason: str
+) -> None:
+    soon = "from pytest_xlatune.campaign import attempts\nattempts._BARRED_S = 1\n"
+    limit, none = {
+        "PartitionTimeLimit": ("MaxTime=1", "MaxTime=INFINITE"),
+        "PartitionNodeLimit": ("MaxNodes=1", "MaxNodes=UNLIMITED"),
+    }[reason]
+    faults.write(faults.profiles(), conftest=faults.BUSY + soon)
+    partition = ("--xlatune-partition", "half")
+    slurm("scontrol", "update", "partitionname=half", limit)
+    try:
+        said = faults.run(*partition)
+        jobs = slurm("squeue", "-h", "-o", "%i").split()
+    finally:
+        slurm("scontrol", "update", "partitionname=half", none)
+    assert f"never-starts (PENDING ({reason}): " in said, said
+    assert faults.decided()[0] == ("stop", "never-starts")
+    assert jobs == [], "none is left in the queue"
+    said = faults.run(*partition)
+    assert "2 passed" in said, said
+    faults.assert_measured_once("victim")
+
+
 def test_a_preempted_trial_is_run_again(faults: Faults, slurm: Slurm) -> None:
     faults.hold()
     session = faults.start()
@@ -119,7 +148,7 @@ def test_a_sweep_queues_behind_the_job_of_another_and_names_it(
     job = strangers_job(faults, slurm)
     session = faults.start()
     faults.wait_until(lambda: faults.project.submitted)
-    behind = "behind other jobs: "
+    behind = "note: trials wait in the queue behind other jobs: "
     faults.wait_until(lambda: f"{behind}{job} (stranger of " in faults.project.said)
     slurm("scancel", job)
     said = faults.finished(session)
@@ -148,3 +177,45 @@ def test_a_number_that_the_controller_gave_away_again_is_no_longer_ours(
     assert (outcome.state, outcome.exit_code) == (State.FAILED, 7)
     afresh.cancel([ours], root=trials.root)
     assert slurm("squeue", "-h", "-j", stranger, "-o", "%T").strip() in ("PENDING", "RUNNING")
+
+
+# the kernel ends it, and Slurm says so, where a job is given 100 MB
+GREEDY = (sys.executable, "-c", "import time; x = b'x' * (300 << 20); time.sleep(60)")
+
+
+def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
+    lab_in_use: ModuleType, trials: Trials
+) -> None:
+    if not lab_in_use.MEMORY_CGROUP.exists():
+        pytest.skip("this kernel keeps no limit of memory that Slurm 22.05 can set (cgroup v1)")
+    before = lab_in_use.has_accounting()
+    lab_in_use.restart(accounting=before, memory=True)
+    try:
+        done = trials.submit("greedy", GREEDY, options={"mem": "100"})
+        outcome = trials.end(done)
+    finally:
+        lab_in_use.restart(accounting=before)
+    assert outcome.state is State.OUT_OF_MEMORY
+    decision = decide(outcome, None)
+    assert (decision.next, decision.cls) == (Next.RETRY, FailureClass.OOM_HOST)
+    assert "OUT_OF_MEMORY" in decision.evidence
+
+
+def test_a_work_directory_that_is_away_is_waited_for_and_told(
+    faults: Faults, lab: ModuleType
+) -> None:
+    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._TELL_AWAY_S = 1\n")
+    session = faults.start()
+    faults.victim()
+    work, gone = faults.path / "work", faults.path / "gone"
+    (log,) = work.glob("*/*/*/victim-*/log.0.txt")
+    faults.wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
+    work.rename(gone)
+    faults.wait_until(lambda: "waiting for it" in faults.project.said)
+    gone.rename(work)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS

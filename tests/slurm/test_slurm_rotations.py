@@ -1,27 +1,203 @@
-"""Rotations on a real Slurm: real JAX takes turns in step, in two processes on two nodes."""
+"""Rotations on a real Slurm: two processes on two nodes, and an end at each stage of one.
+
+Whom a death is blamed on, that the rotation goes on without it, that a session which is killed
+loses no job: with a trainer that only pretends, so that it can be told where to die. That real
+JAX takes turns in step over two nodes is the last test.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.rotating import read_journals
 from pytest_xlatune.executors.folder import journals, with_worker
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.result import RotationResult, State, TrialResult
-from tests.helpers.turned import COPY, rotation_trial, spec_of
+from pytest_xlatune.model.resources import Patience, Resources
+from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
+from tests.helpers.resolved import campaign_of
+from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 
 NODES = ("node001", "node002")
+SPEC = spec_of(("fast", {}), ("slow", {"xla_slow": "1"}), rounds=3)
+PRETENDS = Path(__file__).with_name("rotated.py")
+PATIENCE = Patience(before_memstats_s=60, compiling_s=8, training_s=8, after_fatal_s=4)
+
+
+class Rotating:
+    """A campaign of one rotation, and the files by which its trainer is told where to end."""
+
+    def __init__(self, root: Path) -> None:
+        self.flags = root / "flags"
+        self.flags.mkdir()
+        self.folder = root / "work"
+        launcher = CommandLauncher(
+            argv=(sys.executable, "-u", str(PRETENDS), str(self.flags), "{overrides}")
+        )
+        self.launcher: Launcher = launcher
+        self.cell = Cell(
+            model_tag="pretend",
+            parallelism=Parallelism.parse("FSDP=2"),
+            nodelist=NODES,
+            protocol=Protocol(steps=12, deadline_s=240),
+            launcher=launcher.describe(),
+        )
+        self.spec, self.patience = SPEC, PATIENCE
+
+    def session(self, name: str = "one") -> Campaign:
+        study = RotationsStudy(cell=self.cell, specs=(self.spec,))
+        made = campaign_of(
+            self.folder,
+            SlurmExecutor(),
+            study,
+            name="rotations",
+            session=name,
+            launcher=self.launcher,
+            site={"resources": Resources(time_limit_s=300, patience=self.patience)},
+        )
+        made.open()
+        return made
+
+    def ask(self, what: str, *, rank: int = 0, times: int = 1) -> None:
+        for at in range(times):
+            (self.flags / f"{what}.{rank}.{at}").touch()
+
+    def until(self, campaign: Campaign, is_ready: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 240
+        while not is_ready():
+            assert time.monotonic() < until_s, "it takes too long"
+            campaign.turn()
+            time.sleep(0.2)
+
+    def run(self, campaign: Campaign) -> TrialResult:
+        self.until(campaign, lambda: not campaign.view().pending)
+        return campaign.view().history[0]
+
+    def attempts(self) -> list[Path]:
+        return sorted(each.parent for each in self.folder.glob("*/*/spec.json"))
+
+    def says(self, text: str, *, rank: int = 0) -> bool:
+        paths = self.folder.glob(f"*/*/rotation.{rank}.jsonl")
+        return any(text in each.read_text(encoding="utf-8") for each in paths)
+
+    def trainers(self) -> list[int]:
+        """Return the processes that pretend, of all ranks."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if str(self.flags).encode() in words:
+                    found.append(int(entry.name))
+        return found
+
+
+@pytest.fixture
+def rotating(lab: ModuleType, tmp_path: Path) -> Rotating:
+    del lab
+    return Rotating(tmp_path)
 
 
 def of(result: TrialResult) -> RotationResult:
     assert result.rotation is not None
     return result.rotation
+
+
+def changes(result: TrialResult) -> dict[str, float]:
+    score = of(result).score
+    assert score is not None
+    return {each.program: round(each.change, 2) for each in score.programs}
+
+
+def test_two_processes_on_two_nodes_take_turns_in_step(rotating: Rotating) -> None:
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    (attempt,) = rotating.attempts()
+    read = [read_journals((text,)) for text in journals(attempt)]
+    assert len(read) == len(NODES)
+    assert all(each is not None and each.turns == read[0].turns for each in read if read[0])
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
+    assert result.outcome is not None
+    assert set(result.outcome.nodes) == set(NODES)
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["the first process", "the second one"])
+def test_a_death_in_a_turn_is_blamed_whichever_process_died(rotating: Rotating, rank: int) -> None:
+    rotating.ask("die slow", rank=rank)
+    result = rotating.run(rotating.session())
+    assert result.status is TrialStatus.MEASURED
+    assert [(each.program, each.at) for each in of(result).blamed] == [("slow", BlamedAt.TURN)]
+    assert "slow" not in changes(result)
+    assert len(rotating.attempts()) == 2
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ['"compile", "pid"', '"turn", "pid"'],
+    ids=["while it compiles", "in the middle of its turns"],
+)
+def test_a_killed_session_loses_neither_job_nor_turns(rotating: Rotating, stage: str) -> None:
+    first = rotating.session()
+    rotating.until(first, lambda: rotating.says(stage))
+    del first  # nothing of it is kept but its ledger
+    result = rotating.run(rotating.session("two"))
+    assert result.status is TrialStatus.MEASURED
+    assert len(rotating.attempts()) == 1, "the job was adopted"
+    assert of(result).blamed == ()
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
+
+
+def _kill(rotating: Rotating, lab: ModuleType, who: str) -> None:
+    if who == "slurmd":
+        lab.kill_node("node002")
+        return
+    rank = f"SLURM_PROCID={who}".encode()
+    (pid,) = (
+        each
+        for each in rotating.trainers()
+        if rank in Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
+    )
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("who", ["0", "1", "slurmd"])
+def test_one_kill_from_outside_blames_no_program(
+    rotating: Rotating, lab: ModuleType, slurm: Callable[..., str], who: str
+) -> None:
+    """In the turn of a profile: of the first rank, of the second one, of a node."""
+    if who == "slurmd":
+        lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
+        rotating.patience = replace(PATIENCE, training_s=120)
+    rotating.ask("stand-still slow" if who == "slurmd" else "wait slow")
+    campaign = rotating.session()
+    rotating.until(campaign, lambda: rotating.says('"turn", "pid": 1, "program": "slow"', rank=1))
+    _kill(rotating, lab, who)
+    if who == "slurmd":
+        rotating.until(
+            campaign, lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T")
+        )
+        lab.start_node("node002")
+    result = rotating.run(campaign)
+    assert result.status is TrialStatus.MEASURED
+    assert of(result).blamed == ()
+    assert len(rotating.attempts()) == 2
+    assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
 
 
 def real_jax() -> tuple[MaxTextLauncher, Cell]:

@@ -1,11 +1,14 @@
-"""Containers under srun, and what nodes are asked before a sweep."""
+"""The MaxText sweeps on the lab, by nothing but a settings file; containers under srun."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import pytest
 
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm import SlurmExecutor
@@ -15,8 +18,73 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.model.trial import Trial
+from tests.helpers import quick_compile
+
+Project = Any  # of conftest.py, which cannot be imported from here
 
 PROFILE = profile("p", "--xla_a=1")
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "sweeps" / "quickstart"
+# what the two files ask of a site; here the site's trainer is the quickstart's
+SITE = f"""\
+model = "quickstart"
+nodelist = "node[001-002]"
+devices = 2
+pdbs = 4
+max-target-length = 16
+
+[launcher]
+python = "{sys.executable}"
+module = "{QUICKSTART}/train.py"
+config = "{QUICKSTART}/configs/quickstart.yml"
+cwd = "/tmp"
+
+[deployed]
+JAX_PLATFORMS = "cpu"
+XLA_FLAGS = "--xla_backend_optimization_level=0 {quick_compile.flags()}"
+
+[overrides]
+log_config = false
+base_emb_dim = 32
+base_mlp_dim = 64
+head_dim = 8
+vocab_size = 64
+
+[sweeps.pp8]
+parallelism = "PP=2"
+budget = 54
+
+[sweeps.fsdp8]
+parallelism = "FSDP=2"
+budget = 54
+"""
+
+
+@pytest.mark.part("sweeps")
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    ("sweep", "chosen", "axis"),
+    [
+        ("pp8", "baseline or [overlap-2]", "dcn_pipeline_parallelism=2"),
+        ("fsdp8", "baseline or [ag-1g]", "dcn_fsdp_parallelism=2"),
+    ],
+)
+def test_the_maxtext_sweeps_run_on_the_lab(
+    project: Project, lab: ModuleType, sweep: str, chosen: str, axis: str
+) -> None:
+    (project.path / "xlatune.toml").write_text(SITE, encoding="utf-8")
+    said = project.run(
+        str(ROOT / "sweeps" / f"test_{sweep}.py"),
+        *("-n", "0", "-m", "wave1 or wave2", "-k", chosen),
+        *("--rootdir", str(project.path), "--xlatune-config", "xlatune.toml"),
+        timeout_s=280,
+    )
+    assert " passed" in said, said
+    assert "failed" not in said, said
+    assert "error" not in said.lower(), said
+    logs = list(project.path.glob("work/*/*/*/*/spec.json"))
+    assert logs
+    assert all(axis in path.read_text() for path in logs)
 
 
 def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,31 @@ def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
     assert not trainers(faults.path)
 
 
+def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
+    once = str(faults.path / "once")
+    faults.write(
+        declare(
+            silent={"STAYS": "1"},
+            compiling={"STAYS": "1", "MEMSTATS": "1"},
+            victim={"STAYS": "1", "UNTIL": "4", "ONCE": once},
+        ),
+        patience="before_memstats_s=3, compiling_s=3, training_s=3, after_fatal_s=1",
+    )
+    said = faults.run()
+    assert "1 passed, 2 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "hang-init"),
+        ("drop", "hang-silent-oom"),
+        ("retry", "hang-init"),
+        ("retry", "hang-init"),
+        ("retry", "hang-mid-training"),
+    ]
+    assert all(each["fatal"] is None for each in faults.project.events("attempt-cut-short"))
+    assert faults.states() == ["cancelled", "completed"]
+    assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
+    assert len(faults.project.submitted) == 1 + 3 + 1 + 2
+
+
 # rank 0 waits for rank 1, which reads from a pipe that nothing is written to
 ONE_BEHIND = f"import os, sys, threading\n{TELL_OPTIONS}"
 ONE_BEHIND += """
@@ -73,3 +100,24 @@ for step in range(12):
     print(f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
           f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: 7.1", flush=True)
 """
+
+
+def test_the_page_names_the_rank_and_the_node_that_the_other_one_waits_for(faults: Faults) -> None:
+    patience = "before_memstats_s=60, compiling_s=60, training_s=5, after_fatal_s=1"
+    faults.write(declare(victim={"STAYS": "1"}, after={}), patience=patience)
+    (faults.path / "trainer.py").write_text(ONE_BEHIND)
+    said = faults.run()
+    assert "2 passed" in said, said
+    assert faults.decided() == [("retry", "hang-mid-training")]
+    assert faults.states() == ["cancelled", "completed"]
+    assert sorted(faults.project.measured) == ["after", "baseline-deployed", "victim"]
+    behind = (
+        "rank 1 on node002 is behind after step 4: waits for pipe:[N] in trainer.py:N "
+        "reads_a_shard; 1 other rank waiting in trainer.py:N <module>"
+    )
+    (page,) = (faults.path / "reports").rglob("leaderboard.html")
+    said = html.unescape(page.read_text(encoding="utf-8"))
+    assert behind in re.sub(r"(pipe:\[|trainer\.py:)\d+", r"\1N", said)
+    (folder,) = faults.path.glob("work/*/*/*/victim-*.1")
+    assert sorted(each.name for each in folder.glob("hang*")) == ["hang.1.json", "hang.json"]
+    assert not trainers(faults.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,16 @@ import pytest
 Faults = Any  # of pretend.py, which cannot be imported from here
 
 TRIALS = 3  # a baseline, the profile with the fault, one more
-
-
+HOUR_S = 3600
 PAGE_BYTES = 4096
+
+# In every interpreter of the session and of its jobs: a clock that is put forward and back.
+CLOCK = """\
+import pathlib, sys, time
+_real, _offset = time.time, pathlib.Path(__file__).with_name("offset")
+time.time = lambda: _real() + float(_offset.read_text())
+sys.executable = str(_offset.with_name("python"))
+"""
 
 
 class Disk:
@@ -99,7 +107,7 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     assert "Traceback" not in said
     assert len(faults.project.measured) < TRIALS
     said = faults.run()
-    assert "nothing was submitted" in said, said
+    assert "cannot begin, nothing was submitted" in said, said
     assert "cannot be written: No space left on device" in said
     disk.clear()
     said = faults.run()
@@ -108,3 +116,49 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     # what could write its end was adopted, what could not was run again
     assert {following for following, _ in faults.decided()} <= {"retry", "interrupted"}
     assert len(faults.project.submitted) == faults.project.jobs(lab)
+
+
+def test_clocks_that_jump_end_nothing_and_start_nothing(
+    faults: Faults, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = faults.path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK)
+    offset = clock / "offset"
+    offset.write_text("0")
+    python = clock / "python"
+    # the payload is started with -I -S, which would keep our clock out
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" != -I ] || shift 2\nPYTHONPATH={clock} exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(clock))
+    faults.hold()
+    session = faults.start("-n2")
+    faults.victim()
+    for hours in (5, -5):
+        part = offset.with_name("part")
+        part.write_text(str(hours * HOUR_S))
+        part.replace(offset)
+        wait_for_turns(faults)
+    faults.go.touch()
+    said = faults.finished(session)
+    assert "2 passed" in said, said
+    assert faults.decided() == []
+    assert faults.project.events("epoch-began") == faults.project.events("attempt-cut-short") == []
+    faults.assert_measured_once("victim")
+    assert len(faults.project.submitted) == faults.project.jobs(lab) == TRIALS
+    # the fault was there: by the node's clock the victim ended before it began
+    (victim,) = (
+        line["outcome"]
+        for line in faults.project.events("attempt-ended")
+        if line["trial_id"].startswith("victim")
+    )
+    assert victim["end_s"] < victim["start_s"] - 4 * HOUR_S
+
+
+def wait_for_turns(faults: Faults) -> None:
+    """Wait until the process that drives has looked at the jobs several times more."""
+    (beat,) = faults.path.glob("work/*/*/turn.beat")
+    before_ns = beat.stat().st_mtime_ns
+    faults.wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)

@@ -155,7 +155,7 @@ def test_a_payload_that_cannot_run_says_why(
         done = trials.submit("nopython", "true", ("node001",))
     outcome = trials.end(done)
     assert outcome.state is State.FAILED
-    assert "did not run: " in outcome.reason
+    assert "the payload did not run: " in outcome.reason
     assert "/no/such/python" in outcome.reason
 
 
@@ -342,6 +342,33 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
     assert waited_s, "it did not wait for the first"
     assert jobs_named(slurm, "xl-outlived") == [done.job_id]
     assert trials.end(done).state is State.COMPLETED
+
+
+@pytest.mark.jax
+def test_jax_trains_over_two_nodes_as_one(trials: Trials) -> None:
+    """One process per node over gloo; JAX finds Slurm, and the nodes' names, by itself."""
+    trainer = Path(__file__).parents[2] / "sweeps" / "quickstart" / "train.py"
+    tiny = (
+        "steps=3 max_target_length=16 base_emb_dim=32 base_num_decoder_layers=2 base_mlp_dim=64 "
+        "head_dim=8 vocab_size=64 log_config=false"
+    )
+    devices = "--xla_force_host_platform_device_count=2"
+    done = trials.submit(
+        "jax",
+        f"{sys.executable} {trainer} hardware=gpu_multiprocess dcn_data_parallelism=2 {tiny}",
+        spec={
+            "env": {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices},
+            "inherit": ("PATH", "HOME", "SLURM_*"),
+        },
+    )
+    outcome = trials.end(done)
+    logs = [trials.log(done, rank) for rank in (0, 1)]
+    assert outcome.state is State.COMPLETED, (outcome, *logs)
+    for log in logs:
+        assert "completed step: 2" in log
+    losses = [re.findall(r"loss: (\S+)", log) for log in logs]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
 
 
 def command(pid: int) -> str:

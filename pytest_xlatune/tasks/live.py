@@ -164,6 +164,7 @@ class LiveLines:
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._entries: list[LedgerEntry] = []
+        self._replayed = 0  # how many of the entries the state has
         self._state = LedgerState()
         self._identity: tuple[int, ...] = ()  # of the ledger, where it was read to its end
         self._known: CellReport | None = None
@@ -218,8 +219,12 @@ class LiveLines:
         identity = identity_of(self._ledger.path)
         if identity != self._identity:
             self._identity, self._known = (), None
-        for entry in self._ledger.refresh():
-            self._entries.append(entry)
+        self._entries += self._ledger.refresh()
+        # Ctrl-C or a hook of a project may end this between two lines, and the ledger gives each
+        # entry once: the next call goes on with what is left.
+        while self._replayed < len(self._entries):
+            entry = self._entries[self._replayed]
+            self._replayed += 1
             try:
                 self._state = replay((entry,), onto=self._state)
             except LedgerError as error:

@@ -12,6 +12,7 @@ from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.report.page import STILL_S, Live
 from pytest_xlatune.tasks import live_page
+from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.reports import publish
@@ -137,6 +138,17 @@ def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep)
     # the feed of the session that measured it has seen trials land
     sweep.after(100.0)
     assert sweep.path.exists()
+
+
+def test_an_interruption_between_two_lines_loses_no_event(sweep: Sweep) -> None:
+    run(sweep.campaign)
+    next(sweep.feed.landed())  # what ends the loop over the lines ends the generator
+    assert (sweep.feed.known(), sweep.feed.is_over) == (None, False), "not read to its end"
+    assert len(list(sweep.feed.landed())) > 1
+    known = sweep.feed.known()
+    assert known is not None
+    assert known.entries == read_known(sweep.campaign.folder).entries
+    assert sweep.feed.is_over
 
 
 LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"

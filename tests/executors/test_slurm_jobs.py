@@ -105,3 +105,7 @@ def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
     found = dict(line.partition("=")[::2] for line in run_command(["env"]).out.splitlines())
     assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
     assert {name for name, value in found.items() if value == "ours"} == {*kept}
+    # half an answer is none
+    monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
+    late = run_command(["sh", "-c", "echo 31; exec sleep 60"])
+    assert (late.is_late, late.out) == (True, "")

@@ -9,6 +9,7 @@ and one function reads them. Times are in seconds since 1970, because the caller
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -137,6 +138,10 @@ def run_command(argv: Sequence[str]) -> Reply:
     began_s, dropped = time.monotonic(), steering_names(os.environ)
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     reply = run_program(argv, env={**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"})
+    if reply.is_late:
+        reply = dataclasses.replace(
+            reply, out=""
+        )  # a part of a table would show jobs and nodes as gone
     _asked[argv[0]] += 1
     _log.debug(
         "Slurm was asked %r in %.2f s: %s; %s has run %d times",

@@ -8,6 +8,7 @@ creates does not.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -220,6 +221,9 @@ class Session:
         )
         if is_new:
             self._sign(folder)
+        # The tests and the trials of a ledger stay to the end of the session. Where a collection
+        # visits them each time, it takes a sixth of a session that measures nothing.
+        gc.freeze()
         return campaign
 
     def close(self) -> None:

@@ -123,3 +123,10 @@ def noise_of(jobs: History) -> Noise | None:
     told = [(score, job) for job in jobs if (score := usable(job)) is not None]
     places = [(job.trial.cell_digest, allocation_of(job)) for _, job in told]
     return estimate_noise([score for score, _ in told], places)
+
+
+def least_jobs(jobs: History) -> int:
+    """Return how many jobs need a score: a slot or an allocation more takes a job more."""
+    slots = {job.trial.cell_digest for job in jobs}
+    allocations = {allocation_of(job) for job in jobs}
+    return max(MIN_SCORES, len(slots) + len(allocations) + 1)

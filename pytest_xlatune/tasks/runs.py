@@ -45,9 +45,8 @@ from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.stats.design import outlook
-from pytest_xlatune.stats.noise import MIN_SCORES
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.calibration import jobs_of, noise_of
+from pytest_xlatune.studies.calibration import jobs_of, least_jobs, noise_of
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
@@ -281,7 +280,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     """Wait for the jobs, estimate the noise, and keep it for the cell's later sweeps.
 
     Raises:
-        NotCalibrated: fewer than four jobs have a score.
+        NotCalibrated: too few jobs have a score, four at least.
         CampaignStopped: the playbook stopped the campaign.
         LedgerError: the estimate cannot be written.
     """
@@ -292,7 +291,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     if noise is None:
         reasons = dict.fromkeys(sentence(result.reason) for result in view.history if result.reason)
         raise NotCalibrated(
-            f"{len(jobs)} jobs of the calibration have a score, {MIN_SCORES} are needed"
+            f"{len(jobs)} jobs of the calibration have a score, {least_jobs(jobs)} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
     calibration = Calibration(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
@@ -123,13 +124,29 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
         read_calibration(swept, CELL)
 
 
-def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("slots", "jobs", "scored", "words"),
+    [
+        pytest.param(0, 4, 0, r"0 jobs .* 4 are needed", id="none"),
+        pytest.param(6, 12, 7, r"7 jobs .* 8 are needed", id="one of each slot, and a second one"),
+    ],
+)
+def test_a_calibration_without_scores_says_why(
+    tmp_path: Path, slots: int, jobs: int, scored: int, words: str
+) -> None:
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
-    script = scripted.failing("baseline", scripted.log(steps=2), limit)
-    each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=4),
-                    executor=scripted.FakeExecutor(script))  # fmt: skip
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if int(trial_id.partition("calibration.")[2].partition("-")[0]) < scored:
+            return scripted.ordinary(trial_id, attempt)
+        return scripted.log(steps=2), limit
+
+    nodes = tuple((f"node{at}",) for at in range(slots))
+    cell = replace(CELL, nodelist=nodes[0]) if nodes else CELL
+    study = CalibrationStudy(cell=cell, jobs=jobs, slots=nodes)
+    each = campaign(tmp_path, study, executor=scripted.FakeExecutor(script))
     scripted.run(each)
-    with pytest.raises(NotCalibrated, match=r"0 jobs .* 4 are needed"):
+    with pytest.raises(NotCalibrated, match=words):
         calibrate(each, lambda: None)
 
 

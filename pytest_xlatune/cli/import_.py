@@ -42,7 +42,8 @@ def run_import(arguments: argparse.Namespace) -> Output:
     try:
         text = secure_files.read_named(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; name a CSV of jobs") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {why}; name a CSV of jobs") from None
     rows = read_table(text, where=str(path))
     cell = Cell(
         model_tag=settings.model_tag,

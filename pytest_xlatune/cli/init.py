@@ -19,6 +19,7 @@ from pytest_xlatune.tasks.write_sweep import (
     about_program,
     answers,
     option_of,
+    option_of_runs,
     sweep_file,
 )
 
@@ -86,6 +87,8 @@ def _init(arguments: argparse.Namespace) -> Output:
             (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
         )
     named = shlex.quote(str(path))
+    asked = option_of_runs(answered)
+    planned, run = (f"{named} --{asked}", f"{named} --xlatune-{asked}") if asked else (named, named)
     return Output(
         files={path: sweep_file(answered, name=path.stem.removeprefix("test_"))},
         problems=problems,
@@ -94,8 +97,8 @@ def _init(arguments: argparse.Namespace) -> Output:
             brief(
                 "What to do next",
                 lines(
-                    f"xlatune plan {named}    the trials, their cost, and what they can show",
-                    f"pytest {named}          runs it",
+                    f"xlatune plan {planned}    the trials, their cost, and what they can show",
+                    f"pytest {run}          runs it",
                     *about_program(answered),
                     *about_flags(answered),
                 ),

@@ -84,7 +84,8 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
         raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {what}")
     code = done.stdout.strip()
     if code == _git(repository, "rev-parse", "HEAD").strip():
-        _refuse_others(launcher, _changed(repository), where=where)
+        remedy = f"Commit or stash what is changed in {repository}"
+        _refuse_others(_changed(repository), where=where, remedy=remedy)
     return code
 
 
@@ -146,17 +147,11 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     return len(trees) == 1
 
 
-def _refuse_others(starter: CheckoutLauncher, files: Iterable[str], *, where: str) -> None:
-    """Raise ConfigError if there are files that would run instead of a commit's; say what to do."""
+def _refuse_others(files: Iterable[str], *, where: str, remedy: str) -> None:
+    """Raise ConfigError if there are files that would run instead of a commit's."""
     if named := [*files]:
-        top, listed = starter.repository, sentence(say("{files}", files=at_most(3, named)))
-        raise ConfigError(
-            f"{where}: these are no commit's, and would run: {listed}. Commit or stash what is "
-            f"changed in {top}; remove a checkout that was changed (git -C {top} worktree remove "
-            f"--force --force PATH), and it is made again; name files by their paths in {top}; put "
-            "the folder of an installed package first (CellSettings(deployed={'PYTHONPATH': "
-            f"'{top}'}})), which becomes the checkout's"
-        )
+        listed = sentence(say("{files}", files=at_most(3, named)))
+        raise ConfigError(f"{where}: no commit holds these, and they would run: {listed}. {remedy}")
 
 
 def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
@@ -185,7 +180,12 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
     before = cell.deployed.get("PYTHONPATH", "").split(":")
     if not any(Path(path).is_relative_to(starter.repository) for path in before if path):
         others += _installed(starter.repository, launcher.interpreter)
-    _refuse_others(starter, others, where="checkout launcher")
+    top = starter.repository
+    remedy = (
+        f"Name files by their paths in {top}; put the folder of an installed package first "
+        f"(CellSettings(deployed={{'PYTHONPATH': '{top}'}})), which becomes the checkout's"
+    )
+    _refuse_others(others, where="checkout launcher", remedy=remedy)
 
 
 def _led_by(starter: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
@@ -293,7 +293,9 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
     ready, repository = path.with_name(path.name + _READY), starter.repository
     is_made = ready.exists() and (path / ".git").exists()
     if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
-        _refuse_others(starter, _changed(str(path), new="all"), where=f"the checkout {path}")
+        forget = f"git -C {repository} worktree remove --force --force {path}"
+        remedy = f"Remove this checkout ({forget}), and it is made again"
+        _refuse_others(_changed(str(path), new="all"), where=f"the checkout {path}", remedy=remedy)
         ready.touch()
         return
     _forget(repository, path)

@@ -186,10 +186,12 @@ class ResolvedSweep:
                 continue
             cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
             if self._started(trial, cell) == same or self._is_alike(trial.profile, cell):
+                is_one = cell.code and cell.code == self.cell.code
+                both = f" (both are commit {cell.code[:12]})" if is_one else ""
                 raise ConfigError(
-                    f"{where} {name!r} starts exactly what the baseline starts, so it would pass "
-                    "whatever has changed. Name the change: settings; a gate also takes a commit, "
-                    "an image or an interpreter, as candidate(NAME, code=COMMIT)"
+                    f"{where} {name!r} starts exactly what the baseline starts{both}, so it would "
+                    "pass whatever has changed. Name the change: settings; a gate also takes a "
+                    "commit, an image or an interpreter, as candidate(NAME, code=COMMIT)"
                 )
             is_moved = checkout is not None and cell.code != self.cell.code
             at_commit = self._started(trial, replace(cell, code=self.cell.code)) == same

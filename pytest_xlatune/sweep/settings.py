@@ -394,8 +394,8 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 raise ConfigError(str(error)) from None
         if not os.access(there, os.W_OK | os.X_OK):
             raise ConfigError(
-                f"{option}: {path} cannot be written, because {there} is not writable for you; "
-                "name another folder"
+                f"{option}: {path} cannot be written, because you may not write in {there}, or its "
+                "file system is read-only; name another folder"
             )
 
 

@@ -284,6 +284,10 @@ def read_one(
     fit = report.fits if pattern is None else ""
     if fit and report.findings:
         notes.append(f"its step lines are those of {fit}: --step-pattern {fit} reads them")
+    elif pattern is None and not (report.steps or report.findings or report.config):
+        notes.append(
+            "no line is a step (`completed step: 7, seconds: ...`); --step-pattern reads others"
+        )
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern, fit=fit), fits=fit)
@@ -355,7 +359,8 @@ def _no_log(report: LogReport, pattern: StepPattern | None, *, fit: str) -> str:
         return "is empty; name the log of a job that has begun to print"
     how = (
         "of another trainer say how it prints a step: --step-pattern NAME, or step-pattern in "
-        f"xlatune.toml, with NAME one of {', '.join(PRESETS)}; for another form copy a step line, "
+        "xlatune.toml (to xlatune init in the file that it writes without --log), with NAME one of "
+        f"{', '.join(PRESETS)}; for another form copy a step line, "
         "put (?P<step>\\d+) in the place of its number, and (?P<seconds>[\\d.]+) in that of its "
         "seconds (or ms, rate, tgs, loss)"
         if pattern is None
@@ -504,10 +509,12 @@ def _findings(
     findings = tuple(
         replace(finding, action=Action.NONE) for finding in findings
     )  # it continued after them
-    at = "before its first step" if report.last_step is None else f"at step {report.last_step}"
-    is_told = steps_wanted(report) is not None
-    where = f"of {report.goal_step or protocol.steps}" if is_told else "within a line"
-    detail = f"the log ends {at} {where} without an end: killed, or still running"
+    where = "before its first step" if report.last_step is None else f"at step {report.last_step}"
+    if steps_wanted(report) is not None:
+        where += f" of {report.goal_step or protocol.steps}"
+    elif report.last_step is not None:  # only a torn line shows that steps are missing
+        where += " within a line"
+    detail = f"the log ends {where} without an end: killed, or still running"
     # the last lines of the log show where it stopped, so lines of steps are among them
     lines = end.split(b"\n")[report.size_bytes > len(end) :]
     texts = [begun(part.strip(), _END_CHARS) for line in lines for part in plain_segments(line)]

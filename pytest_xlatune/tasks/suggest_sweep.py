@@ -57,6 +57,12 @@ def suggest_sweep(path: Path) -> dict[str, str]:
     """
     read, fit = _read(path)
     report = read.report
+    if not (report.steps or report.config or report.asked or report.findings):
+        raise UnreadableLogError(
+            path,
+            "has no step line that is known (`completed step: 7, seconds: ...`) and no "
+            "configuration: leave --log out, and set step_pattern in the file",
+        )
     config = {**report.asked, **report.config}
     answers = {
         "kind": "maxtext-slurm" if report.asked else "maxtext" if report.config else "trainer",

@@ -477,6 +477,15 @@ def about_flags(answered: Mapping[str, str]) -> Iterator[str]:
                 yield f"note: {objection.text}. Correct the file"
 
 
+def option_of_runs(answered: Mapping[str, str]) -> str:
+    """Return the option without which no run of the study begins, with an example; "" if none."""
+    study = answered.get("study")
+    if study == "commits":
+        return "commits main..HEAD"
+    has_size = answered.get("per_device_batch_size") or answered["kind"] != "trainer"
+    return "pdbs 8" if study == "batch" and not has_size else ""
+
+
 def about_program(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield a note about a program that does not exist here, and about a Python without JAX."""
     if "command" in answered:

@@ -64,6 +64,9 @@ def test_a_study_of_ones_own_trainer_is_written_and_planned(
         assert "must hold {per_device_batch_size}" in capsys.readouterr().err
         argv += ["--command", f"{OPTIONS['trainer'][1]} --batch={{per_device_batch_size}}"]
     assert main([*argv, *nodes]) == 0
+    shown = capsys.readouterr().out
+    assert ("--xlatune-commits main..HEAD" in shown) == (study == "commits")
+    assert ("--xlatune-pdbs 8" in shown) == (study == "batch")
     sweep = load_sweep(path)
     assert sweep.declared is not None
     assert type(sweep.declared).__name__ == STUDIES[study][0]
@@ -464,6 +467,9 @@ def test_what_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     log.write_bytes(b"hello\n")
     assert main(["init", str(file), "--log", str(log), *GIVEN]) == 2
     assert "not the log of" in " ".join(capsys.readouterr().err.split())
+    log.write_bytes(b"XLA_FLAGS=--xla_a=true\nround 1, 3 ms\n")
+    assert main(["init", str(file), "--log", str(log), *GIVEN]) == 2
+    assert "set step_pattern in the file" in capsys.readouterr().err
     # what the log leaves out is named
     log.write_bytes(text_of(map(step, range(15))))
     assert main(["init", str(file), "--log", str(log), *GIVEN]) == 2

@@ -192,7 +192,7 @@ def test_where_modules_were_compiled_for(
 @pytest.mark.parametrize(
     ("names", "seen"),
     [
-        pytest.param([], "of no module", id="an empty folder"),
+        pytest.param([], "none of a dump", id="an empty folder"),
         pytest.param(
             [
                 "module_0009.pmap_step.sm_9.0_gpu.config.pbtxt",

@@ -133,6 +133,17 @@ def in_a_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_a_log_whose_steps_are_of_an_unknown_form_does_not_count_as_torn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(b"XLA_FLAGS=--xla_a=true\nround 1, 3 ms\n")
+    assert main(["steps", str(path)]) == 3
+    shown = in_a_line(capsys.readouterr().out)
+    assert "--step-pattern reads others" in shown
+    assert "ends before its first step without an end" in shown
+
+
 def test_the_head_of_a_soft_success_names_nothing_that_asks_for_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

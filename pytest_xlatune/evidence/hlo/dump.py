@@ -54,7 +54,7 @@ def _step_in(folder: Path) -> Path:
     if not programs:
         matches = (_NUMBERED.fullmatch(path.name) for path in files)
         names = sorted({match[2].partition(".")[0] for match in matches if match})
-        seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "of no module"
+        seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "none of a dump"
         raise ParseError(
             f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
             "the folder of --xla_dump_to. With a hit in the compilation cache nothing is dumped: "

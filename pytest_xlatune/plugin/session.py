@@ -222,13 +222,16 @@ class Session:
         if is_new:
             self._sign(folder)
         # The tests and the trials of a ledger stay to the end of the session. Where a collection
-        # visits them each time, it takes a sixth of a session that measures nothing.
+        # visits them each time, it takes a sixth of a session that measures nothing. What other
+        # tests left in cycles is freed first, for it would stay with its files and devices.
+        gc.collect()
         gc.freeze()
         return campaign
 
     def close(self) -> None:
         """Stop waiting for anything: jobs that still run may be ended."""
         self._runs.close()
+        gc.unfreeze()  # the process may go on after pytest
 
     def preflight(self, sweep: Sweep, *, is_asked_first: bool = False) -> preflight.Preflight:
         """Check the site of a sweep and the flags of its selected profiles.

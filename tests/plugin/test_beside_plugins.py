@@ -100,3 +100,34 @@ def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Any) -> None:
     )
     assert lines[begin + 2].startswith("written: reports/pretend/leaderboard.md and ")
     assert lines[begin + 3].endswith("goes on")
+
+
+RING = """\
+import gc
+import weakref
+
+class Ring:
+    pass
+
+def test_leaves_a_ring(request):
+    gc.disable()
+    ring = Ring()
+    ring.itself = ring
+    weakref.finalize(ring, setattr, request.config, "ring_is_freed", True)
+"""
+FREED = """\
+import gc
+
+def test_the_ring_is_freed(request):
+    gc.enable()
+    gc.collect()
+    assert request.config.ring_is_freed
+"""
+
+
+def test_what_other_tests_leave_in_cycles_is_freed(folder: Any) -> None:
+    file = folder.path / "test_sweep.py"
+    text = file.read_text(encoding="utf-8")
+    assert "__future__" not in text
+    file.write_text(RING + text + FREED, encoding="utf-8")
+    folder.run().assert_outcomes(passed=7, xfailed=1)

@@ -21,6 +21,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
+    Finding,
     State,
     TrialResult,
     TrialStatus,
@@ -49,7 +50,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import ENGLISH, N_, Translator, joined, plainly
+from pytest_xlatune.report.language import ENGLISH, N_, Language, Translator, joined, plainly
 from pytest_xlatune.report.lines import (
     effect_words,
     ending_text,
@@ -81,7 +82,9 @@ _CELL = columns("~Cell")
 JOBS_TITLE = "Jobs"
 
 
-def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile") -> Table | None:
+def jobs_table(
+    cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profile", say: Translator = ENGLISH
+) -> Table | None:
     """Return the table of all jobs in the order of their start; None if there are no jobs.
 
     `cells` has names and cells; names are shown if there are several. `arms` is a column's head.
@@ -97,7 +100,7 @@ def jobs_table(cells: Sequence[tuple[str, MeasuredCell]], *, arms: str = "Profil
             plain(job_id),
             *([name] if has_names else []),
             *([str(numbers.get(result.trial.cell_digest, ABSENT))] if numbers else []),
-            *_attempt(result, number, cell.remarks),
+            *_attempt(result, number, cell.remarks, say),
             *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
         )
         for name, cell, result in trials
@@ -138,19 +141,26 @@ def head_of(metrics: Collection[Metric]) -> str:
     return heads.pop() if len(heads) == 1 else "figure"
 
 
-def _attempt(result: TrialResult, number: int, remarks: Mapping[str, str]) -> tuple[str, ...]:
+def _attempt(
+    result: TrialResult, number: int, remarks: Mapping[str, str], say: Translator
+) -> tuple[str, ...]:
     trial = result.trial
     stage = "screen" if trial.is_screened else trial.stage
     is_last = number == len(result.job_ids)
     score = result.score if is_last else None
-    remark = "" if score else remarks.get(result.job_ids[number - 1], "")
+    remark = "" if score else plain(remarks.get(result.job_ids[number - 1], ""))
+    if is_last and result.reason:
+        remark = plainly(result.reason)
+    # other languages have no sentence for each reason
+    if say.language is not Language.ENGLISH and remark:
+        remark = _class_of(result.findings) if is_last else ""
     return (
         literal(trial.arm),
         f"{stage} {trial.block}" if trial.block else stage,
         str(number),
         _state(result) if is_last else "retried",
         figure(score),
-        (plainly(result.reason) if is_last and result.reason else plain(remark)) or ABSENT,
+        remark or ABSENT,
     )
 
 
@@ -465,34 +475,34 @@ _NO_PART = N_(
 )
 
 
-def sensitivity(conclusion: Conclusion) -> Table:
-    """Return the effects that the sweep can find and can exclude, and the alpha that it spent."""
+def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
+    """Return the effects that the sweep can find and can exclude, and the alpha that it spent.
+
+    The method, and a note without a translation, are in the English table alone.
+    """
     bound, least_gain = conclusion.tuning.bound, conclusion.tuning.from_start80
+    is_english = say.language is Language.ENGLISH
     rows: list[tuple[str, str]] = []
     if conclusion.winner is None and bound is not None and bound < 0:
-        rows.append(
-            ("Every setting that was decided is slower, at 95 % (M), by at least", size(-bound))
-        )
+        label = say("Every setting that was decided is slower, at 95 % (M), by at least")
+        rows.append((label, size(-bound)))
     elif conclusion.winner is None:
-        rows.append(("Any larger gain is ruled out, at 95 % (M)", size(bound)))
-    rows.append(
-        (
-            "Smallest effect that is found with 80 % power, of a finalist (MDE80)",
-            size(conclusion.noise.mde80),
-        )
-    )
+        rows.append((say("Any larger gain is ruled out, at 95 % (M)"), size(bound)))
+    label = say("Smallest effect that is found with 80 % power, of a finalist (MDE80)")
+    rows.append((label, size(conclusion.noise.mde80)))
     if least_gain is not None:
-        text = "Smallest gain of one profile that the whole sweep finds with 80 % power"
-        rows.append((text, size(least_gain)))
-    rows += [
-        (
-            "Noise: how much the score of one job differs from another's (sigma)",
-            fine(conclusion.noise.sigma),
-        ),
-        ("Risk of a false winner that is spent (alpha)", f"{conclusion.alpha:.3g} of {ALPHA:g}"),
-        ("How K profiles were compared with one baseline (method)", _methods(conclusion) or ABSENT),
-        *(("Note", plainly(message)) for message in conclusion.notes),
-    ]
+        label = say("Smallest gain of one profile that the whole sweep finds with 80 % power")
+        rows.append((label, size(least_gain)))
+    label = say("Noise: how much the score of one job differs from another's (sigma)")
+    rows.append((label, fine(conclusion.noise.sigma)))
+    label = say("Risk of a false winner that is spent (alpha)")
+    between = "of" if is_english else "/"
+    rows.append((label, f"{conclusion.alpha:.3g} {between} {ALPHA:g}"))
+    if is_english:
+        label = "How K profiles were compared with one baseline (method)"
+        rows.append((label, _methods(conclusion) or ABSENT))
+    notes = filter(say.says, conclusion.notes)
+    rows += [(say("Note"), plainly(message, say)) for message in notes]
     return Table(columns=columns("~Figure", "~Value"), rows=tuple(rows))
 
 
@@ -632,7 +642,8 @@ def tables(
     }.items():
         if group:
             evidence = ("~evidence", partial(_evidence, history=subject.history))
-            yield verdict_table(group, *named, REASONS, evidence, JOBS, title=title)
+            reason = partial(_reason, history=subject.history, say=say)
+            yield verdict_table(group, *named, ("~reason", reason), evidence, JOBS, title=title)
     pending = [verdict.arm for verdict in verdicts if is_pending(verdict)]
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
@@ -644,17 +655,32 @@ def in_short(screened: list[Verdict]) -> tuple[list[Verdict], int]:
     return ([*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened), left_out
 
 
-def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
+def _findings(verdict: Verdict, history: Sequence[TrialResult]) -> list[Finding]:
+    """Return the findings about a profile; the one that dropped it comes first."""
     findings = [
         finding
         for result in history
         if result.trial.profile.id == verdict.arm
         for finding in result.findings
-        if finding.said is not None
     ]
-    # show the finding that dropped the profile, else the first one
-    findings.sort(key=lambda finding: finding.action is not Action.DROP)
-    return literal(sentence(findings[0].said)) if findings else ABSENT
+    return sorted(findings, key=lambda finding: finding.action is not Action.DROP)
+
+
+def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
+    texts = (finding.said for finding in _findings(verdict, history) if finding.said is not None)
+    text = next(texts, None)
+    return ABSENT if text is None else literal(sentence(text))
+
+
+def _reason(verdict: Verdict, *, history: Sequence[TrialResult], say: Translator) -> str:
+    if say.language is Language.ENGLISH:
+        return REASONS[1](verdict)
+    return _class_of(_findings(verdict, history)) or ABSENT
+
+
+def _class_of(findings: Sequence[Finding]) -> str:
+    """Return the name of the failure class, which is the same in all languages."""
+    return literal(str(findings[0].cls)) if findings else ""
 
 
 def leaderboard_json(subject: MeasuredCell) -> str:

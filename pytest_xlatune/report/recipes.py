@@ -29,7 +29,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
         yield Table(
             title=f"Recipe: {literal(recipe.arm)}",
             columns=_COLUMNS,
-            rows=tuple(map(_row, recipe.parts)),
+            rows=tuple(_row(part, say) for part in recipe.parts),
         )
     if recipe.largest != recipe.arm:
         yield say.text(
@@ -59,11 +59,11 @@ def recipe_remarks(conclusion: Conclusion) -> list[str]:
     return [] if recipe is None else [_remark(part) for part in recipe.parts]
 
 
-def _row(part: RecipePart) -> tuple[str, ...]:
+def _row(part: RecipePart, say: Translator) -> tuple[str, ...]:
     return (
         literals(part.settings),
         "yes" if part.is_deployed else "no",
-        str(part.need),
+        say.text_of(str(part.need)),
         ABSENT if part.gain is None else points(part.gain),
         literal(part.without) if part.without else ABSENT,
         str(part.n) if part.n else ABSENT,

@@ -108,16 +108,19 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         return
     yield Text(text=_reason(best, explanation, say))
     if explanation.facts:
-        yield from _evidence(explanation)
+        yield from _evidence(explanation, say)
     if recipe is not None and (recipe.note or recipe.origin):
         why = filter(None, (plain(recipe.note), plainly(recipe.origin, say)))
         yield say.text("Why it was tried: {note}.", note="; ".join(why).rstrip("."))
-    if explanation.problems:
+    if explanation.problems and say.language is Language.ENGLISH:
         yield bullets(*map(plain, explanation.problems))
 
 
-def _evidence(explanation: Explanation) -> Iterator[Block]:
-    """Yield the facts with the numbers of their artifacts, and then each artifact once."""
+def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
+    """Yield the facts with the numbers of their artifacts, and then each artifact once.
+
+    The facts are sentences of compilers and profilers, which the English document alone has.
+    """
     job_of = {
         path: job
         for fact in explanation.facts
@@ -129,7 +132,8 @@ def _evidence(explanation: Explanation) -> Iterator[Block]:
         for fact in explanation.facts
     )
     title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
-    yield Table(title=title, columns=_COLUMNS, rows=facts)
+    if say.language is Language.ENGLISH:
+        yield Table(title=title, columns=_COLUMNS, rows=facts)
     if number:
         rows = tuple(
             (label, literal(path), job_of[path] or ABSENT) for path, label in number.items()
@@ -171,12 +175,12 @@ def _reason(best: Verdict, explanation: Explanation, say: Translator) -> str:
 
 
 _HISTORY = columns(
-    "~When (UTC)",
+    f"~{N_('When (UTC)')}",
     ">baseline-deployed",
     ">n",
-    "~recommended",
-    ">promised, 95 %",
-    ">baseline since then, 95 %",
+    f"~{N_('recommended')}",
+    f">{N_('promised, 95 %')}",
+    f">{N_('baseline since then, 95 %')}",
 )
 _SETTINGS = columns("Setting", "~Value")
 # lines of a shell file without a command:    # left over
@@ -269,7 +273,9 @@ def tuning(
         "Negative findings": each_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
         DEPLOYMENT: _deployment(cells, say),
-        "Appendix: data sources": [jobs_table(_named(cells)) or say.text("No job was submitted.")],
+        "Appendix: data sources": [
+            jobs_table(_named(cells), say=say) or say.text("No job was submitted.")
+        ],
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
@@ -457,7 +463,8 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from tables(covered, is_short=True, say=say)
-    yield dataclasses.replace(sensitivity(covered.conclusion), title="What this sweep can tell")
+    table = sensitivity(covered.conclusion, say)
+    yield dataclasses.replace(table, title="What this sweep can tell")
 
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:

@@ -88,6 +88,12 @@ QUOTED = (
     "unknown",
     "{reasons:; }",
     "the baseline under an alias: an A/A control",
+    "not shown to be needed",
+    "not measured without it",
+    (
+        "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: you may "
+        "stop here"
+    ),
 )
 
 

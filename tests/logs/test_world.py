@@ -180,12 +180,6 @@ LEFT = (
             "DEADLINE_EXCEEDED: Barrier timed out. Id: Shutdown::7."
         )
     ],
-    [
-        (
-            f"{SERVICE}_agent.cc:332] Polled an error from coordination service (this can be an "
-            "error from this or another task)."
-        )
-    ],
     ["Error in atexit._run_exitfuncs:", *AT_THE_END[1:-1]],
 )
 AXLEARN = (

@@ -128,7 +128,7 @@ def test_a_server_that_is_away_costs_no_report(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word-1@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     reports = tmp_path / "reports"
-    with pytest.raises(LedgerError, match="MLflow did not take") as error:
+    with pytest.raises(LedgerError, match="MLflow did not accept") as error:
         publish(held.folder, reports, exports=("csv", "mlflow"))
     assert "pass-word-1" not in str(error.value)
     assert (reports / "pretend" / "leaderboard.arms.csv").exists()

@@ -27,6 +27,7 @@ from pytest_xlatune.model.metric import TGS
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, parse_flags
 from pytest_xlatune.model.record import canonical
 from pytest_xlatune.model.redact import keep_secret
+from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
@@ -353,8 +354,12 @@ class ResolvedSweep:
         if not self.rotates:
             return None
         results = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
-        # a sweep that began with rotations goes on with them, whatever their pace
-        must_save = self.must_save and not any(result.trial.rotation for result in results)
+        # a sweep that began with rotations goes on with them, whatever their pace, and one that was
+        # interrupted among the jobs of its screen with jobs
+        has_rotated = any(result.trial.rotation for result in results)
+        if self.must_save and not has_rotated and any(map(_is_open_job, results)):
+            return None
+        must_save = self.must_save and not has_rotated
         pace = pace_of(results) if must_save else None
         is_usual = not self.sweep.design.budget
         return RotationRule(must_save=must_save, pace=pace, is_usual=is_usual)
@@ -405,3 +410,9 @@ def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     if resolved.compile_check is None or policy.compiled_stage or study.traits.about_cell:
         return ()
     return (f"no compile check: a {kind.file_name} measures all that it compares",)
+
+
+def _is_open_job(result: TrialResult) -> bool:
+    """Whether a profile's job of a screen is planned and not over."""
+    trial = result.trial
+    return trial.is_screened and not trial.is_baseline and not result.status.is_final

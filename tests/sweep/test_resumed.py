@@ -1,0 +1,45 @@
+"""A sweep that was interrupted goes on in the way in which it began."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_xlatune import CellSettings, CommandLauncher, Sweep, profile
+from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.sweep.groups import UserOptions
+
+
+@pytest.mark.parametrize(
+    ("status", "rotates"),
+    [
+        pytest.param(TrialStatus.PLANNED, False, id="a job of its screen is planned"),
+        pytest.param(TrialStatus.RUNNING, False, id="a job of its screen runs"),
+        pytest.param(TrialStatus.MEASURED, True, id="its jobs are over: other profiles may rotate"),
+    ],
+)
+def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
+    status: TrialStatus, *, rotates: bool
+) -> None:
+    """A pace that is known by now made the rest of it a rotation, with one baseline left out."""
+    flags = (profile(f"p{at}", f"--xla_gpu_autotune_level={at}") for at in range(2))
+    knobs = (profile(f"k{at}", f"--xla_gpu_knob_{at}=1") for at in range(20))
+    sweep = Sweep(
+        name="resumed",
+        cell=CellSettings(model_tag="m", parallelism="DP=1"),
+        launcher=CommandLauncher(argv=(sys.executable, "train.py")),
+        profiles=(*flags, *knobs),
+    )
+    resolved = sweep.resolve(UserOptions(values={"executor": "local"}))
+    jobs = replace(resolved.tuning(), rotation=None).decide(()).due
+    first, second = [trial for trial in jobs if not trial.is_baseline][:2]
+    score = Score(value=6.0, tgs=400.0, step_s=0.1, n_steps=10, window=(5, 14))
+    over = Outcome(state=State.COMPLETED, start_s=0.0, end_s=2.0)
+    earlier = (
+        TrialResult(trial=first, status=TrialStatus.MEASURED, score=score, outcome=over),
+        TrialResult(trial=second, status=status),
+    )
+    assert resolved.tuning().rotates
+    assert resolved.tuning(earlier=earlier).rotates is rotates

@@ -68,11 +68,11 @@ class Packing:
         """
         ahead = self._ahead(state, with_running=one_each)
         held: set[str] = set()  # nodes that a waiting trial needs
-        every = {
+        all_places = {
             place for cell in self._run.cells.values() for place in self._places(state, cell)[0]
         }
         for trial in pending:
-            if held >= every:
+            if held >= all_places:
                 return
             known = state.trials.get(trial.id)
             if known is not None and not known.is_to_run:
@@ -81,20 +81,20 @@ class Packing:
                 self.tell("full", f"{len(state.flying)} submissions are all the executor takes")
                 return
             places, depth = self._places(state, self._run.cell_of(trial, state))
-            # its reason was logged with the trial in front
+            # the reason was logged for the earlier trial that waits for these nodes
             if not held.isdisjoint(places):
                 held.update(places)
                 continue
-            most = 1 if one_each else depth
-            # with eight submissions ahead, a retried trial ran long after its block (in all of 23
-            # ledgers with a retry)
-            full = next((place for place in places if ahead[place] >= most), "")
-            last = self._backs_off(state, trial)
-            if last is not None or full:
+            at_most = 1 if one_each else depth
+            # few may be ahead: behind eight submissions, a retried trial ran long after its block
+            # (in all of 23 ledgers with a retry)
+            full = next((place for place in places if ahead[place] >= at_most), "")
+            back_off = self._backs_off(state, trial)
+            if back_off is not None or full:
                 why = f"{ahead[full]} submissions are ahead on {full}"
-                if last is not None:
-                    until = datetime.fromtimestamp(last.not_before_s, UTC)
-                    why = f"it waits after {last.cls} until {until:%H:%M:%S UTC}"
+                if back_off is not None:
+                    until = datetime.fromtimestamp(back_off.not_before_s, UTC)
+                    why = f"it waits after {back_off.cls} until {until:%H:%M:%S UTC}"
                 self.tell(",".join(places), f"{trial.id} is not submitted yet: {why}")
                 held.update(places)
                 continue
@@ -150,7 +150,7 @@ class Spending:
         node_s: sum of seconds times nodes over its trials.
         ended: number of attempts that have ended.
         ended_nodes: sum of the nodes of these attempts.
-        took_s: sum of seconds over its trials, also of those side by side.
+        took_s: sum of seconds over its trials; trials that ran at the same time all count.
     """
 
     nodes: int = 1
@@ -217,9 +217,9 @@ class Spending:
         """
         if not self.ended:
             return None
-        busy, one = self.busy_s / _HOUR_S, self.took_s / self.ended / _HOUR_S
-        if limits.hours is not None and busy + one > limits.hours:
-            return _spent("hours", used=busy, of=limits.hours, each=one)
+        busy, each = self.busy_s / _HOUR_S, self.took_s / self.ended / _HOUR_S
+        if limits.hours is not None and busy + each > limits.hours:
+            return _spent("hours", used=busy, of=limits.hours, each=each)
         limit = limits.node_hours
         if limit is None:
             return None

@@ -38,8 +38,8 @@ class FlagHistory(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: its type: bool, int32, int64, float, string, enum or message; "" if unknown.
-        first, last: the first and the last probed release that accept it, as do all between.
-        defaults: its default, by the probed release that has it first; None if it is not shown.
+        first, last: the first and the last probed release that accept it; all between them do too.
+        defaults: probed release -> the default from that release on; None if it is not shown.
         words: the names that an enumeration accepts in the releases from `History.words_from` to
             `words_to`; () if that was not probed.
     """
@@ -69,7 +69,7 @@ class History(Record, frozen=True, kw_only=True):
     words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
-        """Return whether a release accepts a flag; None if no probe says.
+        """Return whether a release accepts a flag; None if it is unknown.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -155,7 +155,7 @@ class History(Record, frozen=True, kw_only=True):
         return at[-1] if at else None
 
     def _around(self, jaxlib: str) -> tuple[str, ...]:
-        """Return the release if it was probed, else its probed neighbours; () at either end."""
+        """Return the release if it was probed, else its neighbours; () outside the probed range."""
         numbers = [release(version) for version in self.versions]
         asked = release(jaxlib)
         below, above = bisect_right(numbers, asked) - 1, bisect_left(numbers, asked)
@@ -218,8 +218,8 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
         companion_keys: the keys of MaxText set along with it.
         wave: the wave of its profiles: wave2 has single settings, wave5 has keys, and stacks of
             several settings come later than wave2.
-        vendor: nvidia, amd or google; gpu is either of the first two; "" is any GPU for a flag or a
-            variable, and any device for a key.
+        vendor: nvidia, amd or google, or gpu for the first two. With "" a flag or a variable is for
+            any GPU, and a key is for any device.
         changes_numerics: whether it changes precision or order, so that the loss rule decides.
         since, until: the first and last probed libtpu that accept it; "" if there is no limit.
         devices: a pattern of the names of the devices that it is for; case does not matter.
@@ -255,7 +255,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The variable in which another library reads it as a flag; "" if none does."""
+        """The variable that holds it, if it is a flag outside XLA_FLAGS; else ""."""
         return channel_of(self.name)
 
     @property
@@ -299,7 +299,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 class Catalog:
     """All entries, in the order in which they are worth trying.
 
-    Not slotted: it is asked for the entries of a word for each setting of each profile.
+    It has no slots, because it caches `_by_word`, which each setting of each profile needs.
     """
 
     entries: tuple[CatalogEntry, ...]
@@ -475,7 +475,7 @@ def _data(name: str) -> dict[str, Any]:
 
 
 def values() -> dict[str, Any]:
-    """Return what XLA, JAX and NCCL accept as values; `values.toml` says what is what."""
+    """Return what XLA, JAX and NCCL accept as values; `values.toml` explains each table."""
     return _data("values.toml")
 
 

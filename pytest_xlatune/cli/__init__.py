@@ -1,8 +1,9 @@
-"""The command line, `xlatune COMMAND ...`. Each file has a command and what it prints.
+"""The command line, `xlatune COMMAND ...`.
 
-`commands.toml` has the commands and their arguments, and a file here has the function that runs
-one, or a few similar ones. It returns an `Output`, which `show` prints in the requested form. What
-a command computes or decides is a use case in `tasks`. Only that command's file is loaded.
+`commands.toml` declares the commands and their arguments. A file here has the function that runs
+one command, or the functions of a few similar ones; only the file of the requested command is
+loaded. The function returns an `Output`, which `show` prints in the requested form. What a command
+computes or decides is a use case in `tasks`.
 
 Other distributions bring commands: an entry point of `pytest_xlatune.commands` names a
 `Subcommand`. They are searched only for an unknown command, and for the list of commands.
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if argv is None else list(argv)
     hide_secrets_of(os.environ)
-    _take_any_sign()
+    _escape_what_cannot_be_shown()
     name = given[0] if given else ""
     if name == "drill":  # argparse would drop the `--` between the variants
         given = [AGAINST if word == "--" else word for word in given]
@@ -128,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
-        if error.filename is not None:  # the error is about a file; that of the output names none
+        if error.filename is not None:  # it concerns a file: an error of the output names none
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             message = f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -136,10 +137,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refused(error)
 
 
-def _take_any_sign() -> None:
-    """Show characters that a terminal cannot show by number, as PYTHONIOENCODING=ascii does."""
+def _escape_what_cannot_be_shown() -> None:
+    """Write a number in place of each character that a terminal cannot show."""
     for stream in (sys.stdout, sys.stderr):
-        # a closed stream, and a stream of a test, has another type
+        # a closed stream and a test's stream have other types
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
@@ -178,19 +179,19 @@ def _parser(name: str) -> argparse.ArgumentParser:
         parser, {command: known[command].line for command in listed}, metavar="COMMAND"
     )
     if name in known:
-        one, subcommand = added[name], known[name]
-        parser.command = one
+        asked_parser, subcommand = added[name], known[name]
+        parser.command = asked_parser
         if name in COMMANDS:
-            declare(one, table()["commands"][name], package=__name__)
+            declare(asked_parser, table()["commands"][name], package=__name__)
         else:
             module, _, add = subcommand.add.partition(":")
-            getattr(import_module(module), add)(one)
+            getattr(import_module(module), add)(asked_parser)
         if subcommand.examples:
             lines = ["examples:", *(f"  {example}" for example in subcommand.examples)]
-            if one.epilog:
-                lines += ["", *textwrap.wrap(one.epilog, _WIDTH)]
-            one.epilog = "\n".join(lines)
-            one.formatter_class = argparse.RawDescriptionHelpFormatter
+            if asked_parser.epilog:
+                lines += ["", *textwrap.wrap(asked_parser.epilog, _WIDTH)]
+            asked_parser.epilog = "\n".join(lines)
+            asked_parser.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
 
 

@@ -43,12 +43,12 @@ PROFILE_FILE = "profile.env.sh"
 METRICS_FILE = "metrics.jsonl"
 PROBE_FILE = "xlatune_environment.py"  # has the text of `workers.probe_environment`
 
-# Stands for the attempt's folder until its path is known. Because of the blanks, the value of a
-# flag is put between double quotes, where the path is then written as XLA reads it: it may contain
-# blanks and quotes.
+# Stands for the attempt's folder until its path is known. It has blanks, so a flag's value that
+# contains it is put between double quotes. The path that replaces it may then have blanks, and
+# quotes, which are escaped for XLA.
 FOLDER = "<folder of the attempt>"
 _FOLDER_WORD = "{xlatune.folder}"  # replaces FOLDER in a variable
-# replaces it between double quotes; see `executors.payload`
+# replaces FOLDER between double quotes; see `executors.payload`
 QUOTED_WORD = "{xlatune.quoted_folder}"
 
 # for every program of the trainer, because the step may have any name
@@ -60,10 +60,11 @@ _EVIDENCE_FLAGS = (
 # a cached executable is dumped without its HLO before and after optimisation
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
-# JAX keeps its compiled programs there; with XLA's flag alone JAX would replace the folder
+# JAX keeps its compiled programs there
 _COMPILED = "JAX_COMPILATION_CACHE_DIR"
-# seconds: the small programs beside which XLA writes its options must be compiled in each start
-_AT_LEAST = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
+# seconds; quicker programs are compiled in each start, since XLA writes its options beside them
+_CACHED_FROM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
+# otherwise JAX would replace the folder that a flag names for XLA's tuned kernels
 _KERNELS_AS_ASKED = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
 # When a dump is asked for, XLA writes its options for every module, some kilobytes each. Only the
@@ -79,7 +80,7 @@ _OF_A_DUMP = "xla_dump_"
 ASKS_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
 # The path of a folder between XLA's double quotes; variables keep bash from interpreting the
-# characters. With an apostrophe in the work directory's name, every profile was dropped.
+# characters. Otherwise an apostrophe in the work directory's name dropped every profile.
 _QUOTED = """\
 xlatune_backslash='\\' xlatune_quote='"'
 xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}
@@ -90,7 +91,7 @@ _SHOW = """\
 : "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
 printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
 """
-# Rank 0 shows the settings in effect. If the text begins with a file name, XLA reads that file.
+# Rank 0 shows the settings in effect. If XLA_FLAGS begins with a file name, XLA reads that file.
 _WITNESS = """\
 if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
 {quoted}  [[ ${{XLA_FLAGS-}} == *{of_a_dump}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
@@ -147,7 +148,7 @@ class ProgramLauncher(Launcher):
 
     @property
     def rotates(self) -> Rotates:
-        """Programs can take turns: Python starts with the worker, or loads it."""
+        """Programs can take turns: Python runs the worker first, or loads it by PYTHONPATH."""
         return Rotates.PYTHON if self.interpreter else Rotates.WRAPPED
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
@@ -201,7 +202,7 @@ class ProgramLauncher(Launcher):
             script = _fragment(trial, flags, env) + loads + witness
             command, files = self._wrapped(argv, cell), {PROFILE_FILE: script}
             probe = self._wrapped(asks, cell)
-            # a recipe that is deployed for some cells only asks which cell this is
+            # an env file may hold a recipe of some cells alone, so it asks which cell this is
             asked = cell.guard_variables if self.env_files else {}
             composed = {**asked, **cell.deployed}
         else:
@@ -230,7 +231,7 @@ class ProgramLauncher(Launcher):
 
     def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return what makes rank 0 show its options; {} if the user asks for them already."""
-        has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", i) for i in self.inherit)
+        has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", p) for p in self.inherit)
         asked = {} if has_debug else dict(ASKS_NCCL)
         asked |= {name: to for name, to in asks_of(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
@@ -271,7 +272,7 @@ def cache_env(trial: Trial) -> dict[str, str]:
     env = dict(_KERNELS_AS_ASKED) if trial.pins else {}
     if trial.rotation is not None:
         env |= rotated.ANEW
-    return env | ({_COMPILED: trial.compile_folder, **_AT_LEAST} if trial.compile_folder else {})
+    return env | ({_COMPILED: trial.compile_folder, **_CACHED_FROM} if trial.compile_folder else {})
 
 
 def kept_folders(trial: Trial) -> tuple[str, ...]:
@@ -319,9 +320,9 @@ def is_watched(trial: Trial) -> bool:
 
     A rotation does not: XLA would dump the options of the program compiled last.
     """
-    turns = trial.rotation
-    is_of_one = turns is None or turns.is_of_baseline
-    return trial.protocol.is_scored and not trial.protocol.dump and is_of_one
+    rotation = trial.rotation
+    is_of_one_program = rotation is None or rotation.is_of_baseline
+    return trial.protocol.is_scored and not trial.protocol.dump and is_of_one_program
 
 
 def witness_script(folder: str = "xlatune_folder") -> str:

@@ -38,18 +38,18 @@ class DriverLock:
     def next(self) -> Iterator[bool]:
         """Yield whether the next turn is ours; if so, it lasts until the context ends."""
         with self._explained():
-            # raises if it is not mounted, because a lock would create the folder
+            # raises if the folder is missing (not mounted), because a lock would create it
             self._folder.stat()
         if self._is_driven():
-            self._tell(self._driver())
+            self._log_driver(self._driver())
             yield False
             return
         with self._held("turn.lock", wait_s=0) as is_ours:
             if is_ours:
                 with self._explained():
-                    self._say(os.getpid())
+                    self._write_driver(os.getpid())
                 self._drove = True
-                self._tell(os.getpid())
+                self._log_driver(os.getpid())
             yield is_ours
 
     @contextlib.contextmanager
@@ -85,13 +85,13 @@ class DriverLock:
             if self._drove and self._driver() == os.getpid():
                 # so that others do not have to wait until they notice our silence
                 with contextlib.suppress(OSError):
-                    self._say(_NONE)
+                    self._write_driver(_NONE)
             self._drove = False
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
         """Count as waiting even between two waits, so that no process ends our jobs."""
-        if self._attends:  # tests of a session wait while the session already attends
+        if self._attends:  # a test waits inside its session, which attends already
             yield
             return
         with self._explained():
@@ -126,7 +126,7 @@ class DriverLock:
                 "written, with free space, on a file system with flock (--xlatune-workdir)"
             ) from error
 
-    def _tell(self, driver: int) -> None:
+    def _log_driver(self, driver: int) -> None:
         """Log which process drives, when that changes."""
         if driver not in (_NONE, self._logged_driver):
             ours = " (this one)" if driver == os.getpid() else ""
@@ -150,7 +150,7 @@ class DriverLock:
         except (OSError, ValueError):
             return _NONE
 
-    def _say(self, driver: int) -> None:
-        cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(secure_files.open_file(self._beat, cut), "wb") as file:
+    def _write_driver(self, driver: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(secure_files.open_file(self._beat, flags), "wb") as file:
             file.write(b"%d\n" % driver)

@@ -21,7 +21,7 @@ from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_BUSY, _IDLE = 0.5, 0.1  # CPU use in cores: at least busy, at most idle
+_BUSY, _IDLE = 0.5, 0.1  # CPU use in cores: a thread is busy from here, idle up to here
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # waiting for another thread or process, or for one of many descriptors
 _WAITING = frozenset(
@@ -91,7 +91,7 @@ class Doing(StrEnum):
     WAITS = "waits"
 
 
-_WORD: Mapping[Doing, str] = {
+_PHRASES: Mapping[Doing, str] = {
     Doing.GONE: "its program has ended ({on})",
     Doing.SILENT: "its node did not answer",
     Doing.STOPPED: "stopped by a signal or a debugger{at}",
@@ -123,8 +123,8 @@ class RankState:
     def why(self) -> Message:
         """What it does, as a reason."""
         at = say(" in {at}", at=self.at) if self.at else None
-        unknown = "no word how" if self.doing is Doing.GONE else "unknown"
-        return say(_WORD[self.doing], on=self.on or unknown, at=at)
+        unknown = "how is unknown" if self.doing is Doing.GONE else "unknown"
+        return say(_PHRASES[self.doing], on=self.on or unknown, at=at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +208,13 @@ def _gone(states: Sequence[RankState]) -> _Late:
 def _steps_behind(states: Sequence[RankState]) -> _Late:
     """Return ranks whose last step is lower, if all processes print steps."""
     steps = [state.step for state in states if state.step is not None]
-    is_seen = any(state.doing is not Doing.SILENT for state in states)
+    has_looks = any(state.doing is not Doing.SILENT for state in states)
     if not steps or max(steps) - min(steps) < _STEPS_APART:
         return None
-    if is_seen and len(steps) < len(states):
+    if has_looks and len(steps) < len(states):
         return None
     late = [state for state in states if state.step == min(steps)]
-    if is_seen:
+    if has_looks:
         return late, late[0].why
     return late, say(
         "others came to step {most}; its last line: {line}",
@@ -233,13 +233,13 @@ def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
         counts: dict[int, set[int]] = {}
         group = 0
         for line in map(str.strip, text.splitlines()):
-            if header := _RAS_GROUP.match(line):
-                group = int(header["count"] or 0)
+            if group_line := _RAS_GROUP.match(line):
+                group = int(group_line["count"] or 0)
                 counts.setdefault(group, set())
-            elif rank := _RAS_RANK.match(line):
-                is_alone = " has " in line.partition(" -- ")[0]
-                count = int(rank["count"] or 0) if is_alone else group
-                counts.setdefault(count, set()).add(int(rank["pid"]))
+            elif rank_line := _RAS_RANK.match(line):
+                has_own_count = " has " in line.partition(" -- ")[0]
+                count = int(rank_line["count"] or 0) if has_own_count else group
+                counts.setdefault(count, set()).add(int(rank_line["pid"]))
         low, high = min(counts, default=0), max(counts, default=0)
         if high - low > many - few and counts[low]:
             few, many, processes = low, high, counts[low]
@@ -268,9 +268,9 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
     if late := _apart(states, lambda state: (state.doing, state.at)):
         return late, late[0].why
     if late := _apart(states, lambda state: state.other_threads):
-        usual = Counter(at for state in states for at in state.other_threads)
-        if fresh := sorted(late[0].other_threads, key=lambda at: (usual[at], at)):
-            return late, say("a thread other than the main one is in {at}", at=fresh[0])
+        frequency = Counter(at for state in states for at in state.other_threads)
+        if rarest := sorted(late[0].other_threads, key=lambda at: (frequency[at], at)):
+            return late, say("a thread other than the main one is in {at}", at=rarest[0])
     is_known = all(state.is_busy is not None for state in states)
     if is_known and (late := _apart(states, lambda state: state.is_busy)):
         text = (
@@ -296,7 +296,7 @@ def _states(
 ) -> tuple[RankState, ...]:
     seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
     answered = {hang_look.rank: hang_look.node for hang_look in looks}
-    silent = {*ranks} - {*answered, *ended}  # payloads
+    silent = {*ranks} - {*answered, *ended}  # their payloads reported nothing
     expected = {*ended, *silent}
     is_nested = False
     for hang_look in looks:
@@ -326,7 +326,7 @@ def _states(
 
 
 def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | None) -> RankState:
-    """Return the state of a rank; of its processes, the one that computes has most threads."""
+    """Return the state of a rank; of its processes, the one with the most threads computes."""
     hang_look, main = max(
         seen, key=lambda pair: (bool(pair[1].stacks), pair[1].threads, pair[1].pid)
     )
@@ -380,9 +380,9 @@ def _named(
     others = [state for state in stands if state not in behind]
     nodes = sorted({state.node for state in behind if state.node})
     elsewhere = {state.node for state in others}
-    is_one = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
-    is_alone = is_one and len(behind) > 1
-    place = " on {nodes}, the only node with such ranks," if is_alone else " on {nodes}"
+    is_only_node = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
+    is_told = is_only_node and len(behind) > 1
+    place = " on {nodes}, the only node with such ranks," if is_told else " on {nodes}"
     reasons = {state.why for state in others}
     waits = None
     if are_seen and len(reasons) == 1:
@@ -400,4 +400,4 @@ def _named(
         doing=doing,
         others=waits,
     )
-    return Standstill(stands=stands, behind=ranks, why=why, node=nodes[0] if is_one else "")
+    return Standstill(stands=stands, behind=ranks, why=why, node=nodes[0] if is_only_node else "")

@@ -163,7 +163,7 @@ class TrialStatus(StrEnum):
     MEASURED = "measured"
     # the profile cannot run here: out of memory, unknown flag, NaN, flags not in effect
     DROPPED = "dropped"
-    UNMEASURED = "unmeasured"  # it was not measured for another reason: nodes, time, a person
+    UNMEASURED = "unmeasured"  # not measured, for another reason: nodes, time, a person
 
     @property
     def is_final(self) -> bool:
@@ -223,9 +223,9 @@ class RotationResult(Record, frozen=True, kw_only=True):
         A program that is not called once in each step is not the right one. If no turns can be
         read from the log, nothing is known, and the answer is no.
         """
-        is_apart = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
+        has_no_turns = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
         has_step = self.read is not None and bool(self.read.found) and not self.read.trouble
-        return has_step and not is_apart
+        return has_step and not has_no_turns
 
 
 class TrialResult(Record, frozen=True, kw_only=True):
@@ -244,8 +244,8 @@ class TrialResult(Record, frozen=True, kw_only=True):
         settings: each setting, and whether it was in effect; None if nobody has checked.
         memory: the memory that the compiler reports, if the trial only compiled; else None.
         rotation: the result of a trial whose programs took turns; else None. Such a trial has no
-            `score`, except for a look, the first rotation that runs the baseline alone.
-        devices: where it ran: source of the information, e.g. a module of a dump -> "cuda sm_9.0".
+            `score`, unless it is a look: the first rotation, in which the baseline runs alone.
+        devices: witness, e.g. a module of a dump -> the device that it shows, e.g. "cuda sm_9.0".
     """
 
     trial: Trial
@@ -300,7 +300,7 @@ class Shares(Record, frozen=True, kw_only=True):
     def exposed(self) -> Message | None:
         """The share of a step of each class of kernels, the largest first; None without a trace.
 
-        Of communication and copies only the time counts in which nothing else ran.
+        For communication and copies, only the time counts in which nothing else ran.
         """
         classes = {name: share for name, share in self.of_step.items() if name not in COLLECTIVES}
         reasons = [
@@ -451,8 +451,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     def may_be_nothing(self) -> bool:
         """Whether an interval that is corrected for the choice of the best arm includes 0."""
         # +26.4 % [+0.3, +48.3] was recommended although the likely change was +0.3 % [-1.9, +2.1]
-        corrected = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
-        return any(low is not None and low <= 0 for low in corrected)
+        lower_ends = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
+        return any(low is not None and low <= 0 for low in lower_ends)
 
     @property
     def wins(self) -> bool:
@@ -607,8 +607,8 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
         recipe: the recommended arm and its settings; None if there is no winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
             80 % power; `mde80` is that of a finalist, which has passed the screen already.
-        moved: the 95 % interval, as a relative change, of an A/A control that does not include 0:
-            then no figure of the sweep can be trusted. None if every control includes 0.
+        moved: the 95 % interval of an A/A control, as a relative change, if it does not include 0:
+            then no figure of the sweep can be trusted. None if every interval includes 0.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -628,7 +628,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
     The class has no slots, because it caches the verdicts by arm: a session asks for each one.
 
     Attributes:
-        reference: the line of the arm that the others are compared with; None if there is none.
+        reference: the figures of the arm that the others are compared with; None if there is none.
         verdicts: one for each other arm, confirmed arms first, and then sorted by `delta`.
         record: what the study found in addition; None if nothing.
         alpha: how much of the 0.05 of the sweep was spent on these verdicts.
@@ -647,7 +647,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def baseline(self) -> Verdict:
-        """The line of the reference, for the reports of studies that have one.
+        """The figures of the reference, for the reports of studies that have one.
 
         Raises:
             LedgerError: the study has no reference.
@@ -693,8 +693,8 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
     @property
     def metric(self) -> Metric:
         """The metric by which the arms are scored; TGS as long as none has a score."""
-        lines = (*((self.reference,) if self.reference else ()), *self.verdicts)
-        return next((line.figure.metric for line in lines if line.figure), TGS)
+        verdicts = (*((self.reference,) if self.reference else ()), *self.verdicts)
+        return next((verdict.figure.metric for verdict in verdicts if verdict.figure), TGS)
 
     def verdict(self, arm: str) -> Verdict | None:
         """Return the verdict on an arm; None if the study has no such arm."""

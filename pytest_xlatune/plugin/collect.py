@@ -46,7 +46,7 @@ from pytest_xlatune.tasks.plan import plan_of
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read all options, and take the role of this process; pytest calls this at loading."""
-    # a refused placeholder showed `--password` on the terminal and in junit
+    # the message on a refused placeholder showed `--password` on the terminal and in junit
     hide_secrets_of(os.environ)
     no_exports: tuple[str, ...] = ()
     try:
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _ini_values(config: pytest.Config) -> dict[str, str]:
-    """Return the ini value of each option; keys are declared only if the file names one."""
+    """Return the ini value of each option; pytest knows the keys only if a file names one."""
     if not config.pluginmanager.hasplugin(DECLARES_OPTIONS):
         return {}
     return {option.key: config.getini(option.key) for option in OPTIONS}
@@ -90,7 +90,7 @@ def _register_fixtures(config: pytest.Config) -> None:
     # after the session began, pytest has no public way to add fixtures of lower precedence
     known = vars(manager)
     by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
-    for definitions in (node for nodes in by_node.values() for node in nodes.values()):
+    for definitions in (found for nodes in by_node.values() for found in nodes.values()):
         definitions.sort(key=lambda definition: definition.func.__module__ == fixtures.__name__)
     for definitions in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
         definitions.sort(key=lambda definition: definition.func.__module__ != fixtures.__name__)
@@ -250,7 +250,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in wanted:
         values = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
-        # planned and not measured, because xdist ends a run whose workers collect different tests
+        # the planned count: xdist ends a run whose workers collect different tests
         count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     if "winner_elsewhere" in wanted:
@@ -332,7 +332,7 @@ def _registered(config: pytest.Config) -> set[str]:
 
 
 def _check_markers(metafunc: pytest.Metafunc) -> None:
-    """Refuse a marker close to a registered one: its test would belong to every wave."""
+    """Refuse a misspelt marker, because its test would count for every wave."""
     registered = _registered(metafunc.config)
     for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)

@@ -127,7 +127,7 @@ def _compiled_by(launcher: Launcher) -> str:
 
 
 def _key(spec: LaunchSpec, launcher: Launcher, cell: Cell, *, limit_bytes: int, by: str) -> str:
-    """Return the digest of everything that affects an answer, source files among it."""
+    """Return the digest of everything that affects an answer, including the source files."""
     paths = [path for path in map(Path, launcher.files(cell)) if path.is_file()]
     sources = [path for path in paths if path.stat().st_size <= _MAX_SOURCE]
     return digest(
@@ -259,8 +259,8 @@ class Compiled:
 def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
     """Run a spec to its end in a new folder, and read its dump."""
     outcome = run_in(folder, spec)
-    trouble, cause = _last_word(folder, outcome)
-    is_refused, no_memory = cause in _REFUSALS, cause in _OUT_OF_MEMORY
+    trouble, cls = _failure(folder, outcome)
+    is_refused, no_memory = cls in _REFUSALS, cls in _OUT_OF_MEMORY
     program = None
     try:
         program = read_program(folder / DUMP_FOLDER)
@@ -286,7 +286,7 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
 def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
     """Run a spec to its end in a new folder, with the payload that trials use."""
     submitted = write_spec(folder, spec)
-    # inside a Slurm allocation, the payload would take itself for one of its ranks
+    # inside a Slurm allocation, the payload would pass for a rank of that job
     environment = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
         [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],
@@ -299,7 +299,7 @@ def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
     return read_outcomes(folder).get(0, _NO_OUTCOME)
 
 
-def _last_word(folder: Path, outcome: Outcome) -> tuple[str, str]:
+def _failure(folder: Path, outcome: Outcome) -> tuple[str, str]:
     """Return the root cause of a process that failed, and its failure class."""
     if outcome.state is State.COMPLETED:
         return "", ""

@@ -97,7 +97,7 @@ class PastStudy:
         }
 
 
-_LEAST_DIGEST = 4
+_LEAST_DIGEST = 4  # characters of an id that may stand for it
 
 
 def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
@@ -126,8 +126,8 @@ _VARIED = {
 def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
     """Return studies as a document with their cost, the oldest first.
 
-    As the course of one cell, it also says how the cell of each study differs from the first one,
-    since figures of different cells do not compare. A page then draws the reference over time.
+    With `is_course` all are of one cell. Then the document also says how each study's cell differs
+    from the first one, since figures of different cells do not compare, and a page has a plot.
     """
     ordered = by_date(past)
     differing = varied_fields([study.cell for study in ordered]) if is_course else ()

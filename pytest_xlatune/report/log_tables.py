@@ -55,8 +55,8 @@ def steps_of_log(
         ]
     else:
         figures = [f"no score: {plainly(score.reason)}"]
-    differs = _differing(steps, score).__contains__
-    shown = shortened(range(len(steps)), differs, shows_all=shows_all)
+    differing = _differing(steps, score)
+    shown = shortened(range(len(steps)), differing.__contains__, shows_all=shows_all)
     gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
     rows = tuple(gap if at is None else _step_row(steps[at], score) for at in shown)
     return Document(
@@ -76,7 +76,8 @@ def triage_of_log(
 ) -> Document:
     """Return the findings of one log, with the root cause first.
 
-    `advice` has what a person can do, each with its failure class.
+    `reached` is the line on how far the run came. `advice` has failure classes, each with what a
+    person can do.
     """
     ordered = sorted(
         findings, key=lambda finding: (finding.cls != status, finding.action is Action.NONE)
@@ -93,7 +94,7 @@ def triage_of_log(
     heads = [
         finding for finding in ordered if finding.cls == status or finding.action is not Action.NONE
     ]
-    ends = [finding.text for finding in ordered if "\n" in finding.text]
+    tails = [finding.text for finding in ordered if "\n" in finding.text]
     return Document(
         title=f"{path}: {status}",
         header=(
@@ -108,7 +109,7 @@ def triage_of_log(
                 else Text(text="no known failure"),
             ),
             *((section("What to do", bullets(*map(": ".join, advice))),) if advice else ()),
-            *(section("Last lines", Code(text=_shown(text))) for text in ends[:1]),
+            *(section("Last lines", Code(text=_shown(text))) for text in tails[:1]),
         ),
     )
 

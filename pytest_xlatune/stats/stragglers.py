@@ -9,7 +9,7 @@ out in two windows without common steps, by 2 % or more in each. Windows begin a
 that looking more often does not raise the error rate. `benchmarks/straggler_rates.py` measures how
 often a job without a straggler is accused.
 
-It cannot see a straggler if every step waits for all ranks: then all print the slowest one's.
+It cannot see a straggler if every step waits for all ranks: all then print the same seconds.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
 
 def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> RankTimes:
     medians = [statistics.median(column) for column in zip(*values, strict=True)]
-    ratios = [
+    log_ratios = [
         [math.log(value / usual) for value, usual in zip(row, medians, strict=True)]
         for row in values
     ]
     windows = [
-        [statistics.median(row[at : at + WINDOW]) for row in ratios]
+        [statistics.median(row[at : at + WINDOW]) for row in log_ratios]
         for at in range(0, len(steps), WINDOW)
     ]
     outlying = set.intersection(*(outliers(window) for window in windows))
@@ -112,15 +112,15 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
 def outliers(values: Sequence[float]) -> set[int]:
     """Return the indices of values that are too large to belong with the others."""
     left = sorted(range(len(values)), key=lambda at: values[at])
-    count, removed = 0, list[int]()
+    n_outliers, removed = 0, list[int]()
     for number in range(1, len(values) // 4 + 1):
         rest = [values[at] for at in left]
         spread, at = _spread(rest), left[-1]
         distance = (values[at] - math.fsum(rest) / len(rest)) / spread if spread else 0.0
         removed.append(left.pop())
         if distance > _critical(len(values), number):
-            count = number
-    return {*removed[:count]}
+            n_outliers = number
+    return {*removed[:n_outliers]}
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -131,7 +131,7 @@ def _spread(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _critical(size: int, number: int) -> float:
-    """Return by how many deviations the largest remaining value may exceed their mean."""
+    """Return by how many deviations the largest of the values left may exceed their mean."""
     left = size - number + 1
     quantile = t_quantile(1 - ALPHA / left, left - 2)
     return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)

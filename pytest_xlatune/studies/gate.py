@@ -278,12 +278,12 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         gated = Gated(study=self, past=past, planned=planned, due=due, look=look)
         level, fit = reference(past), look.fit
         verdicts = tuple(levelled(_verdict(gated, name), level) for name in names)
-        seen = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
+        detectable = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
         return Conclusion(
             verdicts=verdicts,
             reference=level,
             record=NoiseRecord(
-                mde80=max(seen, default=None),
+                mde80=max(detectable, default=None),
                 sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
             ),
             alpha=SWEEP_ALPHA if past.confirm else 0.0,
@@ -316,12 +316,12 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
     trials = gated.past.confirms_of(candidate)
     base = Verdict(arm=candidate, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
     base = measured(base, trials)
-    taken = of_arm(gated.past, candidate, tolerance=gated.study.loss_tolerance)
-    if taken is not None and not taken.can_run:
-        return taken.verdict_on(base)
+    veto = of_arm(gated.past, candidate, tolerance=gated.study.loss_tolerance)
+    if veto is not None and not veto.can_run:
+        return veto.verdict_on(base)
     base = replace(base, reasons=score_flags(trials))
-    if taken is not None:
-        return taken.verdict_on(base)
+    if veto is not None:
+        return veto.verdict_on(base)
     if gated.due:
         planned = len(gated.planned)
         return _because(
@@ -344,12 +344,12 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
         return _because(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
     trials, baselines = (gated.past.confirms_of(arm) for arm in (base.arm, BASELINE_ID))
     spare = interval90(comparison)[0] - math.log1p(-margin)
-    untold = [*missing, straggler_veto(comparison, trials, baselines, spare=spare), of_effect(base)]
+    doubts = [*missing, straggler_veto(comparison, trials, baselines, spare=spare), of_effect(base)]
     claims = [
         _margin(gated, comparison),
         *(
             (VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=reason))
-            for reason in untold
+            for reason in doubts
             if reason is not None
         ),
     ]
@@ -422,24 +422,23 @@ def _enough(gated: Gated, comparison: Comparison) -> Message:
 
 def _missing(gated: Gated, candidate: str) -> list[Message]:
     """Return the reasons why trials of the candidate or the baseline have no score."""
-    trials = [
-        gated.past.result_of(e) for e in gated.study.trials if e.arm in (candidate, BASELINE_ID)
-    ]
-    absent = [result for result in trials if result is None or usable(result) is None]
+    wanted = [trial for trial in gated.study.trials if trial.arm in (candidate, BASELINE_ID)]
+    results = [*map(gated.past.result_of, wanted)]
+    absent = [result for result in results if result is None or usable(result) is None]
     if not absent:
         return []
     return [
         say(
             "{absent} of {trials} trials have no score ({why}); run it again",
             absent=len(absent),
-            trials=len(trials),
+            trials=len(results),
             why=(absent[0].reason if absent[0] else None) or say("no finite score"),
         )
     ]
 
 
 def _notes(gated: Gated) -> list[Message]:
-    """Return notes on the layout, on steady state, and on what was edited since."""
+    """Return notes on the layout, on steady state, and on settings that were edited since."""
     design, margin = gated.study.design, gated.study.gate.margin
     notes = [
         say(

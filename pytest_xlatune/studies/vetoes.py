@@ -111,7 +111,7 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
 def of_arms(past: Past, arms: Iterable[str], *, tolerance: float) -> Mapping[str, Veto]:
     """Return arm -> veto for the arms that are out."""
     vetoes = ((arm, of_arm(past, arm, tolerance=tolerance)) for arm in arms)
-    return {arm: taken for arm, taken in vetoes if taken is not None}
+    return {arm: veto for arm, veto in vetoes if veto is not None}
 
 
 def of_effect(base: Verdict) -> Message | None:

@@ -1,4 +1,4 @@
-"""Configuration files of other launchers: as sweeps, and with a recipe written into them.
+"""Read configuration files of other launchers as sweeps, and write recipes into them.
 
 A launcher is a class that a sweep file imports. A launcher whose trainer has its own configuration
 file is added by an entry point of `pytest_xlatune.launchers` that names a `LauncherFile`.
@@ -37,7 +37,7 @@ class LauncherFile(ABC):
     def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
         """Return file name -> text of a file that contains the recipe of its cell.
 
-        It is empty without a recipe. A remark names settings that do not fit into the file.
+        It is empty without a recipe. A remark in the text names settings that the file cannot hold.
         """
         del source, covered
         return {}

@@ -146,12 +146,12 @@ def publish(
     """Write the reports of the cell whose ledger is in a folder; return the files.
 
     They are `<sweep>/leaderboard.md`, `.json` and, if pages can be written, `.html`, and the cell's
-    part of `<MODEL_TAG>-tuning.md`, with `zh` also in Chinese. A recipe for a cell of a launcher's
-    own file is written as that file with the recipe. Gates, calibrations and evidence runs write
-    their own files, and no tuning document; a study that recommends one setting writes its patch.
-    `exports` are formats of other programs. Sessions of one model may end at the same time, so they
-    write one by one, from the current ledger. `known` is the state that was read last; it is read
-    again if the ledger has grown.
+    part of `<MODEL_TAG>-tuning.md`, with `zh` also in Chinese. For a cell that was read
+    from a launcher's file, a copy of that file with the recipe is written. Gates, calibrations and
+    evidence runs write their own files, and no tuning document; a study that recommends one setting
+    writes its patch. `exports` are formats of other programs. Sessions of one model may end at the
+    same time, so they write one by one, from the current ledger. `known` is the state that was read
+    last; it is read again if the ledger has grown.
 
     Raises:
         LedgerError: the folder cannot be written, or the program of a format refuses the figures;
@@ -162,13 +162,13 @@ def publish(
         stem, document = reports / known.sweep / known.kind.file_name, known.document
         texts = _texts(known, document, stem)
         files, facts = tuple(texts), known.facts
-        of_study = known.conclusion.facts
+        record = known.conclusion.facts
         if known.conclusion.complete:
-            texts |= {folder.parents[1] / name: text for name, text in of_study.files.items()}
+            texts |= {folder.parents[1] / name: text for name, text in record.files.items()}
         patch = stem.with_name(f"{stem.name}.patch")
         if text := recommended_patch(facts):
             texts[patch] = text
-        elif of_study.setting is not None:
+        elif record.setting is not None:
             patch.unlink(missing_ok=True)  # it was made for another recommendation
         write_all(texts)
         written = tuple(texts)
@@ -180,8 +180,8 @@ def publish(
             written += tuple(patched)
             written += add_to_document(reports, facts, zh=zh)
         at_s = known.at_s
-        still = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
-        live = None if known.conclusion.complete else still
+        running = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
+        live = None if known.conclusion.complete else running
         page = _page(facts, document, stem, files, live)
         write_all(page)
         written += tuple(page)
@@ -194,8 +194,8 @@ def publish(
         study=known.study.name.partition("-")[0],
     )
     # the key is the same for this ledger in all sessions, and changes when it is started anew
-    began = f"{known.cell.digest} {known.state.opened[0].session}"
-    key = f"{known.sweep} {known.study.name} {began}"
+    ledger_id = f"{known.cell.digest} {known.state.opened[0].session}"
+    key = f"{known.sweep} {known.study.name} {ledger_id}"
     problems = []
     for export in map(export_of, exports):
         # A server may be slow, so sessions of other ledgers can write meanwhile. Two sessions of

@@ -55,19 +55,19 @@ def gate_files(
     Gate(margin=margin, blocks=blocks)
     nodes = expand(nodelist) if nodelist else ()
     executor = executor or one_of_ours(lambda candidate: candidate.is_here)
-    runs_by = class_named(executor, where="--executor")
-    # the nodes of an allocation are known where it is entered
-    if bool(nodes) != runs_by.names_nodes and not runs_by.holds_nodes:
+    executor_type = class_named(executor, where="--executor")
+    # a held allocation needs no node list, since its nodes are known inside it
+    if bool(nodes) != executor_type.names_nodes and not executor_type.holds_nodes:
         named = (
             executor
-            if runs_by.names_nodes
+            if executor_type.names_nodes
             else one_of_ours(lambda candidate: candidate.names_nodes)
         )
         raise ConfigError(
             f"--executor {named} and --nodelist go together: both commits run on the nodes named "
             "there"
         )
-    runner = "accelerator" if runs_by.is_here else runs_by.scheduler.lower() or executor
+    runner = "accelerator" if executor_type.is_here else executor_type.scheduler.lower() or executor
     filled: dict[str, object] = {
         "model": model,
         "parallelism": parallelism,
@@ -90,10 +90,10 @@ def gate_files(
         raise ConfigError(
             f"{repository} is no git repository: run `git init` there, or name it: --repository DIR"
         )
-    there = [name for name in texts if (repository / name).exists()]
-    if there:
+    found = [name for name in texts if (repository / name).exists()]
+    if found:
         raise ConfigError(
-            f"{repository} has {', '.join(there)} already, perhaps edited by hand, so nothing was "
+            f"{repository} has {', '.join(found)} already, perhaps edited by hand, so nothing was "
             "written; move it away first"
         )
     return {repository / name: text for name, text in texts.items()}

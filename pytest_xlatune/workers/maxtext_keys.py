@@ -40,10 +40,10 @@ def fields_of(path: Path) -> list[str]:
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return sorted(
         {
-            line.target.id
+            statement.target.id
             for body in bodies
-            for line in body
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+            for statement in body
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
         }
     )
 
@@ -58,7 +58,7 @@ def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
         parent = keys.get(BASE_KEY, (0, ""))[1]
         if not parent:
             return
-        # MaxText looks for the base beside the file first, then among its own
+        # MaxText looks for the parent beside the file first, then beside base.yml
         sibling = config.parent / parent
         config = sibling if sibling.is_file() else base.parent / parent
 

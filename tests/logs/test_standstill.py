@@ -52,7 +52,7 @@ BESIDE = (AT, ("/usr/lib/python3.12/ssl.py:3 read", "/home/u/upload.py:7 send"))
     [
         ({"state": "T"}, "stopped by a signal or a debugger in train.py:40 main"),
         ({"state": "t", "stacks": ()}, "stopped by a signal or a debugger"),
-        ({"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (no word how)"),
+        ({"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (how is unknown)"),
         ({"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
          "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
         ({"call": "recvfrom", "on": "10.0.0.7:443", "stacks": ELSEWHERE},

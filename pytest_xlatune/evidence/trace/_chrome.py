@@ -1,4 +1,4 @@
-"""A `*.trace.json.gz` to the same `Trace` that `xplane` makes: the fallback, with its cap named.
+"""Read a `*.trace.json.gz` into a `Trace`, where there is no xplane.pb for `xplane` to read.
 
 jaxlib writes at most 1,000,000 events into this file (5,000,000 since mid-2026), the earliest ones,
 and says nothing. A file that holds exactly so many is marked truncated. It is read as a stream, in
@@ -37,12 +37,12 @@ from pytest_xlatune.model.errors import ParseError
 _CHUNK = 1 << 20
 _MAX_EVENT = 1 << 22  # characters of one event; the longest name is some thousand
 _MAX_LINES = 1 << 16
-_FREE = 1 << 26  # this much may unpack from anything
+_FREE = 1 << 26  # bytes; the ratio is checked beyond this size
 _MAX_RATIO = 200  # a profiler's file shrinks 10 to 21 times
 _MAX_US = 2e12  # 23 days: in picoseconds the sum of two still fits in 63 bits
 _GZIP = b"\x1f\x8b"
 
-# what foreign JSON and damaged gzip make of the code below
+# what the code below raises for foreign JSON and damaged gzip
 _WRONG = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error
 )  # fmt: skip
@@ -133,7 +133,7 @@ class _ChromeReader:
         self._names = Names()
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
-        # (device, process, thread) -> the kernels, step markers and launches, flat: row after row
+        # each array is flat, row after row; the key is (device, process, thread) of the kernels
         self._lines: dict[tuple[str, str, str], array[int]] = defaultdict(lambda: array("q"))
         self._marks = array("q")
         self._launches = {key: array("q") for key in ("correlation_id", "run_id")}
@@ -147,7 +147,7 @@ class _ChromeReader:
             self._of_kineto += event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
-            # by name: xprof numbers processes anew, so that no range of numbers is the GPUs
+            # by name: xprof numbers processes anew, so a number does not tell what is a GPU
             self._processes[event["pid"]] = event["args"]["name"]
         elif kind == "M" and event["name"] == "thread_name":
             self._threads[event["pid"], event["tid"]] = event["args"]["name"]
@@ -156,7 +156,7 @@ class _ChromeReader:
 
     def _complete(self, event: dict[str, Any], args: dict[str, str]) -> None:
         pid, tid = event["pid"], event["tid"]
-        # by its process: names would make `EventWaiter` a kernel of aiter, and its host a GPU
+        # not by event names: `EventWaiter` would pass for a kernel of aiter, and its host for a GPU
         gpu = _GPU.search(self._processes.get(pid, ""))
         if gpu and self._threads.get((pid, tid), "").startswith("Stream"):
             self._kernel(gpu.group(), event, args, "correlation_id")
@@ -224,7 +224,7 @@ class _ChromeReader:
 
 
 def _rows(flat: array[int], columns: int) -> Ints:
-    """Return what stands row after row as columns."""
+    """Return the columns of an array that holds row after row."""
     return np.array(flat, np.int64).reshape(-1, columns).T
 
 

@@ -1,6 +1,5 @@
 """Submit trials to Slurm through submitit, watch them with our own poller, cancel them.
 
-submitit renders the batch script and calls sbatch (`script`); its watcher is not used, and neither
 submitit renders the batch script and calls sbatch (`script`). Its watcher is not used, and it
 starts nothing on a node: srun runs the payload's file itself, so that a node needs only an
 interpreter. Any process may die at any time: calling `submit` again for the same folder and comment
@@ -128,16 +127,16 @@ class SlurmExecutor(OnSlurm):
         ).trouble is not Trouble.NONE:
             if reply.is_late:
                 break  # people are notified, and the next call looks for the job first
-            # Repeating it here for 30 s kept all jobs from being polled when a limit on jobs was
-            # reached, and in the end the running trial was cancelled.
-            is_again = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
-            wait_s = next(waits, None) if is_again else None
+            # Not at a limit on jobs: repeating it here for 30 s kept all jobs from being polled,
+            # and in the end the running trial was cancelled.
+            is_repeated = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
+            wait_s = next(waits, None) if is_repeated else None
             if wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
             # even after an error of sbatch, the controller may have accepted the job
-            is_sure = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
-            if not is_sure and (job_id := self.find(request)):
+            is_surely_refused = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
+            if not is_surely_refused and (job_id := self.find(request)):
                 return job_id
             if wait_s is None:
                 break
@@ -146,8 +145,8 @@ class SlurmExecutor(OnSlurm):
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
         if reply.trouble is Trouble.AWAY:
-            next_ = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
-            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{next_}")
+            note = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
+            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{note}")
         reason = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
             raise QueueFull(reason)
@@ -194,17 +193,17 @@ class SlurmExecutor(OnSlurm):
         return min(ours, key=int, default="")
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Ask Slurm once in a few seconds at most; see `Poller.poll`."""
-        last = {submission.job_id: submission for submission in submissions}
+        """Ask Slurm at most once every few seconds; see `Poller.poll`."""
+        latest = {submission.job_id: submission for submission in submissions}
         known = self._poller.poll(
-            {job_id: root / submission.folder for job_id, submission in last.items()}
+            {job_id: root / submission.folder for job_id, submission in latest.items()}
         )
-        earlier = (
-            submission for submission in submissions if last[submission.job_id] is not submission
+        replaced = (
+            submission for submission in submissions if latest[submission.job_id] is not submission
         )
         return known | {
             submission.folder: given_away(root / submission.folder, submission.job_id)
-            for submission in earlier
+            for submission in replaced
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -259,10 +258,10 @@ def arguments_of(request: Request) -> dict[str, Any]:
     if not _JOB_NAME.fullmatch(job_name):
         raise ConfigError(
             f"job name {job_name!r}: expected 1 to 200 letters, digits and . _ - "
-            "(Slurm's own commands cannot be read back with others)"
+            "(with others, what Slurm's commands print cannot be read)"
         )
     if not comment or not comment.isprintable():
-        raise ConfigError(f"job comment {comment!r}: expected printable text, it finds the job")
+        raise ConfigError(f"job comment {comment!r}: expected printable text to find the job by")
     nodes = resources.nodes or len(nodelist) or 1
     if nodelist and nodes != len(nodelist):
         raise ConfigError(
@@ -280,15 +279,14 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
         # otherwise the ranks wait for a dead one in a collective, up to the time limit
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
-        # In `export`, a list of names silently cuts a value at its comma. ALL exports next to
-        # nothing, since sbatch itself gets little and the script logs in. The harmless CONT
-        # replaces submitit's warning signal USR2.
+        # With a list of names in `export`, Slurm silently cuts a value at its comma. ALL exports
+        # little, since sbatch itself gets few variables; the login script sets the others.
         "additional_parameters": {
             "chdir": str(folder),
             "export": "ALL",
             # a requeued job would start again and append to its log: two starts in one measurement
             "no-requeue": True,
-            # submitit's USR2 also reaches the trainer, and ends one without a handler
+            # harmless: submitit's USR2 also reaches the trainer, and ends one without a handler
             "signal": "CONT@1",
             **options,
         },

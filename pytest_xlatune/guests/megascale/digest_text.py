@@ -24,10 +24,10 @@ def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
             yield "  it names no culprit; the digest is in the log of the coordinator: task 0 of"
             yield "  slice 0, with Pathways the job resource_manager; it may come 30 s later"
         yield ""
-    for line in report.sightings:
-        times = f" ({line.count} times)" if line.count > 1 else ""
-        yield f"{path}:{line.line}: {line.known.means}{times}"
-        yield f"  {line.text[:160]}"
+    for sighting in report.sightings:
+        times = f" ({sighting.count} times)" if sighting.count > 1 else ""
+        yield f"{path}:{sighting.line}: {sighting.known.means}{times}"
+        yield f"  {sighting.text[:160]}"
     if report.sightings:
         yield ""
 

@@ -177,6 +177,7 @@ class Controller:
         self._options = options
         self._feeds: dict[Path, LiveLines] = {}
         self._named_bytes = 0  # how many bytes of the file with the folders' names have been read
+        self._named: list[Path] = []  # the folders of campaigns that processes have named
         self._pages: dict[Path, LivePage] = {}
         self._troubles: dict[Path, str] = {}  # the last error of each folder's ledger
         self._over = threading.Event()
@@ -536,17 +537,18 @@ class Controller:
             size = path.stat().st_size
             # lines are only appended, and this is called after each test
             if size == self._named_bytes:
-                return list(self._feeds)
+                return self._named
             lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
         except OSError:  # no process has named a folder, or the work directory is away
-            return list(self._feeds)
+            return self._named
         # the last line may be incomplete, because its writer is not done
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
         paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
         self._named_bytes = size
-        return [
+        self._named = [
             named for named in paths if named.is_relative_to(workdir) and ".." not in named.parts
         ]
+        return self._named
 
     def _print(self, lines: Iterator[str] | list[str]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")

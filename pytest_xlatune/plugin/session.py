@@ -84,6 +84,7 @@ class Session:
     """The sweeps of this session in this process."""
 
     def __init__(self, options: RunSettings, session_id: str, *, config: pytest.Config) -> None:
+        gc.unfreeze()  # what an earlier session of this process kept
         self.options = options
         self.id = session_id
         self._config = config
@@ -194,9 +195,21 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
+            self._spare_the_collector()
             study = selection.study(self.options, session=self.id)
             self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
+
+    def _spare_the_collector(self) -> None:
+        """Keep the tests, and what is read from here on, from the garbage collector's visits.
+
+        They stay to the end of the session. Where each collection visits them, it takes a sixth of
+        a session that measures nothing. What other tests left in cycles is freed first, for it
+        would stay with its files and devices.
+        """
+        if not gc.get_freeze_count():
+            gc.collect()
+        gc.freeze()
 
     def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:
         """Return the campaign that runs a study into the ledger of the sweep's cell, opened.
@@ -221,17 +234,12 @@ class Session:
         )
         if is_new:
             self._sign(folder)
-        # The tests and the trials of a ledger stay to the end of the session. Where a collection
-        # visits them each time, it takes a sixth of a session that measures nothing. What other
-        # tests left in cycles is freed first, for it would stay with its files and devices.
-        gc.collect()
         gc.freeze()
         return campaign
 
     def close(self) -> None:
         """Stop waiting for anything: jobs that still run may be ended."""
         self._runs.close()
-        gc.unfreeze()  # the process may go on after pytest
 
     def preflight(self, sweep: Sweep, *, is_asked_first: bool = False) -> preflight.Preflight:
         """Check the site of a sweep and the flags of its selected profiles.

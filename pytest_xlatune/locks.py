@@ -1,6 +1,6 @@
 """Locks between processes of sessions: files of ours, below folders of ours.
 
-The program on a node has the standard library alone: it locks by `secure_files.held_lock`.
+The program on a node has the standard library alone, so it locks by flock itself.
 """
 
 from __future__ import annotations

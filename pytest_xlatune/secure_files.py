@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import grp
 import json
 import os
 import pwd
 import stat
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,7 +30,6 @@ from typing import Any, Self
 MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
 _CLOSED = MODES["owner"]
 _ACL = "system.posix_acl_access"
-_LOCK_POLL_S = 0.05
 _TRUST = "trust the members of its group (--xlatune-access group)"
 # errors for a path that is not a file of ours
 NO_FILE = frozenset(
@@ -593,30 +590,6 @@ def runtime_folder() -> Path:
             )
         os.fchmod(opened.fd, _CLOSED)  # others need nothing in it
     return folder
-
-
-@contextlib.contextmanager
-def held_lock(path: Path, *, wait_s: float) -> Iterator[bool]:
-    """Hold a lock of ours for the block; give False if another one holds it for so long.
-
-    It ends with its holder, however that ends: nothing is ever left locked. Raises as `open_lock`.
-    """
-    with os.fdopen(open_lock(path), "rb") as lock:
-        until_s = time.monotonic() + wait_s
-        while not try_lock(lock.fileno()):
-            if time.monotonic() >= until_s:
-                yield False
-                return
-            time.sleep(_LOCK_POLL_S)
-        yield True
-
-
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file; return whether that worked at once."""
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def mode_in(folder: Path) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -613,7 +614,7 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
         yield True
         return
     with os.fdopen(secure_files.open_lock(Path(lock)), "r+b") as file:
-        while not secure_files.try_lock(file.fileno()):
+        while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
             # a payload that was cancelled before its claim has received no signal
             if stop.reason or folder.has(CANCEL):
@@ -633,6 +634,14 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
         file.flush()
         yield True
         file.truncate(0)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock an open file; return whether that worked at once."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def filled(text: str, folder: Path, rank: int) -> bytes:
@@ -743,7 +752,8 @@ def _is_to_run(folder: Path, comment: str) -> bool:
     again: the second submission waits for the first, and finds its job. If the submission itself is
     killed, its child sees that, and checks whether it is recorded as the job.
     """
-    with secure_files.held_lock(folder / _SUBMITTING, wait_s=float("inf")):
+    with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
         if read_job(folder) is not None:
             return False
         its_end, kept = os.pipe()

@@ -48,9 +48,14 @@ class Translator:
         """Return a msgid in this language, without filling in its fields."""
         return _catalog(self.language).gettext(msgid)
 
+    @property
+    def is_english(self) -> bool:
+        """Whether every sentence of the code is one of this language."""
+        return self.language is Language.ENGLISH
+
     def says(self, message: Message) -> bool:
-        """Return whether this language has the sentence of a message, as English has each."""
-        return self.language is Language.ENGLISH or self.text_of(message.text) != message.text
+        """Return whether this language has the sentence of a message."""
+        return self.is_english or self.text_of(message.text) != message.text
 
     def text(self, msgid: str, /, **fields: object) -> Text:
         """Return the sentence as a paragraph of a document."""

@@ -50,7 +50,7 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.language import ENGLISH, N_, Language, Translator, joined, plainly
+from pytest_xlatune.report.language import ENGLISH, N_, Translator, joined, plainly
 from pytest_xlatune.report.lines import (
     effect_words,
     ending_text,
@@ -152,7 +152,7 @@ def _attempt(
     if is_last and result.reason:
         remark = plainly(result.reason)
     # other languages have no sentence for each reason
-    if say.language is not Language.ENGLISH and remark:
+    if not say.is_english and remark:
         remark = _class_of(result.findings) if is_last else ""
     return (
         literal(trial.arm),
@@ -481,7 +481,6 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
     The method, and a note without a translation, are in the English table alone.
     """
     bound, least_gain = conclusion.tuning.bound, conclusion.tuning.from_start80
-    is_english = say.language is Language.ENGLISH
     rows: list[tuple[str, str]] = []
     if conclusion.winner is None and bound is not None and bound < 0:
         label = say("Every setting that was decided is slower, at 95 % (M), by at least")
@@ -496,9 +495,9 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
     label = say("Noise: how much the score of one job differs from another's (sigma)")
     rows.append((label, fine(conclusion.noise.sigma)))
     label = say("Risk of a false winner that is spent (alpha)")
-    between = "of" if is_english else "/"
+    between = "of" if say.is_english else "/"
     rows.append((label, f"{conclusion.alpha:.3g} {between} {ALPHA:g}"))
-    if is_english:
+    if say.is_english:
         label = "How K profiles were compared with one baseline (method)"
         rows.append((label, _methods(conclusion) or ABSENT))
     notes = filter(say.says, conclusion.notes)
@@ -673,7 +672,7 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
 
 
 def _reason(verdict: Verdict, *, history: Sequence[TrialResult], say: Translator) -> str:
-    if say.language is Language.ENGLISH:
+    if say.is_english:
         return REASONS[1](verdict)
     return _class_of(_findings(verdict, history)) or ABSENT
 

@@ -112,7 +112,7 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     if recipe is not None and (recipe.note or recipe.origin):
         why = filter(None, (plain(recipe.note), plainly(recipe.origin, say)))
         yield say.text("Why it was tried: {note}.", note="; ".join(why).rstrip("."))
-    if explanation.problems and say.language is Language.ENGLISH:
+    if explanation.problems and say.is_english:
         yield bullets(*map(plain, explanation.problems))
 
 
@@ -132,7 +132,7 @@ def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
         for fact in explanation.facts
     )
     title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
-    if say.language is Language.ENGLISH:
+    if say.is_english:
         yield Table(title=title, columns=_COLUMNS, rows=facts)
     if number:
         rows = tuple(

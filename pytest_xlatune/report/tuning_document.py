@@ -349,7 +349,9 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
 
 
 def _before(cells: Sequence[MeasuredCell], handwritten: str, say: Translator) -> Iterator[str]:
-    """Yield that no earlier measurement is known, and where a person's own document is kept."""
+    """Yield what else there is: the English document, earlier measurements, a person's own text."""
+    if not say.is_english:
+        yield say("The English document beside this one has the notes, reasons and evidence too")
     if not any(covered.earlier for covered in cells):
         yield say("Earlier measurements: none is known here, so this is a fresh start")
     if handwritten:

@@ -2,13 +2,12 @@
 
 It uses only the standard library, and the payload loads it by its path, because only an ancestor
 may examine a process where the kernel restricts tracing. It judges nothing and ends nothing;
-`logs.standstill` evaluates the result. There are three sources, none of which has to be in the
+`logs.standstill` evaluates the result. There are two sources, none of which has to be in the
 trainer's environment:
 
 * the kernel: state, system call and wait channel of the main thread, its open file, CPU time;
 * Python's stacks: from py-spy if it is installed and allowed, else from `faulthandler`, which the
-payload's hook registered for a signal when the interpreter started;
-* NCCL's RAS, if a process of the trainer listens for RAS clients.
+payload's hook registered for a signal when the interpreter started.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,9 @@ SIGNAL = 47  # the hook's signal: a real-time signal, which hardly any program u
 SAMPLE_S = 1.0  # seconds between two readings of the CPU time
 _STACK_S = 2.0  # seconds for the stacks of one process
 _ALL_STACKS_S = 10.0
-_RAS_S = 6.0  # RAS waits five seconds for a process that does not answer
-_MOST_BYTES = 1 << 18  # most bytes of stacks, of an answer, or of the end of a log
+_MOST_BYTES = 1 << 18  # most bytes of stacks
 _MOST_PROCESSES, _MOST_FRAMES, _MOST_THREADS = 64, 24, 16
 _LINES, _CHARS = 3, 300
-_RAS_PORT = 28028  # NCCL's default
 _HERTZ = os.sysconf("SC_CLK_TCK")
 # variables with a process's rank and the number of ranks; the innermost launcher first
 _RANKS = (
@@ -100,7 +97,6 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
         "quiet_s": round(quiet_s, 1),
         "last_lines": _last_lines(log),
         "processes": records,
-        "nccl": _ras(processes),
     }
 
 
@@ -170,11 +166,8 @@ class _Seen:
 
     def record(self, before: dict[str, int], rank: int) -> dict[str, Any]:
         """Return what the process does; its CPU use in cores is measured since `before`."""
-        now = self.cpu_ticks()
-        used = {
-            tid: (ticks - before.get(tid, ticks)) / _HERTZ / SAMPLE_S for tid, ticks in now.items()
-        }
-        main = str(self.pid)
+        now, main = self.cpu_ticks(), str(self.pid)
+        used_ticks = now[main] - before[main] if main in now and main in before else 0
         named_rank, size = self._rank(rank)
         call, on = self._call()
         state = self._text_if_any("stat").rpartition(")")[2].split()[:1]
@@ -189,8 +182,7 @@ class _Seen:
             "call": call,
             "channel": self._text_if_any("wchan").replace("0", "", 1) if call != "running" else "",
             "on": on,
-            "main_cores": round(used.pop(main, 0.0), 2),
-            "other_cores": round(max(used.values(), default=0.0), 2),
+            "main_cores": round(used_ticks / _HERTZ / SAMPLE_S, 2),
         }
 
     def _rank(self, rank: int) -> tuple[int, int | None]:
@@ -221,19 +213,19 @@ class _Seen:
         """Return the remote end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`."""
         if not link.startswith("socket:["):
             return ""
-        for inode, _, remote, _ in self.sockets():
+        for inode, remote in self.sockets():
             if inode == link[8:-1]:
                 return remote
         return link
 
-    def sockets(self) -> Iterator[tuple[str, str, str, bool]]:
-        """Yield inode, local and remote address of each TCP socket, and whether it listens."""
+    def sockets(self) -> Iterator[tuple[str, str]]:
+        """Yield the inode and the remote address of each TCP socket."""
         #   0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 5321 1 ...
         for name in ("net/tcp", "net/tcp6"):
             for line in self._text_if_any(name).splitlines()[1:]:
                 words = line.split()
                 if len(words) > 9:  # noqa: PLR2004 - the inode's place
-                    yield words[9], _address(words[1]), _address(words[2]), words[3] == "0A"
+                    yield words[9], _address(words[2])
 
     def descriptors(self) -> set[str]:
         links = set()
@@ -357,38 +349,3 @@ def _last_lines(log: Path) -> list[str]:
         lines = file.read().decode("utf-8", "replace").splitlines()
         return [line.strip()[:_CHARS] for line in lines if line.strip()][-_LINES:]
     return []
-
-
-def _ras(processes: Iterable[_Seen]) -> str:
-    """Return the answer of NCCL's RAS about the job; "" if no process listens for clients."""
-    for seen in processes:
-        address = os.fsdecode(seen.environ.get(b"NCCL_RAS_ADDR", b"")) or f":{_RAS_PORT}"
-        port = address.rpartition(":")[2]
-        open_here = seen.descriptors() if port.isdigit() else set()
-        for inode, local, _, listens in seen.sockets():
-            is_ours = listens and f"socket:[{inode}]" in open_here
-            if is_ours and local.rpartition(":")[2] == port:
-                host = local.rpartition(":")[0].strip("[]")
-                return _ask_ras("localhost" if host in ("0.0.0.0", "::") else host, int(port))  # noqa: S104 - compared
-    return ""
-
-
-def _ask_ras(host: str, port: int) -> str:
-    """Ask in the way of `ncclras -v`, see NCCL's src/ras/client.cc."""
-    answer = bytearray()
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((host, port), timeout=1.0) as asked,
-    ):
-        asked.settimeout(_RAS_S)
-        asked.sendall(b"CLIENT PROTOCOL 2\n")
-        if not asked.recv(1024).upper().startswith(b"SERVER PROTOCOL"):
-            return ""
-        asked.sendall(b"VERBOSE STATUS\n")
-        until_s = time.monotonic() + _RAS_S
-        while len(answer) < _MOST_BYTES and time.monotonic() < until_s:
-            chunk = asked.recv(1 << 16)
-            if not chunk:
-                break
-            answer += chunk
-    return answer.decode("utf-8", "replace")

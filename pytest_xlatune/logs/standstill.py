@@ -2,9 +2,9 @@
 
 `executors.look_at_hang` writes one `HangLook` for each rank on its node. In a job of collectives,
 the waiting ranks are innocent: all wait in one place for a rank that is elsewhere. So three rules
-name a rank: it is gone (it has ended, is stopped or was not heard of), it is behind (it launched
-fewer collectives, or its last step is two or more lower), or it is in another place than the
-others. If all are alike, no rank is named.
+name a rank: it is gone (it has ended, is stopped or was not heard of), it is behind (its last step
+is two or more lower), or it is in another place than the others. If all are alike, no rank is
+named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_BUSY, _IDLE = 0.5, 0.1  # CPU use in cores: a thread is busy from here, idle up to here
+_IDLE = 0.1  # CPU use in cores up to which a thread is idle
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # waiting for another thread or process, or for one of many descriptors
 _WAITING = frozenset(
@@ -33,18 +33,6 @@ _DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/acce
 _ADDRESS = re.compile(r"(?:\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):\d+")
 # files of frames that are not the user's:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
-# the counts of a group in NCCL's RAS:  6 ranks have launched up to operation 6649
-#   2 ranks have not launched any operations
-_RAS_GROUP = re.compile(r"\d+ ranks have (?:launched up to operation (?P<count>\d{1,18})|not )")
-# the count of a rank:
-#   Rank 7 has launched up to operation 60 -- GPU 3 managed by process 16 on node n1
-#   Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
-_RAS_RANK = re.compile(
-    r"Rank (?P<rank>\d{1,9})(?: has (?:launched up to operation (?P<count>\d{1,18})|not .*?))?"
-    r" -- GPU \S+ managed by process (?P<pid>\d{1,9}) on node (?P<node>\S+)"
-)
-# the heading of a communicator:  #0-0 (27a079b828ff1a75) MISMATCH
-_RAS_COMM = re.compile(r"^ *#\d+-\d+ \([0-9a-f]+\) ", re.MULTILINE)
 
 
 class SeenProcess(Record, frozen=True, kw_only=True):
@@ -61,7 +49,6 @@ class SeenProcess(Record, frozen=True, kw_only=True):
     channel: str  # where it waits in the kernel
     on: str  # file, pipe or address of the call
     main_cores: float  # CPU use of the main thread, in cores
-    other_cores: float  # CPU use of the busiest other thread, in cores
     # Python's stacks, the main thread's first, the innermost frame first: `FILE:LINE NAME`
     stacks: tuple[tuple[str, ...], ...] = ()
 
@@ -75,7 +62,6 @@ class HangLook(Record, frozen=True, kw_only=True):
     quiet_s: float  # how long its log had not grown
     last_lines: tuple[str, ...] = ()  # last lines of its log
     processes: tuple[SeenProcess, ...] = ()  # the processes below the payload
-    nccl: str = ""  # the answer of NCCL's RAS; "" if there is none
 
 
 class Doing(StrEnum):
@@ -115,9 +101,6 @@ class RankState:
     on: str = ""  # what it reads from, the kernel's wait channel, or how it ended
     step: int | None = None  # step of its last step line; None if there is none
     last_line: str = ""  # last line of its log
-    # whether another thread than the main one computes; None if that is unclear
-    is_busy: bool | None = None
-    pid: int = 0  # id of the process that the other fields describe; 0 if unknown
 
     @property
     def why(self) -> Message:
@@ -160,8 +143,10 @@ def standstill(
     if not seen:
         return None
     states = _states(seen, steps or {}, ended or {}, ranks)
-    nccl = next((hang_look.nccl for hang_look in seen if hang_look.nccl), "")
-    late = _gone(states) or _launched_less(states, nccl) or _steps_behind(states)
+    late = _gone(states)
+    if late is None and all(state.step is not None for state in states):
+        behind = _steps_behind(states)
+        late = (behind, behind[0].why) if behind else None
     late = late or _elsewhere(states)
     if late is not None:
         return _named(states, *late)
@@ -185,15 +170,23 @@ def behind_by_logs(
         unheard: the ranks from which a coordination service did not hear.
         line: the line in which it says so.
     """
-    states = []
-    for rank in sorted({*logs, *unheard}):
-        step, last_line = logs.get(rank, (None, ""))
-        states.append(RankState(rank=rank, step=step, last_line=last_line))
-    late = _steps_behind(states)
+    known = {**dict.fromkeys(unheard, (None, "")), **logs}
+    states = tuple(
+        RankState(rank=rank, step=step, last_line=last_line)
+        for rank, (step, last_line) in sorted(known.items())
+    )
     gone = [state for state in states if state.rank in unheard]
     if gone and (len(gone) < len(states) or len(states) == 1):
-        late = gone, say("named by the line `{said}`", said=line)
-    return _named(tuple(states), *late, are_seen=False) if late else None
+        return _named(states, gone, say("named by the line `{said}`", said=line), are_seen=False)
+    behind = _steps_behind(states)
+    if not behind:
+        return None
+    why = say(
+        "others came to step {most}; its last line: {line}",
+        most=max(state.step for state in states if state.step is not None),
+        line=behind[0].last_line or "none",
+    )
+    return _named(states, behind, why, are_seen=False)
 
 
 def _gone(states: Sequence[RankState]) -> _Late:
@@ -205,55 +198,12 @@ def _gone(states: Sequence[RankState]) -> _Late:
     return None
 
 
-def _steps_behind(states: Sequence[RankState]) -> _Late:
-    """Return ranks whose last step is lower, if all processes print steps."""
+def _steps_behind(states: Sequence[RankState]) -> Sequence[RankState]:
+    """Return the ranks with the lowest last step, if others came two steps further."""
     steps = [state.step for state in states if state.step is not None]
-    has_looks = any(state.doing is not Doing.SILENT for state in states)
     if not steps or max(steps) - min(steps) < _STEPS_APART:
-        return None
-    if has_looks and len(steps) < len(states):
-        return None
-    late = [state for state in states if state.step == min(steps)]
-    if has_looks:
-        return late, late[0].why
-    return late, say(
-        "others came to step {most}; its last line: {line}",
-        most=max(steps),
-        line=late[0].last_line or "none",
-    )
-
-
-def _launched_less(states: Sequence[RankState], nccl: str) -> _Late:
-    """Return ranks that launched fewer collectives than others, as counted by NCCL's RAS.
-
-    It uses the communicator whose ranks differ most.
-    """
-    few, many, processes = 0, 0, set[int]()
-    for text in _RAS_COMM.split(nccl):
-        counts: dict[int, set[int]] = {}
-        group = 0
-        for line in map(str.strip, text.splitlines()):
-            if group_line := _RAS_GROUP.match(line):
-                group = int(group_line["count"] or 0)
-                counts.setdefault(group, set())
-            elif rank_line := _RAS_RANK.match(line):
-                has_own_count = " has " in line.partition(" -- ")[0]
-                count = int(rank_line["count"] or 0) if has_own_count else group
-                counts.setdefault(count, set()).add(int(rank_line["pid"]))
-        low, high = min(counts, default=0), max(counts, default=0)
-        if high - low > many - few and counts[low]:
-            few, many, processes = low, high, counts[low]
-    # a process in a container may have another id inside, so that none is found
-    late = [state for state in states if state.pid and state.pid in processes]
-    # processes on two nodes may have the same id
-    if not late or len(late) == len(states) or len(late) > len(processes):
-        return None
-    return late, say(
-        "NCCL counts {few} launched collectives of {many}; {doing}",
-        few=few,
-        many=many,
-        doing=late[0].why,
-    )
+        return ()
+    return [state for state in states if state.step == min(steps)]
 
 
 def _elsewhere(states: Sequence[RankState]) -> _Late:
@@ -267,19 +217,12 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
             return others, others[0].why
     if late := _apart(states, lambda state: (state.doing, state.at)):
         return late, late[0].why
-    if late := _apart(states, lambda state: state.other_threads):
-        frequency = Counter(at for state in states for at in state.other_threads)
-        if rarest := sorted(late[0].other_threads, key=lambda at: (frequency[at], at)):
-            return late, say("a thread other than the main one is in {at}", at=rarest[0])
-    is_known = all(state.is_busy is not None for state in states)
-    if is_known and (late := _apart(states, lambda state: state.is_busy)):
-        text = (
-            "a thread other than the main one computes"
-            if late[0].is_busy
-            else "its threads are idle, and those of the others compute"
-        )
-        return late, say(text)
-    return None
+    late = _apart(states, lambda state: state.other_threads)
+    if not late or not late[0].other_threads:
+        return None
+    frequency = Counter(at for state in states for at in state.other_threads)
+    rarest = min(late[0].other_threads, key=lambda at: (frequency[at], at))
+    return late, say("a thread other than the main one is in {at}", at=rarest)
 
 
 def _apart(states: Sequence[RankState], key: Callable[[RankState], object]) -> Sequence[RankState]:
@@ -294,18 +237,17 @@ def _states(
     ended: Mapping[int, str],
     ranks: Iterable[int],
 ) -> tuple[RankState, ...]:
-    seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
     answered = {hang_look.rank: hang_look.node for hang_look in looks}
     silent = {*ranks} - {*answered, *ended}  # their payloads reported nothing
     expected = {*ended, *silent}
-    is_nested = False
+    seen: dict[int, list[tuple[HangLook, SeenProcess]]] = {}
     for hang_look in looks:
         for process in hang_look.processes:
-            is_nested |= process.rank != hang_look.rank
             seen.setdefault(process.rank, []).append((hang_look, process))
             if process.ranks is not None and process.ranks <= _MOST_RANKS:
                 expected |= {*range(process.ranks)}
     # one payload may run many ranks, and the steps in its log belong to one of them
+    is_nested = any(process.rank != at.rank for pairs in seen.values() for at, process in pairs)
     nodes, steps = ({}, {}) if is_nested else (answered, steps)
     states = []
     for rank in sorted({*expected, *nodes, *seen}):
@@ -332,7 +274,6 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
     )
     doing = _doing(main)
     at, *other_threads = map(_user_frame, main.stacks or [()])
-    is_busy = main.other_cores >= _BUSY
     return RankState(
         rank=rank,
         node=hang_look.node,
@@ -342,8 +283,6 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
         on={Doing.READS: main.on, Doing.DISK: main.channel}.get(doing, ""),
         step=step,
         last_line=hang_look.last_lines[-1] if hang_look.last_lines else "",
-        is_busy=is_busy if is_busy or main.other_cores <= _IDLE else None,
-        pid=main.pid,
     )
 
 
@@ -377,6 +316,7 @@ def _named(
     *,
     are_seen: bool = True,
 ) -> Standstill:
+    """Return that these ranks are behind; `are_seen` says whether their processes were seen."""
     others = [state for state in stands if state not in behind]
     nodes = sorted({state.node for state in behind if state.node})
     elsewhere = {state.node for state in others}
@@ -389,15 +329,19 @@ def _named(
         text = "; {others:+other rank} {doing}"
         waits = say(text, others=len(others), doing=reasons.pop())
     step = behind[0].step
-    ranks = tuple(state.rank for state in behind)
     why = say(
         "rank {ranks}{place} is behind{step}: {doing}{others}"
-        if len(ranks) == 1
+        if len(behind) == 1
         else "ranks {ranks}{place} are behind{step}: {doing}{others}",
-        ranks=at_most(8, ranks),
+        ranks=at_most(8, [state.rank for state in behind]),
         place=say(place, nodes=at_most(4, nodes)) if nodes else None,
         step=say(" after step {step}", step=step) if step is not None else None,
         doing=doing,
         others=waits,
     )
-    return Standstill(stands=stands, behind=ranks, why=why, node=nodes[0] if is_only_node else "")
+    return Standstill(
+        stands=stands,
+        behind=tuple(state.rank for state in behind),
+        why=why,
+        node=nodes[0] if is_only_node else "",
+    )

@@ -304,7 +304,7 @@ def looked(rank: int, **said: Any) -> str:
     process = {
         "pid": 9, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
         "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
-        "other_cores": 0.0, "stacks": [["/u/train.py:4 main"]], **said,
+        "stacks": [["/u/train.py:4 main"]], **said,
     }  # fmt: skip
     return json.dumps({
         "node": NODES[rank], "rank": rank, "at_s": 1e9, "quiet_s": 0.0, "processes": [process],

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,53 +147,6 @@ def test_a_rank_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
     assert ask_what_hangs(tmp_path)
     # what a node wrote in another form costs no trial
     assert read_standstill(tmp_path, steps={}, is_sure=True) is None
-
-
-RAS = b"NCCL version 2.28.3\n\n#0-0 (27a0) MISMATCH\n  Communicator ranks have different counts\n"
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """Give a socket that listens in this process, as NCCL's RAS does in a trainer's."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(30.0)
-        yield server
-
-
-def _answer_as_ras(server: socket.socket) -> None:
-    with server.accept()[0] as client:
-        assert client.recv(100) == b"CLIENT PROTOCOL 2\n"
-        client.sendall(b"SERVER PROTOCOL 2\n")
-        assert client.recv(100) == b"VERBOSE STATUS\n"
-        client.sendall(RAS)
-
-
-def test_nccl_s_ras_is_asked_where_a_process_of_the_trainer_listens(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = look_at_hang._Seen(os.getpid())
-    address = f"localhost:{listener.getsockname()[1]}".encode()
-    monkeypatch.setattr(type(here), "environ", {b"NCCL_RAS_ADDR": address})
-    with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(_answer_as_ras, listener)
-        assert look_at_hang._ras([here]).encode() == RAS
-        answered.result()
-
-
-def test_a_listener_that_is_no_process_of_the_trainer_is_not_asked(
-    listener: socket.socket,
-) -> None:
-    other = subprocess.Popen(
-        [sys.executable, "-c", "input()"],
-        stdin=subprocess.PIPE,
-        env={"NCCL_RAS_ADDR": f"127.0.0.1:{listener.getsockname()[1]}"},
-    )
-    with other:
-        assert look_at_hang._ras([look_at_hang._Seen(other.pid)]) == ""
-        other.kill()
-    listener.settimeout(0.0)
-    with pytest.raises(BlockingIOError):
-        listener.accept()
 
 
 def test_the_stacks_of_py_spy_are_read_with_the_main_thread_first() -> None:

@@ -27,12 +27,12 @@ def look(rank: int, **said: object) -> dict[str, object]:
     process = {
         "pid": 9 + rank, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
         "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
-        "other_cores": 0.0, "stacks": [["/u/train.py:4 main"]], **said,
+        "stacks": [["/u/train.py:4 main"]], **said,
     }  # fmt: skip
     last = "completed step: 6, ..."
     return {
         "node": f"n{rank}", "rank": rank, "at_s": 1e9, "quiet_s": 700.0, "last_lines": [last],
-        "processes": [process], "nccl": "",
+        "processes": [process],
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pytest_xlatune.tasks.runs import calibrate, document_of
 
 
 def run_calibrate(arguments: argparse.Namespace) -> Output:
-    """Run the trials; return what they show of the noise."""
+    """Run the trials; return the noise that they show."""
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     study = resolved.calibration(arguments.jobs)

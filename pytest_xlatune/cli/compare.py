@@ -12,7 +12,7 @@ from pytest_xlatune.tasks.compare_logs import compare_sides
 
 
 def run_compare(arguments: argparse.Namespace) -> Output:
-    """Return how two sides of logs compare."""
+    """Return the comparison of the logs in two folders, A and B."""
     comparison = compare_sides(
         arguments.a,
         arguments.b,
@@ -25,7 +25,7 @@ def run_compare(arguments: argparse.Namespace) -> Output:
         comparison.verdict,
         ratio=comparison.ratio,
         jobs=[(name, job.path, job.score) for name, side in sides for job in side.jobs],
-        left_out=[(name, *out) for name, side in sides for out in side.left_out],
+        left_out=[(name, *omission) for name, side in sides for omission in side.left_out],
         gate=comparison.gate,
     )
     return Output(

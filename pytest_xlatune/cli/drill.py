@@ -32,10 +32,10 @@ def run_drill(arguments: argparse.Namespace) -> Output:
     )
     width = None if arguments.full_names else NAME
     document = drill_document(drilled, top=arguments.top, width=width)
-    collectives = [of_variant.to_json() for of_variant in drilled.collectives]
-    talking = {"collectives": collectives} if collectives else {}
+    collectives = [variant.to_json() for variant in drilled.collectives]
+    optional = {"collectives": collectives} if collectives else {}
     return Output(
         documents=(document,),
-        json=lambda: drill_json(*drilled.drills) | talking,
+        json=lambda: drill_json(*drilled.drills) | optional,
         problems=drilled.problems,
     )

@@ -15,7 +15,7 @@ from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.programs import program_document, read_programs
-from pytest_xlatune.tasks.runs import record, study_of_profile, to_record
+from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
 
 
 def run_evidence(arguments: argparse.Namespace) -> Output:
@@ -23,15 +23,16 @@ def run_evidence(arguments: argparse.Namespace) -> Output:
     options = options_of(arguments)
     resolved = resolved_sweep(arguments.sweep, options)
     folder = options.workdir / resolved.folder
-    named = to_record(resolved, folder, list(dict.fromkeys(arguments.profiles)))
+    without_repeats = list(dict.fromkeys(arguments.profiles))
+    profile_ids = profiles_to_record(resolved, folder, without_repeats)
     # build all studies first, so that a misspelt id is refused before anything runs
-    studies = [study_of_profile(resolved, profile_id) for profile_id in named]
+    studies = [study_of_profile(resolved, profile_id) for profile_id in profile_ids]
     resolved.check()
     records: list[Recorded] = []
     with trials_of(resolved, options) as (runs, tick):
         for study in studies:
             records.append(record(runs.open(resolved, study), tick))
-            show(_left(records[-1]))
+            show(_recorded_lines(records[-1]))
     problems = [problem for recorded in records for problem in recorded.problems]
     dumps = [recorded.dump for recorded in records if recorded.dump]
     documents: tuple[Document, ...] = ()
@@ -43,7 +44,7 @@ def run_evidence(arguments: argparse.Namespace) -> Output:
     return Output(documents=documents, problems=tuple(problems))
 
 
-def _left(recorded: Recorded) -> Iterator[str]:
+def _recorded_lines(recorded: Recorded) -> Iterator[str]:
     yield f"{recorded.profile}: trial {recorded.trial_id}"
     yield from (f"  {fact}" for fact in recorded.facts)
     for path in filter(None, [recorded.dump, *recorded.captures, recorded.pgle]):

@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 def run_list(arguments: argparse.Namespace) -> Output:
-    """Show the catalog or, for an axis, the profiles that a wave takes and those it leaves out."""
+    """Show the catalog or, for an axis, which profiles a wave would try and which it leaves out."""
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if arguments.axis is None:
         for name in ("deployed", "jaxlib", "device"):
@@ -104,8 +104,8 @@ def _objections(linted: Linted, count: int) -> Iterator[str]:
     """Yield the objections, what was not checked, and a line with the counts."""
     yield from (f"{objection.level}: {objection}" for objection in linted.objections)
     yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)
-    asked = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib asked"
+    checked_by = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib asked"
     objections = (
         counted(len(linted.objections), "objection") if linted.objections else "no objection"
     )
-    yield f"{counted(count, 'profile')}, {objections}, {asked}"
+    yield f"{counted(count, 'profile')}, {objections}, {checked_by}"

@@ -15,7 +15,7 @@ from pytest_xlatune.tasks.measured import studies_below
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """Return how a page is written."""
+    """Set the function that `show.present` calls for `--html`."""
     parser.set_defaults(write_page=write_page)
 
 

@@ -14,9 +14,9 @@ from pytest_xlatune.tasks.programs import program_document, programs_json, read_
 
 def run_hlo(arguments: argparse.Namespace) -> Output:
     """Return the facts of one program, or what differs between two."""
-    named = filter(None, [arguments.dump, arguments.other])
+    names = [arguments.dump, arguments.other] if arguments.other else [arguments.dump]
     programs, problems = read_programs(
-        [dump_of(path, lambda: options_of(arguments).workdir) for path in named]
+        [dump_of(name, lambda: options_of(arguments).workdir) for name in names]
     )
     return Output(
         documents=(program_document(*programs),),

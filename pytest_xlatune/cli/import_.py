@@ -1,4 +1,4 @@
-"""`xlatune import`: make a ledger of a CSV of jobs that were run by hand, and judge it."""
+"""`xlatune import`: make a ledger from a CSV of jobs that were run by hand, and report on it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pytest_xlatune.tasks.reports import publish
 
 
 def run_import(arguments: argparse.Namespace) -> Output:
-    """Read a table into a ledger; return its report."""
+    """Read a table into a ledger; return the report of the ledger."""
     options = options_of(arguments)
-    exports, absent = check_exports(options.export)
-    complain(absent)
+    exports, problems = check_exports(options.export)
+    complain(problems)
     path: Path = arguments.table
     settings = options.said.over(CellSettings())
     missing = [

@@ -1,4 +1,4 @@
-"""`xlatune init`: write a sweep file, from options, and from answers to what they leave out."""
+"""`xlatune init`: write a sweep file from options, and from answers to questions about the rest."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
     STUDIES,
-    about_flags,
-    about_program,
     answers,
+    notes_on_flags,
+    notes_on_program,
     option_of,
-    option_of_runs,
+    required_run_option,
     sweep_file,
 )
 
@@ -28,19 +28,21 @@ _KIND_OF = {"command": "trainer", "config": "maxtext", "checkout": "maxtext-slur
 
 def add_init(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("file", type=Path, metavar="SWEEP_FILE", help="to write, test_NAME.py")
+    parser.add_argument(
+        "file", type=Path, metavar="SWEEP_FILE", help="the file to write, named test_NAME.py"
+    )
     parser.add_argument(
         "--log",
         type=Path,
         metavar="FILE",
-        help="a log of your trainer: init takes from it what it would ask otherwise",
+        help="a log of your trainer: init reads answers from it and asks only the rest",
     )
     parser.add_argument(
         "--try",
         dest="is_tried",
         action="store_true",
         help="run the command once on this machine, as one trial of 15 steps and 10 minutes at "
-        "most, and show what its output tells",
+        "most, and show what its output says",
     )
     parser.add_argument(
         "--study",
@@ -50,8 +52,8 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     for name, question in QUESTIONS.items():
         example = f", e.g. {question.example}" if question.example else ""
         default = f" ({question.default})" if question.default else ""
-        among = f": {', '.join(KINDS)}" if name == "kind" else ""
-        text = f"{question.text}{among}{example}{default}".replace("%", "%%")
+        kinds = f": {', '.join(KINDS)}" if name == "kind" else ""
+        text = f"{question.text}{kinds}{example}{default}".replace("%", "%%")
         choices = tuple(KINDS) if name == "kind" else None
         metavar = "FILE" if name == "env_file" else name.upper()
         parser.add_argument(option_of(name), metavar=metavar, help=text, choices=choices)
@@ -70,25 +72,26 @@ def _init(arguments: argparse.Namespace) -> Output:
     suggested: dict[str, str] = {}
     if arguments.log is not None:
         suggested = suggest_sweep(arguments.log)
-        chosen_kind = next(
-            (kind for name, kind in _KIND_OF.items() if getattr(arguments, name)), ""
-        )
-        suggested |= {"kind": chosen_kind} if chosen_kind else {}
-    given = suggested | {name: text for name, text in vars(arguments).items() if text is not None}
-    answered = suggested | answers(given, ask, lambda problem: show([problem]))
-    answered |= {"study": arguments.study} if arguments.study else {}
+        for name, kind in _KIND_OF.items():
+            if getattr(arguments, name):  # the option decides the kind, and not the log
+                suggested["kind"] = kind
+                break
+    options = {name: text for name, text in vars(arguments).items() if text is not None}
+    answered = suggested | answers(suggested | options, ask, lambda problem: show([problem]))
+    if arguments.study:
+        answered["study"] = arguments.study
     printed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
-        seen = try_command(answered)
-        answered, printed = {**seen.settings, **answered}, seen.lines
-        problems = (
-            (f"{seen.problem}. {path} is written all the same: correct it",) if seen.problem else ()
-        )
-    named = shlex.quote(str(path))
-    asked = option_of_runs(answered)
-    planned, run = (f"{named} --{asked}", f"{named} --xlatune-{asked}") if asked else (named, named)
+        trial = try_command(answered)
+        answered, printed = {**trial.settings, **answered}, trial.lines
+        if trial.problem:
+            problems = (f"{trial.problem}. {path} is written all the same: correct it",)
+    planned = run = shlex.quote(str(path))
+    run_option = required_run_option(answered)
+    if run_option:
+        planned, run = f"{planned} --{run_option}", f"{run} --xlatune-{run_option}"
     return Output(
         files={path: sweep_file(answered, name=path.stem.removeprefix("test_"))},
         problems=problems,
@@ -99,8 +102,8 @@ def _init(arguments: argparse.Namespace) -> Output:
                 lines(
                     f"xlatune plan {planned}    the trials, their cost, and what they can show",
                     f"pytest {run}          runs it",
-                    *about_program(answered),
-                    *about_flags(answered),
+                    *notes_on_program(answered),
+                    *notes_on_flags(answered),
                 ),
             ),
         ),

@@ -16,7 +16,7 @@ from pytest_xlatune.tasks.measured import folders_of
 
 
 def run_jobs(arguments: argparse.Namespace) -> Output:
-    """Return the jobs of each ledger, ended first where that is asked for."""
+    """List the jobs of each ledger; with `--cancel`, first end those that no session waits for."""
     texts: list[str] = []
     ended: list[str] = []
     problems: list[str] = []
@@ -31,15 +31,17 @@ def run_jobs(arguments: argparse.Namespace) -> Output:
             ended += cancelled
             state = replay(Ledger(folder / LEDGER).refresh())
             if not state.opened:
-                problems += [str(refusal_of(folder, lost))] if (lost := lost_runs(folder)) else []
-        except LedgerError as error:  # the jobs of the other cells are still ended
+                lost = lost_runs(folder)
+                if lost:
+                    problems.append(str(refusal_of(folder, lost)))
+        except LedgerError as error:  # go on: the other ledgers can have jobs to end
             problems.append(str(error))
             continue
         texts += [*_job_lines(state), *cancelled]
     if not texts and not problems:
         texts.append("no job was submitted so far")
     elif arguments.cancel and not ended:
-        texts.append("no job to end: each one that runs has a session that waits for it")
+        texts.append("no job to end: a session waits for each job that runs")
     return Output(
         documents=(brief("Jobs", lines(*texts)),),
         problems=tuple(problems),
@@ -52,5 +54,5 @@ def _job_lines(state: LedgerState) -> Iterator[str]:
         for attempt in progress.attempts.values():
             job, outcome = attempt.submission, attempt.outcome
             if job is not None:
-                how = "in flight" if outcome is None else str(outcome.state)
-                yield f"{job.executor} {job.job_id} {trial_id} {how}"
+                shown_state = "in flight" if outcome is None else str(outcome.state)
+                yield f"{job.executor} {job.job_id} {trial_id} {shown_state}"

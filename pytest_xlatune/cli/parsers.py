@@ -1,4 +1,4 @@
-"""The declaration and the meaning of arguments that several commands share.
+"""Declare the arguments of commands by `commands.toml`, and read the options of a sweep.
 
 This module must not know what a command does.
 """
@@ -26,8 +26,8 @@ AGAINST = "--against"  # an option of `drill`
 # messages of argparse:
 #   invalid choice: 'step' (choose from 'steps', 'triage')
 #   unrecognized arguments: --jsn
-_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<said>[^']*)' \(choose from (?P<known>.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<said>--[\w-]+)")
+_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
 
 
 class Commands(argparse.ArgumentParser):
@@ -41,24 +41,30 @@ class Commands(argparse.ArgumentParser):
         if (match := _WRONG_CHOICE.search(message)) is not None:
             known = re.findall(r"[\w-]+", match["known"])
         elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
-            known = [*self.command._option_string_actions]  # noqa: SLF001 - help lacks some
-        near = difflib.get_close_matches(match["said"], known, n=1) if match else []
-        more = f"; did you mean {near[0]}?" if near else ""
+            known = [*self.command._option_string_actions]  # noqa: SLF001 - help hides some
+        near = difflib.get_close_matches(match["typed"], known, n=1) if match else []
+        hint = f"; did you mean {near[0]}?" if near else ""
         if message.endswith(("required: COMMAND", "required: ACTION")):
-            more = f"; `{self.prog} --help` lists them"
-        # show the usage of the command, not that of all commands
-        one = (self.command or self) if message.startswith("unrecognized") else self
-        argparse.ArgumentParser.error(one, shown(message + more))
+            hint = f"; `{self.prog} --help` lists them"
+        # a wrong option shows the usage of its command, not that of all commands
+        parser = (self.command or self) if message.startswith("unrecognized") else self
+        argparse.ArgumentParser.error(parser, shown(message + hint))
 
 
 def add_commands(
     parser: argparse.ArgumentParser, lines: Mapping[str, str], *, metavar: str
 ) -> dict[str, argparse.ArgumentParser]:
-    """Add commands of which one must be given: name -> its line in the list and its help."""
-    # with `prog` given, argparse needs no formatted usage
-    added = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
+    """Add subcommands, one of which is required; return name -> its parser.
+
+    Args:
+        parser: gets the subcommands.
+        lines: name -> description for the list and for the help of the subcommand.
+        metavar: stands for the name of a subcommand in the usage.
+    """
+    # without `prog`, argparse would spend time on formatting the usage of `parser`
+    subparsers = parser.add_subparsers(required=True, metavar=metavar, prog=parser.prog)
     return {
-        name: added.add_parser(
+        name: subparsers.add_parser(
             name,
             help=line.replace("%", "%%"),
             description=f"{line[0].upper()}{line[1:]}.",
@@ -67,7 +73,7 @@ def add_commands(
     }
 
 
-OF_A_SESSION = frozenset({"notify-file", "negative"})  # options of commands that run trials
+SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
 
 
 def add_options(
@@ -76,9 +82,10 @@ def add_options(
     *,
     leave_out: Collection[str] = (),
 ) -> None:
-    """Add the options of a sweep to a command: those in `only` if given, none in `leave_out`.
+    """Add the options of a sweep to a command: all, or those in `only`, without `leave_out`.
 
-    The help shows those in `only`, else the most common ones, and says where others are listed.
+    The help shows each option in `only`. Without `only` it shows the most common options and says
+    where all are listed.
     """
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
@@ -87,15 +94,15 @@ def add_options(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
             )
     if not only:
-        more = (
+        hint = (
             f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
             f"as {FLAG}NAME."
         )
-        parser.epilog = f"{parser.epilog}\n\n{more}" if parser.epilog else more
+        parser.epilog = f"{parser.epilog}\n\n{hint}" if parser.epilog else hint
 
 
 def positive(text: str) -> int:
-    """Return the number in a text, which must be a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"found {text}, expected a whole number from 1 on")
@@ -108,16 +115,18 @@ _TYPES = {"path": Path, "int": int, "float": float, "positive": positive}
 def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package: str) -> None:
     """Declare the arguments of a command by its row of `commands.toml`.
 
-    Only the modules in `package` that the row names are loaded.
+    `package` has the modules that the row names; no other module of it is loaded.
     """
 
-    def named(place: str) -> Callable[..., Any]:
+    def function_at(place: str) -> Callable[..., Any]:
+        # a place:  report:run_report
         module, _, name = place.partition(":")
         function: Callable[..., Any] = getattr(import_module(f"{package}.{module}"), name)
         return function
 
     for argument in row.get("arguments", ()):
-        keywords = dict(table()["arguments"][argument] if isinstance(argument, str) else argument)
+        is_shared = isinstance(argument, str)
+        keywords = dict(command_table()["arguments"][argument] if is_shared else argument)
         names = keywords.pop("name")
         if "type" in keywords:
             keywords["type"] = _TYPES[keywords["type"]]
@@ -126,20 +135,20 @@ def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package:
         add_options(parser, **row["settings"])
     parser.epilog = row.get("epilog", parser.epilog)
     if "add" in row:
-        named(row["add"])(parser)
+        function_at(row["add"])(parser)
     if "run" in row:
-        parser.set_defaults(run=named(row["run"]))
+        parser.set_defaults(run=function_at(row["run"]))
     rows = row.get("commands", {})
     if rows:
-        lines = {name: below["line"] for name, below in rows.items()}
-        for name, below in add_commands(parser, lines, metavar=row["metavar"]).items():
-            declare(below, rows[name], package=package)
-            below.description = rows[name].get("description", below.description)
+        lines = {name: subcommand["line"] for name, subcommand in rows.items()}
+        for name, subparser in add_commands(parser, lines, metavar=row["metavar"]).items():
+            declare(subparser, rows[name], package=package)
+            subparser.description = rows[name].get("description", subparser.description)
 
 
 @functools.cache
-def table() -> dict[str, dict[str, Any]]:
-    """Return what `commands.toml` says: `commands`, and the `arguments` that several share."""
+def command_table() -> dict[str, dict[str, Any]]:
+    """Return `commands.toml`: `commands`, and `arguments`, which several commands share."""
     return tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 
 
@@ -149,7 +158,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(arguments: argparse.Namespace) -> RunSettings:
-    """Return the options of a sweep from the command line, the environment and files.
+    """Return the options of a sweep from the command line, the environment and xlatune.toml.
 
     Raises:
         ConfigError: an option is misspelt or malformed.

@@ -38,7 +38,7 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 def run_steps(arguments: argparse.Namespace) -> Output:
     """Return the steps and the score of each log."""
     read, problems = _read_all(arguments)
-    documents = (
+    documents = tuple(
         steps_of_log(
             str(log.path),
             steps=log.report.steps,
@@ -48,17 +48,18 @@ def run_steps(arguments: argparse.Namespace) -> Output:
         )
         for log in read
     )
-    shown = tuple(documents)
     status = 3 if any(log.health is Health.UNFINISHED for log in read) else 0
-    return Output(documents=shown, json=partial(_values, read), problems=problems, status=status)
+    return Output(
+        documents=documents, json=partial(_values, read), problems=problems, status=status
+    )
 
 
 def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
     read, problems = _read_all(arguments)
-    behind = [behind_of(log) for log in read]
+    standstills = [behind_of(log) for log in read]
     documents: list[Document] = []
-    for log, found_behind in zip(read, behind, strict=True):
+    for log, standstill in zip(read, standstills, strict=True):
         documents.append(
             triage_of_log(
                 str(log.path),
@@ -68,25 +69,27 @@ def run_triage(arguments: argparse.Namespace) -> Output:
                 advice=advised(log),
             )
         )
-        if found_behind is not None:
-            documents.append(rank_behind(found_behind))
+        if standstill is not None:
+            documents.append(rank_behind(standstill))
     return Output(
         documents=tuple(documents),
-        json=partial(_values, read, behind),
+        json=partial(_values, read, standstills),
         problems=problems,
         status=exit_of(read),
     )
 
 
-def _values(read: list[Read], behind: Sequence[Standstill | None] | None = None) -> Json:
+def _values(read: list[Read], standstills: Sequence[Standstill | None] | None = None) -> Json:
+    """Return the value for `--json`; only `triage` has standstills, one per log."""
     logs = [log.to_json() for log in read]
-    for log, standstill in zip(logs, behind or (), strict=behind is not None):
-        log["behind"] = standstill_json(standstill)
+    if standstills is not None:
+        for log, standstill in zip(logs, standstills, strict=True):
+            log["behind"] = standstill_json(standstill)
     return {"schema": SCHEMA, "logs": logs}
 
 
 def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
-    """Return the logs that can be read, and for each of the others why it cannot."""
+    """Return the logs that can be read, and a message for each log that cannot."""
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     read, problems = [], []
     for path in arguments.logs:

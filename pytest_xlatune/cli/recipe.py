@@ -1,4 +1,4 @@
-"""`xlatune recipe apply`: try a recipe here that was measured elsewhere."""
+"""`xlatune recipe apply`: prepare a gate that tries a recipe of another place at this place."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines, plain
 from pytest_xlatune.tasks.recipe import (
-    Applied,
     MeasuredRecipe,
-    applied,
+    RecipeFiles,
     differences,
     lint_recipe,
+    recipe_files,
     recipe_of,
 )
 
@@ -31,25 +31,29 @@ def run_apply(arguments: argparse.Namespace) -> Output:
     faults, notes, jaxlib = lint_recipe(recipe, resolved)
     if faults:
         raise ConfigError(f"{arguments.file}: not for this place: {'; '.join(faults)}")
-    asked = [f"jaxlib {jaxlib} here takes its flags"] if jaxlib and recipe.profile.flags else []
-    texts = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}", *asked, *notes]
-    others = differences(recipe, resolved, options.workdir, jaxlib=jaxlib)
-    grave = [difference for part, difference in others.items() if part != "jaxlib"]
-    if grave and not arguments.elsewhere:
+    texts = [f"recipe  {recipe.claim}", f"sets    {recipe.profile.shown_text}"]
+    if jaxlib and recipe.profile.flags:
+        texts.append(f"jaxlib {jaxlib} here accepts its flags")
+    texts += notes
+    differing = differences(recipe, resolved, options.workdir, jaxlib=jaxlib)
+    # another jaxlib alone needs no --elsewhere, because the flags were checked above
+    serious = [difference for part, difference in differing.items() if part != "jaxlib"]
+    if serious and not arguments.elsewhere:
         raise ConfigError(
-            f"{arguments.file}: measured elsewhere: {'; '.join(grave)}. Say --elsewhere to try it "
-            "here all the same"
+            f"{arguments.file}: measured elsewhere: {'; '.join(serious)}. Say --elsewhere to try "
+            "it here all the same"
         )
-    made = applied(recipe, resolved, arguments.to, root=Path.cwd())
-    texts += [*others.values(), *_next(made, recipe)]
-    return Output(files=made.files, documents=(brief("Recipe", lines(*map(plain, texts))),))
+    written = recipe_files(recipe, resolved, arguments.to, root=Path.cwd())
+    texts += [*differing.values(), *_next_steps(written, recipe)]
+    return Output(files=written.files, documents=(brief("Recipe", lines(*map(plain, texts))),))
 
 
-def _next(made: Applied, recipe: MeasuredRecipe) -> Iterator[str]:
-    if made.own_table:
-        yield f"say [{made.own_table}-recipe] in xlatune.toml as [{made.own_table}]"
-    yield f"1. pytest {made.gate}   (exit status 0: it is faster here too)"
-    if made.patch is not None:
-        yield f"2. git apply {made.patch}"
-    if made.missing:
-        yield f"by hand: {recipe.profile.shown_text} ({made.missing})"
+def _next_steps(written: RecipeFiles, recipe: MeasuredRecipe) -> Iterator[str]:
+    table = written.own_table
+    if table:
+        yield f"copy [{table}] in xlatune.toml to [{table}-recipe], whose settings the gate uses"
+    yield f"1. pytest {written.gate}   (exit status 0: it is faster here too)"
+    if written.patch is not None:
+        yield f"2. git apply {written.patch}"
+    if written.missing:
+        yield f"by hand: {recipe.profile.shown_text} ({written.missing})"

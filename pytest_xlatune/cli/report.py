@@ -35,7 +35,7 @@ def run_report(arguments: argparse.Namespace) -> Output:
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
-        with _kept_in(problems):
+        with _ledger_errors_in(problems):
             values.append(read_json(leaderboard_json(read_known(folder).facts)))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
@@ -45,8 +45,11 @@ def run_report(arguments: argparse.Namespace) -> Output:
 
 
 def _is_ledger(path: Path) -> bool:
-    """Return whether a path is meant, and not the name of a sweep; it may be missing."""
-    is_file = path.is_file() and path.suffix != ".py"  # a .py file is a sweep
+    """Return whether the user means the path of a ledger, not the name of a sweep.
+
+    The path may be missing: then a message names it.
+    """
+    is_file = path.is_file() and path.suffix != ".py"  # a .py file is a sweep file
     return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
 
@@ -59,7 +62,7 @@ def _documents(
         exports, missing = check_exports(options.export)
         problems.extend(missing)
     for folder in folders:
-        with _kept_in(problems):
+        with _ledger_errors_in(problems):
             known = read_known(folder)
             yield known.document
             if writes:
@@ -79,8 +82,8 @@ def _documents(
 
 
 @contextmanager
-def _kept_in(problems: list[str]) -> Iterator[None]:
-    """Add an error about one ledger to the problems; the other reports are still written."""
+def _ledger_errors_in(problems: list[str]) -> Iterator[None]:
+    """Add an error about a ledger to `problems`, so that the reports of other ledgers follow."""
     try:
         yield
     except LedgerError as error:

@@ -1,4 +1,4 @@
-"""The common part of commands that run trials: show new results, and end jobs at the end."""
+"""What commands that run trials share: they show new results, and end jobs when they stop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from pytest_xlatune.tasks.runs import Runs
 def trials_of(
     resolved: ResolvedSweep, options: RunSettings
 ) -> Iterator[tuple[Runs, Callable[[], None]]]:
-    """Yield what runs trials of a sweep, and a function that shows new results; then end jobs."""
+    """Yield what runs trials of a sweep, and a function to call often, which shows new results.
+
+    After the block, the jobs that no process waits for are ended.
+    """
     folder, session = options.workdir / resolved.folder, new_session_id()
-    tick = ticks(folder, session, options.reports)
-    with jobs_of(folder), Runs(options, session=session) as runs:
+    tick = progress_ticker(folder, session, options.reports)
+    with ending_jobs(folder), Runs(options, session=session) as runs:
         yield runs, tick
 
 
-def ticks(folder: Path, session: str, reports: Path) -> Callable[[], None]:
+def progress_ticker(folder: Path, session: str, reports: Path) -> Callable[[], None]:
     """Return a function that shows a line for each trial that has ended since the last call.
 
     The function also rewrites the report in `reports` from time to time.
@@ -40,22 +43,27 @@ def ticks(folder: Path, session: str, reports: Path) -> Callable[[], None]:
         is_news = False
         for landed in feed.landed():
             is_news = True
-            show([in_columns(landed.line)] if landed.line else [])
+            if landed.line:
+                show([in_columns(landed.line)])
         trouble = page.refresh(is_news=is_news)
-        show([f"xlatune: {trouble}"] if trouble else [])
+        if trouble:
+            show([f"xlatune: {trouble}"])
 
     return tick
 
 
 @contextmanager
-def jobs_of(folder: Path) -> Iterator[None]:
-    """After the block, end the jobs of a cell that no process waits for; announce an interrupt."""
+def ending_jobs(folder: Path) -> Iterator[None]:
+    """After the block, end the jobs of a cell that no process waits for.
+
+    An interrupt of the block first gets a message, because ending jobs takes time.
+    """
     try:
         yield
     except KeyboardInterrupt:
         message = (
             "interrupted. Jobs that no other session waits for are ended now, which may take a "
-            "minute. Ctrl-C again leaves them running: the next run goes on with them"
+            "minute. Ctrl-C again leaves them running: the next run continues with them"
         )
         complain([message])
         raise
@@ -68,6 +76,7 @@ def end_jobs(folder: Path) -> None:
     try:
         ended = ", ".join(submission.job_id for submission in cancel_unwaited(folder))
     except KeyboardInterrupt:
-        show(["xlatune: jobs that still run are left running; run again to go on"])
+        show(["xlatune: jobs that still run are left running; run again to continue"])
     else:
-        show([f"xlatune: ended {ended}, because no session waits for them"] if ended else [])
+        if ended:
+            show([f"xlatune: ended {ended}, because no session waits for them"])

@@ -30,13 +30,14 @@ class Output(NamedTuple):
     """The output of a command, in each form that it has.
 
     Attributes:
-        documents: for a terminal; the first one is that of a page. If a later step can fail, they
-            come from an iterator one by one, so that earlier ones are already shown.
+        documents: for a terminal; `--html` makes a page of the first one. If making a later one
+            can fail, this is an iterator, so that the earlier ones are already shown.
         json: a function that makes the value for `--json`; None if nothing is to be printed.
         source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.
         notes: remarks for a person, each a line on stderr.
-        problems: what could not be done, each a line on stderr; read after everything is shown.
+        problems: what could not be done, each a line on stderr; read after the documents, because
+            making them can add problems.
         problem_status: the exit status if there are problems.
         status: the exit status if there are no problems.
     """
@@ -82,21 +83,21 @@ def live(arguments: argparse.Namespace) -> Callable[[Iterable[str]], None]:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines as they come."""
+    """Print each line as soon as it is known."""
     for line in lines:
-        _say(line)
+        _print_line(line)
 
 
 def show_json(document: Json) -> None:
-    """Print one JSON document, as it is in the files that a run writes."""
-    _say(pretty_json(document, keeps_order=True).removesuffix("\n"))
+    """Print one JSON document, in the layout of the files that a run writes."""
+    _print_line(pretty_json(document, keeps_order=True).removesuffix("\n"))
 
 
 def show_document(document: Document) -> None:
-    """Print a document as wide as the terminal; a blank line follows one that is not brief."""
+    """Print a document as wide as the terminal, with a blank line after it unless it is brief."""
     lines = terminal(document, width=terminal_columns())
     if lines:
-        _say("\n".join(lines if document.brief else [*lines, ""]))
+        _print_line("\n".join(lines if document.brief else [*lines, ""]))
 
 
 def terminal_columns() -> int:
@@ -108,19 +109,19 @@ def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
     """Print on stderr what could not be done; return the exit code, 0 if there are no problems."""
     code = 0
     for problem in problems:
-        _say(f"xlatune: {shown(problem)}", is_error=True)
+        _print_line(f"xlatune: {shown(problem)}", is_error=True)
         code = of_command(status)
     return code
 
 
-def _say(line: str, *, is_error: bool = False) -> None:
+def _print_line(line: str, *, is_error: bool = False) -> None:
     print(printable(hide_kept(line)), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
-def refused(error: OSError) -> int:
-    """Report that the output, which has no name, cannot be written; return the exit code.
+def refused_output(error: OSError) -> int:
+    """Report that stdout cannot be written; return the exit code.
 
-    What is left in its buffer is dropped, so that Python does not try to write it when it ends.
+    The buffer of stdout then goes to /dev/null, so that Python does not fail again when it ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # `xlatune steps ... | head`: head has read enough
@@ -144,30 +145,36 @@ def write_files(texts: Mapping[Path, str]) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file whose path a person gave."""
+    """Write a file whole or not at all; a pipe or a device is written to and not replaced.
+
+    Raises:
+        OSError: the file cannot be written, or a pipe has no reader.
+    """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        # a pipe or a device is written to, not replaced; a pipe without a reader is an error
+        # without O_NONBLOCK, opening a pipe that has no reader would wait for ever
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8") as file:
             os.set_blocking(file.fileno(), True)
             file.write(text)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        aside.unlink(missing_ok=True)
-        with aside.open("x", encoding="utf-8") as file:  # refuses a link that another user left
+        temporary.unlink(missing_ok=True)
+        with temporary.open("x", encoding="utf-8") as file:  # "x" follows no link of another user
             file.write(text)
-        aside.replace(path)
+        temporary.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)  # for example, the disk is full
+        temporary.unlink(missing_ok=True)  # a full disk would keep a part of it
         raise
 
 
 def check_page(path: Path | None) -> None:
-    """Check, before anything is read, that a page can be written; None requests no page.
+    """Check that the page of `--html` can be written; None is no page.
+
+    It is called before the command runs, so that no work is lost.
 
     Raises:
-        ConfigError: jinja2 is not installed, or a folder has that name.
+        ConfigError: jinja2 is not installed, or the path is a folder.
     """
     if path is None:
         return

@@ -1,7 +1,7 @@
 """`xlatune study KIND SWEEP_FILE`: run the study that a sweep file declares, with pytest.
 
-The command becomes `pytest SWEEP_FILE -m KIND`, and each of its options becomes one of pytest. This
-module knows no kind of study by name: it asks the registry.
+The command becomes `pytest SWEEP_FILE -m KIND`, and each of its options becomes an option of
+pytest. This module knows no kind of study by name: the registry lists them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_daily
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
-_OF_TUNING = frozenset({"no-xlatune", "xlatune-zh"})  # switches that act only on sweeps of flags
+_TUNING_SWITCHES = frozenset(
+    {"no-xlatune", "xlatune-zh"}
+)  # switches that act only on sweeps of flags
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    # a kind of another distribution is there to be declared, so it is listed without being loaded
-    others = {name for name, kind in KINDS.items() if not kind.is_declared}
-    kinds = [name for name in kind_names() if name not in others]
+    # Some of our kinds are not declared in a sweep file. A kind of another distribution always is,
+    # so it is listed without being loaded.
+    undeclared = {name for name, kind in KINDS.items() if not kind.is_declared}
+    kinds = [name for name in kind_names() if name not in undeclared]
     parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
     parser.add_argument(
         "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
     )
     for name, (_, text) in SWITCHES.items():
-        if name not in _OF_TUNING:
+        if name not in _TUNING_SWITCHES:
             parser.add_argument(
                 f"--{name.removeprefix('xlatune-')}",
                 dest=name,
@@ -43,7 +46,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> Output:
-    path, given = arguments.sweep, vars(arguments)
+    path, values = arguments.sweep, vars(arguments)
     kind = resolved_sweep(path, options_of(arguments)).sweep.kind
     if kind != arguments.kind:
         how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
@@ -51,11 +54,11 @@ def _study(arguments: argparse.Namespace) -> Output:
             f"{path} declares a study of kind {kind!r}, not {arguments.kind!r}; run it: {how}"
         )
     options = [
-        f"{FLAG}{option.name}={given[option.key]}"
+        f"{FLAG}{option.name}={values[option.key]}"
         for option in OPTIONS
-        if given[option.key] is not None
+        if values[option.key] is not None
     ]
-    switches = [f"--{name}" for name in SWITCHES if given.get(name)]
-    words = [sys.executable, "-m", "pytest", str(path), "-m", kind, *options, *switches]
+    switches = [f"--{name}" for name in SWITCHES if values.get(name)]
+    command = [sys.executable, "-m", "pytest", str(path), "-m", kind, *options, *switches]
     sys.stdout.flush()
-    os.execv(sys.executable, words)  # noqa: S606 - pytest is this process from here on
+    os.execv(sys.executable, command)  # noqa: S606 - pytest replaces this process

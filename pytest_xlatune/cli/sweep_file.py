@@ -1,4 +1,4 @@
-"""Read the sweep file of a command; `plan`, `flags lint` and commands that run trials use it."""
+"""Read the sweep file that an argument of a command names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
     """Return the sweep that a file declares, resolved with options.
 
     Raises:
-        ConfigError: there is no such sweep, or it does not fit the options.
+        ConfigError: the file declares no sweep, or the sweep does not fit the options.
     """
     return load_sweep(path).resolve(options.said, workdir=options.workdir)

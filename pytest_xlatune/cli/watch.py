@@ -22,7 +22,7 @@ _QUIT = "q\x03\x04"  # q, Ctrl-C, Ctrl-D
 
 
 def run_watch(arguments: argparse.Namespace) -> Output:
-    """Show the screen until a person quits, or return it once."""
+    """Show the screen until a person quits; with `--once`, or without a terminal, return it."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -30,20 +30,20 @@ def run_watch(arguments: argparse.Namespace) -> Output:
     watcher = Watcher(options_of(arguments).workdir, names=arguments.cells)
     console = Console(highlight=False, emoji=False, markup=False)
 
-    def shown() -> list[Text]:
+    def screen_texts() -> list[Text]:
         screen = screen_lines(watcher.statuses(time.time()), console.width)
-        cut = [Text(printable(hide_kept(line)), no_wrap=True) for line in screen]
-        for line in cut:
-            line.truncate(console.width, overflow="ellipsis")
-        return cut
+        texts = [Text(printable(hide_kept(line)), no_wrap=True) for line in screen]
+        for text in texts:
+            text.truncate(console.width, overflow="ellipsis")
+        return texts
 
     if arguments.once or not console.is_terminal:
-        return Output(documents=(brief("Cells", lines(*(line.plain for line in shown()))),))
+        return Output(documents=(brief("Cells", lines(*(text.plain for text in screen_texts()))),))
     screen = Live(console=console, screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), _one_key_at_a_time(), screen as live:
         while True:
             head = Text(f"q quits  {time.strftime('%H:%M:%S')}", style="reverse")
-            live.update(Group(head, *shown()), refresh=True)
+            live.update(Group(head, *screen_texts()), refresh=True)
             if _pressed(max(arguments.every, 0.2)) in _QUIT:
                 break
     return Output()
@@ -56,7 +56,7 @@ def _pressed(timeout_s: float) -> str:
         return " "
     if not select.select([sys.stdin], [], [], timeout_s)[0]:
         return " "
-    return sys.stdin.read(1) or "q"  # the terminal is gone
+    return sys.stdin.read(1) or "q"  # "" is the end of input: the terminal is gone
 
 
 @contextlib.contextmanager

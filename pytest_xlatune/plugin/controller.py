@@ -354,7 +354,7 @@ class Controller:
             except KeyboardInterrupt:
                 self._is_left = True
         if self._is_left:
-            self._print(["xlatune: jobs that still run are left running; run again to go on"])
+            self._print(["xlatune: jobs that still run are left running; run again to continue"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the leaderboard of each sweep, and where its reports are."""

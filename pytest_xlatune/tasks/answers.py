@@ -8,8 +8,8 @@
         assert measure(profile).no_regression
 
 A test waits only for its own part of a conclusion: it asks the study a question until there is an
-answer. Each function here raises `CampaignStopped` if the sweep was stopped. This module knows
-neither pytest nor any study in particular.
+answer. Each function of this module that waits raises `CampaignStopped` if the sweep was stopped.
+The module knows neither pytest nor any study in particular.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Measured:
 
     Attributes:
         verdict: the verdict.
-        record: what it rests on besides the settings, as one line of JSON; "" if that is not known.
-        claims: the claims that a test made; a failed assertion on one decides the exit status.
+        record: the environment, time and commands of its trials, as one line of JSON; "" if they
+            are not known.
+        claims: the claims that a test made; if the test fails, they decide the exit status.
     """
 
     verdict: Verdict
@@ -107,7 +108,7 @@ class Measured:
 
     @property
     def not_slower(self) -> bool:
-        """Whether fresh trials do *not* show it slower; a single run shows nothing."""
+        """Whether no fresh trials show it slower; a single run of the screen never does."""
         return self.kind is not VerdictKind.SLOWER
 
     @property
@@ -137,7 +138,7 @@ class Measured:
     def properties(self) -> list[tuple[str, str]]:
         """Return the properties for junit: short strings, and all of them as one JSON string."""
         verdict = self.verdict
-        # all are texts: one numpy float in the properties of a report ends a worker of xdist
+        # all values are texts: one numpy float in the properties of a report ends an xdist worker
         figures = {
             "profile": verdict.arm,
             "tgs": verdict.tgs and f"{verdict.tgs:.3f}",
@@ -161,7 +162,7 @@ class Measured:
 Tick = Callable[[], None]
 
 
-class NotMeasured(XlatuneError):  # noqa: N818 - it is no error of the harness
+class NotMeasured(XlatuneError):  # noqa: N818 - it is not an error of the harness
     """The sweep could not measure the profile; the message says why."""
 
     exit = Exit.NOT_MEASURED
@@ -194,8 +195,8 @@ def derived(campaign: Campaign, slot: Slot, tick: Tick) -> Profile | None:
 def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
     """Return finalist `number`, counted from 0 in the order of the sweep file, after all blocks.
 
-    It is None if there are fewer finalists. The order of the sweep file is used because ranks may
-    change between runs.
+    Return None if there are fewer finalists. They are not counted by rank, because ranks may change
+    between runs.
     """
     return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
 
@@ -206,7 +207,7 @@ def winner(campaign: Campaign, tick: Tick) -> Profile | None:
 
 
 def proven(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that the ledger proves fastest, without measuring; None if none."""
+    """Return the profile that the ledger proves fastest, and measure nothing; None without one."""
     return _profile(campaign, Question(about=Ask.PROVEN), tick)
 
 
@@ -226,7 +227,7 @@ def concluded(campaign: Campaign, tick: Tick) -> Conclusion:
 
 
 def ask(campaign: Campaign, question: Question, tick: Tick) -> Answer:
-    """Return the answer of the study, and wait as long as it says "not yet"."""
+    """Wait as long as the answer of the study is "not yet"; return its answer then."""
     answer = NOT_YET
 
     def is_ready(view: View) -> bool:
@@ -247,8 +248,8 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     answer = ask(campaign, question, tick)
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    # The record is made once. When each test made it, that took half of the CPU time of a session
-    # that measures nothing.
+    # The record is made once for all tests: made for each test, it would take half of the CPU time
+    # of a session that measures nothing.
     measured = Measured(answer.verdict, campaign.view().once(_record))
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)

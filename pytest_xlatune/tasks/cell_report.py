@@ -1,6 +1,7 @@
-"""The state of a cell from its ledger alone: its study, its trials, the facts for its documents.
+"""Read the state of a cell from its ledger: its study, its trials, the facts for its documents.
 
-So the terminal, the reports and the command line agree, and all files can be written again.
+Nothing but the ledger is used, so the terminal, the reports and the command line agree, and all
+files can be written again.
 """
 
 from __future__ import annotations
@@ -50,20 +51,23 @@ from pytest_xlatune.tasks.run_record import record_of_study
 
 
 def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
-    """Return the finished gates of a winner in other configurations.
+    """Return the finished gates of a winner in other configurations of the model.
 
-    `folder` is that of the winner's ledger, and `cell` is the winner's. Gates of other cells belong
-    to other winners. other winners.
+    Args:
+        folder: the folder of the ledger in which the winner won.
+        cell: the cell in which it won; a gate in a cell that differs in more than the configuration
+            belongs to another winner.
+        winner: the profile.
 
     Raises:
-        LedgerError: a ledger next to it cannot be read.
+        LedgerError: the ledger of a gate cannot be read.
     """
     sweep = folder.parent.name
     gates: dict[str, tuple[float, OtherCell]] = {}
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
         if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
-            continue  # the name of another sweep begins in the same way; its trials are not read
+            continue  # it is another sweep whose name begins in the same way
         entries = ledger.refresh()
         state = replay(entries)
         for opened in state.opened:
@@ -85,10 +89,10 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
     return tuple(gates[tag][1] for tag in sorted(gates))
 
 
-def _is_variant(there: Cell, here: Cell) -> bool:
+def _is_variant(other: Cell, cell: Cell) -> bool:
     """Return whether two cells differ only in the configuration of the model."""
-    as_here = replace(there, config_tag=here.config_tag, overrides=here.overrides)
-    return as_here.digest == here.digest
+    with_same_config = replace(other, config_tag=cell.config_tag, overrides=cell.overrides)
+    return with_same_config.digest == cell.digest
 
 
 _LET_GO = "let go: no session waits for it"
@@ -96,9 +100,10 @@ _STOPPED = "ended after the stop of the sweep; runs again in the next session"
 
 
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return id of a job -> the decision about it, or that it was let go; none if accepted.
+    """Return id of a job -> the decision about it, or that it was let go; accepted jobs have none.
 
-    A result has only the reason of its last attempt, and none while its trial will run again.
+    These remarks add to the reasons of results: a result has only the reason of its last attempt,
+    and a trial that will run again has no reason yet.
     """
     jobs: dict[tuple[str, int], str] = {}  # (id of a trial, number of an attempt) -> its job
     remarks: dict[tuple[str, int], str] = {}
@@ -109,30 +114,31 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
             case CampaignOpened(session=session):
                 is_stopped &= session in sessions
                 sessions.add(session)
-            case AttemptSubmitted(submission=of):
-                jobs[of.trial_id, of.attempt] = of.job_id
+            case AttemptSubmitted(submission=submission):
+                jobs[submission.trial_id, submission.attempt] = submission.job_id
             case AttemptLetGo(trial_id=trial_id, attempt=attempt):
                 remarks[trial_id, attempt] = _LET_GO
             case Decided(trial_id=trial_id, attempt=attempt) as event:
-                is_ours = event.next is Next.INTERRUPTED and is_stopped
-                remarks[trial_id, attempt] = _STOPPED if is_ours else sentence(event.why)
+                # after a stop, the campaign itself ends the jobs that still run
+                is_ended_by_us = event.next is Next.INTERRUPTED and is_stopped
+                remarks[trial_id, attempt] = _STOPPED if is_ended_by_us else sentence(event.why)
                 is_stopped |= event.next is Next.STOP
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.job:
                     jobs[trial_id, attempt] = outcome.job
-                # it ended by itself before the session that let it go could end it
+                # the job ended by itself, before the session that let it go could end it
                 if remarks.get((trial_id, attempt)) == _LET_GO:
                     del remarks[trial_id, attempt]
             case _:
                 pass
-    return {jobs[key]: words for key, words in remarks.items() if words and key in jobs}
+    return {jobs[key]: remark for key, remark in remarks.items() if remark and key in jobs}
 
 
-_CELL = f"*/{LEDGER}"
+_LEDGER_OF_CELL = f"*/{LEDGER}"  # pattern, from the folder of a sweep
 _NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
 
 
-# no slots: its cached properties are kept in its dictionary
+# without `slots`, because cached properties need the dictionary of the instance
 @dataclass(frozen=True, kw_only=True)
 class CellReport:
     """The state of a cell, from its ledger.
@@ -141,11 +147,12 @@ class CellReport:
         folder: the folder of the ledger.
         sweep: the name of the sweep.
         study: the study as last declared, with nothing deselected.
+        state: the state to which the entries of the ledger lead.
         history: the results of its trials, in the order of the plan.
         conclusion: the study's verdicts on them.
         remarks: id of a job -> why it has no score, if no result says so.
         entries: the entries of the ledger.
-        identity: a tuple that changes if the file grows or is replaced.
+        identity: a tuple that changes if the file grows or is replaced; () if it is not known.
     """
 
     folder: Path
@@ -165,7 +172,7 @@ class CellReport:
 
     @property
     def cell(self) -> Cell:
-        """The cell that was measured, or the first of several."""
+        """The cell of the study, or the first one if it has several."""
         return self.cells[0]
 
     @property
@@ -180,7 +187,7 @@ class CellReport:
 
     @property
     def _slots(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of the digest of a slot's cell and the slot's nodes; () if there is one slot."""
+        """The digest of the cell and the nodes of each node slot; () if there is only one slot."""
         if not self.study.traits.has_slots or len(self.cells) == 1:
             return ()
         return tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
@@ -197,13 +204,13 @@ class CellReport:
 
     @cached_property
     def with_evidence(self) -> tuple[TrialResult, ...]:
-        """The history, followed by the evidence that the study reads."""
+        """The history, followed by the evidence runs if the study reads them."""
         reads = self.study.policy.reads_evidence
         return self.state.history(self.study.name, with_evidence=reads)
 
     @property
     def has_figure(self) -> bool:
-        """Whether there is more to show than that the study is not over."""
+        """Whether the study is over, or a trial has a score or a size of memory."""
         return self.conclusion.complete or any(
             result.score is not None or result.memory is not None for result in self.history
         )
@@ -212,16 +219,14 @@ class CellReport:
     def facts(self) -> MeasuredCell:
         """The facts from which the documents of the cell are made."""
         state, traits = self.state, self.study.traits
-        kept = read_calibration(self.folder, self.cell) if traits.about_cell else None
-        read_of = {recorded.trial_id: recorded for recorded in state.recorded.values()}
-        evidence = tuple(
-            (
-                progress.result,
-                (*read_of[name].facts, *read_of[name].problems) if name in read_of else (),
-            )
-            for name, progress in state.trials.items()
-            if progress.trial.protocol.dump
-        )
+        calibration = read_calibration(self.folder, self.cell) if traits.about_cell else None
+        recorded_of = {recorded.trial_id: recorded for recorded in state.recorded.values()}
+        evidence: list[tuple[TrialResult, tuple[str, ...]]] = []
+        for trial_id, progress in state.trials.items():
+            if progress.trial.protocol.dump:
+                recorded = recorded_of.get(trial_id)
+                facts = (*recorded.facts, *recorded.problems) if recorded is not None else ()
+                evidence.append((progress.result, facts))
         logs, commands = dict[str, str](), dict[str, str]()
         for progress in state.trials.values():
             trial, attempts = progress.trial, progress.attempts.values()
@@ -233,8 +238,8 @@ class CellReport:
             if not folders or not is_row or literal(trial.arm) in commands:
                 continue
             if (spec := read_spec(self.folder / folders[-1])) is not None:
-                # a person does not type the payload's own programs
-                files = {k: text for k, text in spec.files.items() if "xlatune" not in k}
+                # our own programs are left out, because a person who repeats it does not need them
+                files = {name: text for name, text in spec.files.items() if "xlatune" not in name}
                 spec = replace(spec, files=files)
                 text = command_of(trial.profile, spec, cell=self.cell)
                 commands[literal(trial.arm)] = text
@@ -245,20 +250,20 @@ class CellReport:
             written_s=self.at_s,
             conclusion=self.conclusion,
             profiles=self.profiles,
-            # show a trial in the window of its verdict; the JSON once had the protocol's window
+            # a trial is shown in the window of its verdict, which may begin after the protocol's
             history=in_window(self.history, self.conclusion.first_step),
-            evidence=evidence,
+            evidence=tuple(evidence),
             stopped=self.stop_reason,
             remarks=self.remarks,
             logs=logs,
             commands=commands,
-            # a launcher's own file is written anew, so no patch changes it
+            # the file of a launcher is written again with the recipe, so no patch changes it
             files=tuple(file for file in state.files if not file.launcher),
             versions=state.opened[-1].versions,
             record=record_of_study(state, self.study),
             slots=self._slots,
             exposed=state.exposed(self.cell) if traits.compares_settings else None,
-            known=tuple(kept.figures) if kept else (),
+            known=tuple(calibration.figures) if calibration else (),
         )
 
     @property
@@ -269,19 +274,22 @@ class CellReport:
             explanation = explain(self.state, self.folder, facts.best.arm)
             facts = replace(facts, explanation=explanation)
         if facts.recipe is not None:
-            there = elsewhere(self.folder, self.study.cells[0], facts.recipe)
-            facts = replace(facts, elsewhere=there)
+            gates = elsewhere(self.folder, self.study.cells[0], facts.recipe)
+            facts = replace(facts, elsewhere=gates)
         return facts
 
     @cached_property
     def document(self) -> Document:
-        """The document of the cell, dated by the ledger, so that it is always the same."""
+        """The document of the cell; its date is that of the last event, so it does not change."""
         return self.document_of()
 
     def document_of(self, *, stopped: str = "") -> Document:
-        """Return the document of the cell, with another reason for its stop if one is given."""
-        alone, why = _checked_alone(self), stopped or self.facts.stopped
-        facts = replace(self.facts, known=(*self.facts.known, *alone), stopped=why)
+        """Return the document of the cell; `stopped` replaces the ledger's reason of a stop."""
+        facts = replace(
+            self.facts,
+            known=(*self.facts.known, *_single_node_checks(self)),
+            stopped=stopped or self.facts.stopped,
+        )
         return self.kind.document_of(facts)
 
     @property
@@ -304,13 +312,13 @@ class CellReport:
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
-            # the text of the message is not searched for nodes, because gpu12 contains gpu1
+            # nodes are not searched in the text of the message, because gpu12 contains gpu1
             nodes=stop.nodes,
             evidence=sentence(stop.proof),
             recovery=(
                 *(sentence(epoch.why) for epoch in self.state.epochs),
-                # also list a RESUME that Slurm refused, or it reads as if nothing was tried
                 *([f"{stop.trial_id} was retried {counted(retries, 'time')}"] if retries else []),
+                # a RESUME that Slurm refused is listed too, so that a person does not repeat it
                 *([f"RESUME of {', '.join(stop.resumed)}, in vain"] if stop.resumed else []),
             ),
             conclusion=self.conclusion,
@@ -320,7 +328,7 @@ class CellReport:
 
 
 def read_known(path: Path) -> CellReport:
-    """Read a ledger; `path` is that of its file or its folder.
+    """Read a ledger; `path` is its file or its folder.
 
     Raises:
         LedgerError: there is no ledger, or it cannot be read.
@@ -338,12 +346,12 @@ def read_known(path: Path) -> CellReport:
 def report_of(
     path: Path, entries: Iterable[LedgerEntry], state: LedgerState, *, identity: tuple[int, ...]
 ) -> CellReport:
-    """Return the state of a cell by what was read of its ledger at `path`.
+    """Return the state of a cell from the entries that were read of its ledger at `path`.
 
     Raises:
-        LedgerError: it is empty, or no study of ours.
+        LedgerError: the ledger is empty, or its study is of an unknown kind.
     """
-    last, study = _shown(path, state.opened)
+    last, study = _shown_study(path, state.opened)
     with_evidence = state.history(study.name, with_evidence=study.policy.reads_evidence)
     return CellReport(
         folder=path.parent,
@@ -358,14 +366,14 @@ def report_of(
     )
 
 
-def _shown(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
-    """Return the opening by which a ledger is shown, and its study."""
+def _shown_study(path: Path, opened: Sequence[CampaignOpened]) -> tuple[CampaignOpened, Study]:
+    """Return the study of a ledger that a report shows, and the event that opened it."""
     if not opened:
         raise LedgerError(f"{path} is no ledger of a sweep: it is empty; run the sweep first")
     try:
-        # show a study of the cell itself only if no other study ran
-        asked = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
-        last = (asked or opened)[-1]
+        # a calibration and an evidence run are shown only if no other study ran
+        comparing = [opening for opening in opened if not kind_of(opening.study).traits.about_cell]
+        last = (comparing or opened)[-1]
         return last, all_selected(study_of(last.study, last.declared))
     except LedgerError as error:
         raise LedgerError(f"{path}: {error}") from None
@@ -392,37 +400,44 @@ def known_now(folder: Path, known: CellReport | None) -> CellReport:
 
 
 def _ledger_at(path: Path) -> Path:
-    """Return the path of the ledger that a user named; a folder above several is an error."""
+    """Return the path of the ledger that a user named by its file or its folder.
+
+    Raises:
+        LedgerError: there is no such ledger, or the folder is above the folders of several cells.
+    """
     if not path.exists():
         raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
     if not path.is_dir() or (path / LEDGER).is_file():
-        at = path / LEDGER if path.is_dir() else path
-        return at.resolve() if path.is_symlink() else at
-    below = sorted(str(ledger.parent) for ledger in (*path.glob(_CELL), *path.glob(f"*/{_CELL}")))
-    if not below:
+        ledger = path / LEDGER if path.is_dir() else path
+        return ledger.resolve() if path.is_symlink() else ledger
+    ledgers = [*path.glob(_LEDGER_OF_CELL), *path.glob(f"*/{_LEDGER_OF_CELL}")]
+    cells = sorted(str(ledger.parent) for ledger in ledgers)
+    if not cells:
         raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
     raise LedgerError(
-        f"{path} holds no {LEDGER} itself, but below it {len(below)} cell"
-        f"{'s do' if len(below) > 1 else ' does'}; name one of {', '.join(below)}"
+        f"{path} holds no {LEDGER} itself, but below it {len(cells)} cell"
+        f"{'s do' if len(cells) > 1 else ' does'}; name one of {', '.join(cells)}"
     )
 
 
-def _checked_alone(known: CellReport) -> Iterator[str]:
-    """Yield how nodes that ran in pairs did in the last check of each node alone."""
+def _single_node_checks(known: CellReport) -> Iterator[str]:
+    """Yield, for a check of pairs of nodes, what the last check of each single node has shown."""
     if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
         return
     nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
     checks = []
     for folder in find_ledgers(known.folder.parents[1]):
         with contextlib.suppress(LedgerError):
-            _, study = _shown(folder / LEDGER, Ledger(folder / LEDGER, shows_only=True).opened())
+            opened = Ledger(folder / LEDGER, shows_only=True).opened()
+            _, study = _shown_study(folder / LEDGER, opened)
             if study.traits.cell_nodes == 1:
                 checks.append(read_known(folder))
-    of_these = [
+    of_these_nodes = [
         report
         for report in checks
-        if report.conclusion.complete and nodes <= {arm.arm for arm in report.conclusion.verdicts}
+        if report.conclusion.complete
+        and nodes <= {verdict.arm for verdict in report.conclusion.verdicts}
     ]
-    if of_these:
-        last = max(of_these, key=lambda report: report.at_s)
+    if of_these_nodes:
+        last = max(of_these_nodes, key=lambda report: report.at_s)
         yield checked_alone(last.conclusion, sweep=last.sweep, written=last.facts.written)

@@ -49,8 +49,8 @@ from pytest_xlatune.tasks.read_logs import (
 LOSS_TOLERANCE = 0.02
 SCHEMA = 1
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
-# the states of a log that counts: a job that ended early counts with the steps that it has
-_COUNTED = (
+# the statuses of logs that are compared; a job that ended early is compared by the steps it has
+_COMPARED_STATUSES = (
     *("ok", "no-score", FailureClass.SOFT_SUCCESS),
     *(FailureClass.UNFINISHED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
 )
@@ -75,7 +75,7 @@ class SideJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: its jobs with a score, and the files that do not count, each with the reason."""
+    """One side: its jobs with a score, and the files that are left out, each with the reason."""
 
     path: Path
     jobs: tuple[SideJob, ...]
@@ -164,7 +164,12 @@ def compare_sides(
 ) -> Compared:
     """Compare the jobs of side B with those of side A.
 
-    If `margin` is given, B must pass a gate with this margin. `read_one` has the others.
+    Args:
+        a: the logs of the baseline.
+        b: the logs of the candidate.
+        margin: the margin of a gate that B has to pass, as a fraction; None is no gate.
+        pattern: the form of a step line; None recognizes the known trainers.
+        tokens: tokens per device and step, for logs that print no rate.
 
     Raises:
         ConfigError: a side does not exist or holds no log, one log is on both sides, or the jobs
@@ -172,25 +177,25 @@ def compare_sides(
     """
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
-    seen: dict[int, list[Path]] = {}
-    read_sides = [_read_side(path, seen, pattern, tokens) for path in (a, b)]
+    logs_by_size: dict[int, list[Path]] = {}
+    read_sides = [_read_side(path, logs_by_size, pattern, tokens) for path in (a, b)]
     reads = [read for jobs, _ in read_sides for read in jobs]
     _check_protocols(reads)
     steps = [read.protocol.steps for read in reads if isinstance(read.score, Score)]
-    least = min(steps, default=max(read.protocol.steps for read in reads))
+    fewest_steps = min(steps, default=max(read.protocol.steps for read in reads))
     scores: dict[Path, Score | NoScore] = {}
     for read in reads:
-        protocol = replace(read.protocol, steps=min(least, read.protocol.steps))
+        protocol = replace(read.protocol, steps=min(fewest_steps, read.protocol.steps))
         scores[read.path] = score_with(read.report, protocol, tokens=tokens)
-    scored = [score for score in scores.values() if isinstance(score, Score)]
-    window = common_window(scored, replace(reads[0].protocol, steps=least))
-    for path, score in scores.items() if window.is_moved else ():
-        if isinstance(score, Score):
+    scored = {path: score for path, score in scores.items() if isinstance(score, Score)}
+    window = common_window([*scored.values()], replace(reads[0].protocol, steps=fewest_steps))
+    if window.is_moved:
+        for path, score in scored.items():
             scores[path] = rescore(score, protocol=window.protocol)
     notes = [window.note] if window.note else []
     if len(set(steps)) > 1:
         text = (
-            f"the jobs have {least} to {max(steps)} steps: each is scored up to the last "
+            f"the jobs have {fewest_steps} to {max(steps)} steps: each is scored up to the last "
             "step of the shortest"
         )
         notes.insert(0, verbatim(text))
@@ -228,15 +233,14 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
     estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
     steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
     loss_fault, passes = _other_loss(a, b), None
-    comparison = two_samples(
-        *([job.score.value for job in s.jobs] for s in (a, b)), alpha=SWEEP_ALPHA
-    )
+    scores_of_a, scores_of_b = ([job.score.value for job in side.jobs] for side in (a, b))
+    comparison = two_samples(scores_of_a, scores_of_b, alpha=SWEEP_ALPHA)
     kind, reason = VerdictKind.INCONCLUSIVE, ""
     ci95, mde80, method = None, None, None
     if loss_fault:
         kind, reason = VerdictKind.INVALID, loss_fault
     elif isinstance(comparison, NoComparison):
-        reason = f"no verdict: {_lacking(a, b) or sentence(comparison.reason)}"
+        reason = f"no verdict: {_missing_jobs(a, b) or sentence(comparison.reason)}"
     else:
         low, high = map(relative, comparison.ci95)
         kind, ci95, mde80 = decide(comparison), (low, high), relative(comparison.mde80)
@@ -269,15 +273,17 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
     return Compared(a=a, b=b, verdict=verdict, ratio=ratio, margin=margin, passes=passes)
 
 
-def _lacking(a: Side, b: Side) -> str:
-    """Return how many jobs are missing for a verdict; "" if there are enough."""
+def _missing_jobs(a: Side, b: Side) -> str:
+    """Return that a verdict needs more jobs than the sides have; "" if there are enough."""
     if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
         return ""
-    counts = [
-        f"{name} has {counted(len(side.jobs), 'scored job')}"
-        + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
-        for name, side in (("A", a), ("B", b))
-    ]
+    counts = []
+    for name, side in (("A", a), ("B", b)):
+        count = f"{name} has {counted(len(side.jobs), 'scored job')}"
+        if not side.jobs and side.left_out:
+            _, reason = side.left_out[0]
+            count += f" ({reason})"
+        counts.append(count)
     return (
         f"{' and '.join(counts)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
         "More steps do not replace jobs: run more jobs"
@@ -294,18 +300,22 @@ def _other_loss(a: Side, b: Side) -> str:
 
 
 def _read_side(
-    path: Path, seen: dict[int, list[Path]], pattern: StepPattern | None, tokens: float | None
+    path: Path,
+    logs_by_size: dict[int, list[Path]],
+    pattern: StepPattern | None,
+    tokens: float | None,
 ) -> tuple[list[Read], list[tuple[Path, str]]]:
-    """Return the logs of a side, and the files that do not count, each with the reason.
+    """Return the logs of a side, and the files that are left out, each with the reason.
 
-    `seen` is shared by the sides and keeps the logs by their size, to find copies.
+    `logs_by_size` has the logs that were read before, on either side, and gets those of this side.
+    Only logs of one size can be copies of each other.
     """
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     reads: list[Read] = []
     left_out: list[tuple[Path, str]] = []
     side_logs: set[Path] = set()
-    for job, reason in _logs(path):
+    for job, reason in _entries(path):
         if reason:
             left_out.append((job, reason))
             continue
@@ -314,26 +324,28 @@ def _read_side(
         except UnreadableLogError as error:
             left_out.append((job, error.reason))
             continue
-        same_size = seen.setdefault(job.stat().st_size, [])
-        same = next((other for other in same_size if filecmp.cmp(job, other, shallow=False)), None)
-        if read.status not in _COUNTED:
+        same_size = logs_by_size.setdefault(job.stat().st_size, [])
+        original = next(
+            (other for other in same_size if filecmp.cmp(job, other, shallow=False)), None
+        )
+        if read.status not in _COMPARED_STATUSES:
             left_out.append((job, f"{read.status}: the job failed"))
             continue
         # a copy is no second job, and its equal score would make the noise of jobs look small
-        if same in side_logs:
-            left_out.append((job, f"a copy of {same}: the same job counts once"))
+        if original in side_logs:
+            left_out.append((job, f"a copy of {original}: the same job counts once"))
             continue
-        if same is not None:
-            raise ConfigError(f"{job} is the same log as {same}, on the other side")
+        if original is not None:
+            raise ConfigError(f"{job} is the same log as {original}, on the other side")
         same_size.append(job)
         side_logs.add(job)
         reads.append(read)
     if not reads:
-        raise ConfigError(_nothing_in(path, left_out))
+        raise ConfigError(_why_no_job(path, left_out))
     return reads, left_out
 
 
-def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
+def _why_no_job(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
     """Return why a side has no job: its files for each reason, and the expected layout."""
     if not left_out:
         return f"{path} is empty: no log of a training job; {_EXPECTED}"
@@ -344,25 +356,25 @@ def _nothing_in(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
     return f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}"
 
 
-def _logs(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the log of each job with "", or a sub-folder with the reason why it does not count."""
+def _entries(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the log of each job with "", and each sub-folder without one job, with the reason."""
     if path.is_file():
         yield path, ""
         return
-    jobs = _jobs(path)
+    jobs = _job_logs(path)
     for entry in sorted(path.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            logs = _jobs(entry)
+            logs = _job_logs(entry)
             reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
             yield (logs[0], "") if len(logs) == 1 else (entry, reason)
-        elif entry in jobs or not is_log_name(entry):  # another rank of a job does not count
+        elif entry in jobs or not is_log_name(entry):  # the logs of further ranks are skipped
             yield entry, ""
 
 
-def _jobs(folder: Path) -> list[Path]:
-    """Return the log of each job in a folder; [] if no file is named like one."""
+def _job_logs(folder: Path) -> list[Path]:
+    """Return the log of each job in a folder; [] if no file is named like a log."""
     try:
         return logs_of(folder)
     except UnreadableLogError:
@@ -376,10 +388,13 @@ def _check_protocols(reads: Sequence[Read]) -> None:
         return {**read.protocol.to_json(), "steps": 0}
 
     for read in reads[1:]:
-        one, other = rules(reads[0]), rules(read)
-        differs = [name for name in one if one[name] != other[name]]
-        if differs:
-            differing = "; ".join(f"{name} {one[name]!r} and {other[name]!r}" for name in differs)
+        first, other = rules(reads[0]), rules(read)
+        differing = "; ".join(
+            f"{name} {first[name]!r} and {other[name]!r}"
+            for name in first
+            if first[name] != other[name]
+        )
+        if differing:
             raise ConfigError(
                 f"{reads[0].path} and {read.path} ran by different protocols ({differing}): their "
                 "scores do not compare. Leave one kind out"

@@ -39,16 +39,18 @@ class Cost:
     """What a study will still cost.
 
     Attributes:
-        jobs: the jobs that are still planned.
+        jobs: number of jobs that are still planned.
+        measured: number of finished trials that are used again.
+        nodes: number of nodes of a job; the mean if jobs differ.
+        trial_s: seconds that a trial takes; None if not even a limit is known.
+        known: number of jobs of this cell whose mean `trial_s` is; 1 if the user gave the time; 0
+            if `trial_s` is the limit or a guess.
+        queue_s: mean seconds in the queue; None if no job has waited yet.
+        rounds: number of groups of jobs that run one after another, if the jobs of a group run at
+            the same time; 0 if all jobs run one after another.
+        slots: number of node slots; 1 if the jobs of a group run on nodes that they name.
         at_most: the most jobs that may come; 0 if no more than planned.
-        is_mixed: whether rotations are among them; `trial_s` is then a mean over both kinds.
-        measured: the finished trials that are used again.
-        nodes: the nodes of each job; the mean, if jobs differ.
-        trial_s: the seconds of a trial; None if not even a limit is known.
-        known: the number of measured trials behind `trial_s`; 0 if it is the limit.
-        queue_s: the mean seconds in the queue; None if no job has waited yet.
-        rounds: how many of the jobs run one after another; 0 if all do.
-        slots: the slots on which jobs run at the same time; 1 if `rounds` is given.
+        is_mixed: whether rotations are among the jobs; `trial_s` is then a mean over both kinds.
     """
 
     jobs: int
@@ -76,19 +78,19 @@ class Cost:
         return None if self.trial_s is None else jobs * self.trial_s * self.nodes / _HOUR_S
 
     @property
-    def words(self) -> str:
-        """The node-hours in words, which say whether they are an upper bound."""
-        fewest, most = (self._node_hours(job) for job in (self.jobs, self.most))
+    def node_hours_text(self) -> str:
+        """The node-hours in words, which say whether the figure is an upper bound."""
+        fewest, most = self._node_hours(self.jobs), self._node_hours(self.most)
         if fewest is None or most is None:
             return "unknown node-hours"
         if not self.known:
-            return f"{self._bound} {_ceiled(most)} node-hours"
+            return f"{self._hedge} {_ceiled(most)} node-hours"
         to = f" to {_ceiled(most)}" if self.most > self.jobs else ""
         return f"about {_ceiled(fewest)}{to} node-hours"
 
     @property
-    def _bound(self) -> str:
-        """The word before a figure without a trial behind it; no limit bounds rotations."""
+    def _hedge(self) -> str:
+        """The word before a figure that rests on no trial; no time limit bounds rotations."""
         return "perhaps" if self.is_mixed else "at most"
 
     @property
@@ -99,13 +101,13 @@ class Cost:
             verb = "is" if self.measured == 1 else "are"
             reused = f"; {counted(self.measured, 'trial')} {verb} measured already and used again"
         nodes = round(self.nodes)
-        on = f"each on {counted(nodes, 'node')}"
+        where = f"each on {counted(nodes, 'node')}"
         if nodes != self.nodes:
-            on = f"on {self.nodes:.1f} nodes each on average"
+            where = f"on {self.nodes:.1f} nodes each on average"
         jobs = counted(self.jobs, "job")
         if self.most > self.jobs:
             jobs = f"{self.jobs} to {self.most} jobs"
-        sentences = [f"{jobs} to run, {on}{reused}"]
+        sentences = [f"{jobs} to run, {where}{reused}"]
         if not self.jobs:
             return tuple(sentences)
         if self.trial_s is None:
@@ -117,11 +119,11 @@ class Cost:
             basis = f"a trial takes {duration(self.trial_s)}, the mean of {self.known} here"
         else:
             basis = f"a trial takes {duration(self.trial_s)} at most, its limit; none has run here"
-        sentences.append(f"{self.words}: {basis}")
+        sentences.append(f"{self.node_hours_text}: {basis}")
         rounds = self.rounds or self.jobs
-        later = self.most / self.jobs
         wall_s = rounds * self.trial_s
-        about = "" if self.known else f"{self._bound} "
+        most_wall_s = wall_s * self.most / self.jobs
+        about = "" if self.known else f"{self._hedge} "
         how = "one after the other"
         if self.rounds:
             how = (
@@ -129,16 +131,20 @@ class Cost:
                 if self.slots == 1
                 else f"on {self.slots} slots side by side"
             )
-        most = f" to {duration(later * wall_s)}" if self.most > self.jobs else ""
-        wall = f"{duration(wall_s)}{most}" if self.known else duration(later * wall_s)
-        without = f"{about}{wall} {how}, without time in the queue"
+        wall = duration(most_wall_s)
+        if self.known:
+            wall = duration(wall_s)
+            if self.most > self.jobs:
+                wall += f" to {duration(most_wall_s)}"
+        time_text = f"{about}{wall} {how}, without time in the queue"
         if self.queue_s is None:
-            return (*sentences, f"{without}, which is unknown here")
-        return (*sentences, f"{without}, where a job of this cell waited {duration(self.queue_s)}")
+            return (*sentences, f"{time_text}, which is unknown here")
+        waited = f"where a job of this cell waited {duration(self.queue_s)}"
+        return (*sentences, f"{time_text}, {waited}")
 
 
 def _ceiled(hours: float) -> str:
-    digits = 0 if hours >= 10 else 1  # noqa: PLR2004 - two digits are enough
+    digits = 0 if hours >= 10 else 1  # noqa: PLR2004 - shows two digits at least
     return f"{math.ceil(hours * 10**digits) / 10**digits:.{digits}f}"
 
 
@@ -152,18 +158,18 @@ def cost_of(
     site, protocol = resolved.sweep.site, resolved.cell.protocol
     runs_by, limits = site.runs_by, [protocol.deadline_s]
     outlook = study.outlook(tuple(history))
-    ran, load = _ran(entries, runs_by), outlook.work
-    took_s = [attempt.end_s - attempt.start_s for attempt in ran]
+    attempts, work = _ended_attempts(entries, runs_by), outlook.work
+    durations_s = [attempt.end_s - attempt.start_s for attempt in attempts]
     if not runs_by.is_here:
         limits.append(site.resources.time_limit_s)
-    if site.trial_s and not took_s:
-        took_s = [site.trial_s]
-    known = len(took_s)
-    trial_s = sum(took_s) / known if known else min(limits, default=None)
-    if load is not None and load.jobs:
+    if site.trial_s and not durations_s:
+        durations_s = [site.trial_s]
+    known = len(durations_s)
+    trial_s = sum(durations_s) / known if known else min(limits, default=None)
+    if work is not None and work.jobs:
         pace = _pace(resolved, entries)
-        trial_s, known = load.seconds(pace) / load.jobs, pace.jobs
-    waits_s = [attempt.wait_s for attempt in ran if attempt.wait_s is not None]
+        trial_s, known = work.seconds(pace) / work.jobs, pace.jobs
+    waits_s = [attempt.wait_s for attempt in attempts if attempt.wait_s is not None]
     left, slots = outlook.left, len(resolved.slots) or 1
     rounds = outlook.rounds if len(study.cells) > 1 and resolved.slots else 0
     if runs_by.names_nodes and not resolved.slots:
@@ -182,37 +188,37 @@ def cost_of(
         rounds=rounds,
         slots=slots,
         at_most=outlook.at_most,
-        is_mixed=load is not None,
+        is_mixed=work is not None,
     )
 
 
 def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
     """Return the parts of a job's time: measured here, given in the file, or guessed."""
-    protocol, told_s = resolved.cell.protocol, resolved.sweep.site.trial_s
+    protocol, given_s = resolved.cell.protocol, resolved.sweep.site.trial_s
     if pace := pace_in(entries, resolved.cell):
         return pace
-    guessed = JobPace.guessed(told_s or protocol.deadline_s, protocol.steps)
-    return replace(guessed, jobs=1) if told_s else guessed
+    guessed = JobPace.guessed(given_s or protocol.deadline_s, protocol.steps)
+    return replace(guessed, jobs=1) if given_s else guessed
 
 
-def hours_of_both(
+def durations_of_both_plans(
     outline: Sequence[Message], entries: Sequence[LedgerEntry], *, resolved: ResolvedSweep
 ) -> tuple[str, ...]:
-    """Return how long the plan of a study takes with and without rotation; () if it has none.
+    """Return how long a study takes with and without rotation, in a sentence.
 
-    `outline` is what a plan says about the study; `entries` are those of the cell's ledger.
+    `outline` is what a plan says about the study; without a message about both plans in it, return
+    (). `entries` are those of the cell's ledger.
     """
-    both_of = next(
+    work = next(
         (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
     )
-    if both_of is None:
+    if work is None:
         return ()
-    plans = (
-        JobWork(jobs=both_of["jobs"], steps=both_of["steps"], compilations=both_of["compilations"]),
-        JobWork(jobs=both_of["others"], steps=both_of["other_steps"]),
-    )
+    rotated = JobWork(jobs=work["jobs"], steps=work["steps"], compilations=work["compilations"])
+    unrotated = JobWork(jobs=work["others"], steps=work["other_steps"])
     pace = _pace(resolved, entries)
-    with_rotation, without_rotation = (duration(work.seconds(pace)) for work in plans)
+    with_rotation = duration(rotated.seconds(pace))
+    without_rotation = duration(unrotated.seconds(pace))
     about = "about" if pace.jobs else "perhaps"
     text = (
         f"one job after the other: {about} {with_rotation} with rotation, {without_rotation} "
@@ -234,29 +240,29 @@ def _pace_text(pace: JobPace, *, limit_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ran:
+class _EndedAttempt:
     """An attempt that is over: when it ran, and how long it waited in the queue."""
 
     start_s: float
     end_s: float
-    wait_s: float | None  # None if it was no job in this scheduler's queue
+    wait_s: float | None  # None if it was not a job in the queue of this scheduler
 
 
-def _ran(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_Ran]:
+def _ended_attempts(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_EndedAttempt]:
     """Return the attempts of a ledger that began and are over."""
-    asked: dict[tuple[str, int], float] = {}
+    submitted_s: dict[tuple[str, int], float] = {}
     attempts = []
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=submission):
                 if is_queued(submission.executor, runs_by):
-                    asked[submission.trial_id, submission.attempt] = entry.at_s
+                    submitted_s[submission.trial_id, submission.attempt] = entry.at_s
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:
                     continue
-                at_s = asked.get((trial_id, attempt))
+                at_s = submitted_s.get((trial_id, attempt))
                 attempts.append(
-                    _Ran(
+                    _EndedAttempt(
                         start_s=outcome.start_s,
                         end_s=max(outcome.end_s, outcome.start_s),
                         wait_s=None if at_s is None else max(outcome.start_s - at_s, 0.0),
@@ -275,18 +281,18 @@ def _nodes_of(study: Study, outlook: Outlook) -> float:
 
 
 def _waves_left(study: Study, outlook: Outlook) -> int:
-    """Return how many of the remaining trials run one after another; 0 if all do."""
+    """Return how many waves of trials that run side by side remain; 0 if no two trials can."""
     nodes = {cell.digest: cell.nodelist for cell in study.cells}
     ahead = [nodes.get(trial.cell_digest, ()) for trial in outlook.ahead]
     waves = waves_in(ahead)
     return math.ceil(outlook.left * waves / len(ahead)) if waves < len(ahead) else 0
 
 
-def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
-    """Return which other work directory holds trials of this cell; () if this one does.
+def measured_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
+    """Return which other work directories hold trials of this cell; () if `workdir` holds some.
 
     A start from another folder has another work directory, and would measure again. The current
-    folder, those above it and those within it are searched.
+    folder, the folders above it and the folders in it are searched.
     """
     if (workdir / folder / LEDGER).exists():
         return ()
@@ -297,21 +303,21 @@ def kept_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
         f"{path} holds trials of this very cell, and this run would measure them again; start it "
         f"from {path.parent}, or with --xlatune-workdir {path}"
         for path in workdirs
-        if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - false where we may not look
+        if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - no error without permission
     )
 
 
-def refuse_unasked(cost: Cost, *, limit_h: float | None, is_said: bool, sweep: str) -> None:
-    """Refuse a run above the site's limit that no person has agreed to.
+def refuse_expensive(cost: Cost, *, limit_h: float | None, is_agreed: bool, sweep: str) -> None:
+    """Refuse a run that costs more than `limit_h` node-hours, unless a person has agreed to it.
 
     Raises:
         ConfigError: the message says what the run would cost, and how to agree.
     """
     hours = cost.node_hours
-    if is_said or limit_h is None or hours is None or hours <= limit_h:
+    if is_agreed or limit_h is None or hours is None or hours <= limit_h:
         return
     raise ConfigError(
-        f"sweep {sweep!r} would cost {cost.words} ({'; '.join(cost.lines[:2])}). Above "
+        f"sweep {sweep!r} would cost {cost.node_hours_text} ({'; '.join(cost.lines[:2])}). Above "
         f"{limit_h:g} (--xlatune-ask-above) a person has to agree: look at --xlatune-plan, then "
         "run it with --xlatune-yes"
     )

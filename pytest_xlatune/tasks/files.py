@@ -22,9 +22,10 @@ NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
 
 
 def read_ours(path: Path) -> str:
-    """Return the text of a report of ours or of a trusted user.
+    """Return the text of a report that this user or a trusted user wrote.
 
-    It raises the errors of `secure_files.Folder`.
+    Raises:
+        OSError: the file or its folder is not of such a user, or cannot be read.
     """
     with _folder(path.parent) as folder:
         return folder.read(path.name).decode("utf-8")
@@ -33,7 +34,7 @@ def read_ours(path: Path) -> str:
 def write_all(texts: Mapping[Path, str]) -> None:
     """Write each file whole or not at all, readable for the users who may read its folder.
 
-    No file shows a value that this process knows to be a secret.
+    Secrets that this process knows are hidden.
 
     Raises:
         OSError: a folder cannot be made or is not ours, or a file cannot be written.
@@ -49,18 +50,18 @@ def made_folder(path: Path) -> secure_files.Folder:
     Raises:
         OSError: it cannot be made, or it is not ours.
     """
-    path.mkdir(mode=0o775, parents=True, exist_ok=True)  # not open to all users, whatever the umask
+    path.mkdir(mode=0o775, parents=True, exist_ok=True)  # no umask makes it writable for all users
     return _folder(path)
 
 
 def _folder(path: Path) -> secure_files.Folder:
-    """Open a folder of ours; the path may be a link of ours."""
+    """Open a folder of this user; a link to it is followed if a trusted user made the link."""
     is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid, path)
     return secure_files.Folder(path.resolve() if is_link else path)
 
 
 def has_pages() -> bool:
-    """Return whether an HTML page can be written here; `NO_PAGES` says what to do if not."""
+    """Return whether an HTML page can be made; `NO_PAGES` says what to do if not."""
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
@@ -71,7 +72,7 @@ def filled_in(template: str, **values: object) -> str:
 
 
 STDIN = Path("-")
-DAMAGED = "its gzip data is cut or damaged: read as far as it goes"
+DAMAGED = "its gzip data is cut or damaged: only the part before that is read"
 _GZIP = b"\x1f\x8b"
 _ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: accept a header of gzip
 _CHUNK_BYTES = 1 << 20
@@ -96,11 +97,12 @@ def _unpacked(file: BinaryIO, notes: list[str]) -> Iterator[bytes]:
     first = file.read(_CHUNK_BYTES)
     rest = iter(functools.partial(file.read, _CHUNK_BYTES), b"")
     chunks = itertools.chain([first], rest) if first else rest
-    yield from _plain(chunks, notes) if first.startswith(_GZIP) else chunks
+    yield from _decompressed(chunks, notes) if first.startswith(_GZIP) else chunks
 
 
-def _plain(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
+def _decompressed(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
     """Yield the text of gzip members, which may have zeros between them."""
+    # `is_whole`: the last member has ended, or none has begun
     member, is_whole = zlib.decompressobj(_ANY_GZIP), True
     try:
         for chunk in chunks:
@@ -110,7 +112,7 @@ def _plain(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
                 if text:
                     yield text
                 packed, is_whole = member.unconsumed_tail, member.eof
-                is_more = len(text) == _CHUNK_BYTES  # zlib may hold text back
+                is_more = len(text) == _CHUNK_BYTES  # zlib may have text beyond this limit
                 if is_whole:
                     packed, is_more = member.unused_data.lstrip(b"\0"), False
                     member = zlib.decompressobj(_ANY_GZIP)

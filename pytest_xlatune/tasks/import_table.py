@@ -1,17 +1,18 @@
-"""Import a CSV of finished jobs into a ledger of its own.
+"""Import a CSV of finished jobs into a new ledger.
 
-Its first line names the columns, in any order and case; commas, semicolons or tabs separate them.
+The first line names the columns, in any order and case; commas, semicolons or tabs separate them.
 One row is one job:
 
-    job        the job's id; without the column a job is called by its line, `line-3`
+    job        the job's id; without the column, the line number makes the id, `line-3`
     profile    the tried profile; `baseline-deployed` (or `baseline`) is the cell as deployed
-    flags      XLA flags; an empty cell tells nothing of a profile
+    flags      XLA flags of the profile; one row of a profile with its flags is enough
     env        variables, NAME=value separated by blanks; optional
     tgs        Tokens/s/device of the steady state
-    step_s     seconds per step; one of the two may be missing
+    step_s     seconds per step; either tgs or step_s may be missing
     status     ok, or why there is no figure: oom, failed, ...; optional
 
-One message names all faults of the table with their line numbers; then nothing is written.
+If the table has faults, one message names all of them with their line numbers, and nothing is
+written.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.imported import KIND, ImportedStudy
 from pytest_xlatune.sweep.groups import Access
 
-# column -> the names it goes by, in lower case, a blank for each underscore
+# column -> its possible headings, in lower case and with blanks for underscores
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "job": ("job", "job id", "jobid", "id"),
     "profile": ("profile", "name"),
@@ -61,21 +62,30 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 _SEPARATORS = (",", ";", "\t")
 _OK = frozenset({"", "ok", "pass", "passed", "success", "completed", "done", "finished"})
-# parts of a status: failures of the profile itself, then trouble of the site
-_CANNOT = frozenset(
+# words in a status: a failure of the profile itself, and trouble that another try may not have
+_PROFILE_FAILURES = frozenset(
     {"oom", "out of memory", "resource exhausted", "resource_exhausted", "nan"}
     | {"unknown flag", "unknown-flag", "invalid flag", "abort"}
 )
-_TROUBLE = frozenset(
+_SITE_TROUBLE = frozenset(
     {"fail", "error", "crash", "kill", "cancel", "timeout", "timed out", "time limit", "hang"}
     | {"hung", "preempt", "lost", "died", "running", "pending", "skipped", "unmeasured"}
 )
-_TURN_S = 60.0  # seconds that another import of the same table may take
+_LOCK_WAIT_S = 60.0  # seconds to wait for another import of the same table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One job of the table; `line` is its line number, and a missing figure is None."""
+    """One job of the table.
+
+    Attributes:
+        line: its line number in the file.
+        job: the job's id.
+        profile: the tried profile.
+        tgs: Tokens/s/device; None if missing.
+        step_s: seconds per step; None if missing.
+        status: in lower case; "" if missing.
+    """
 
     line: int
     job: str
@@ -89,7 +99,7 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     """Return the rows of a table.
 
     Raises:
-        ConfigError: the table has faults; one sentence for each.
+        ConfigError: the table has faults; the message has a sentence for each.
     """
     problems: list[str] = []
     rows: list[TableRow] = []
@@ -116,7 +126,7 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
         problems.append(f"no row is the baseline; name it {BASELINE_ID!r}")
     if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
-    # an empty cell is no other setting, if other rows of the profile have one
+    # a row without settings gets those that another row of its profile has
     return tuple(dataclasses.replace(row, profile=profiles[row.profile.id]) for row in rows)
 
 
@@ -139,12 +149,12 @@ def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
         raise ConfigError(
             f"{where}: line {reader.reader.line_num}: {error}; expected a CSV with quotes in pairs"
         ) from None
-    at = {
+    headings = {
         column: next((spelling for spelling in spellings if spelling in names), "")
         for column, spellings in COLUMNS.items()
     }
-    missing = [] if at["profile"] else ["profile"]
-    if not at["tgs"] and not at["step_s"]:
+    missing = [] if headings["profile"] else ["profile"]
+    if not headings["tgs"] and not headings["step_s"]:
         missing.append("tgs (or step_s)")
     if missing:
         raise ConfigError(
@@ -154,13 +164,13 @@ def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:
     if not jobs:
         raise ConfigError(f"{where}: found no jobs below the header")
     return [
-        (line, {column: fields[name].strip() for column, name in at.items() if name})
+        (line, {column: fields[heading].strip() for column, heading in headings.items() if heading})
         for line, fields in jobs
     ]
 
 
-def _has_settings(made: Profile) -> bool:
-    return bool(made.flags or made.env or made.overrides)
+def _has_settings(tried: Profile) -> bool:
+    return bool(tried.flags or tried.env or tried.overrides)
 
 
 def import_table(
@@ -174,17 +184,17 @@ def import_table(
     at_s: float,
     tokens: float | None = None,
 ) -> Path:
-    """Write a table into a ledger of its own, and return its folder.
+    """Write a table into a new ledger, and return the folder of the ledger.
 
     Args:
         rows: the rows of the table.
-        cell: the cell of all rows, as the table's author describes it.
-        no_ops: the ids of profiles that do nothing.
+        cell: the cell of all rows, as the user describes it.
+        no_ops: the names of profiles that are known to do nothing.
         sweep: the name of the ledger's folder.
         workdir: the folder above the ledgers.
         access: who may read the ledger.
         at_s: the current time, in seconds since the epoch.
-        tokens: tokens of a device in a step, for rows without TGS; None takes the cell's number.
+        tokens: tokens per device and step, for rows without TGS; None uses the cell's number.
 
     Raises:
         ConfigError: a no-op is unknown, a row cannot be scored, or the ledger exists.
@@ -213,7 +223,7 @@ def import_table(
         versions=versions(),
     )
     events = [opened, *_events(rows, cell, tokens)]
-    with DriverLock(folder).mine(wait_s=_TURN_S):
+    with DriverLock(folder).mine(wait_s=_LOCK_WAIT_S):
         if (folder / LEDGER).exists():
             raise ConfigError(
                 f"{folder} holds this table already; `xlatune report {sweep}` shows it, and "
@@ -249,18 +259,19 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             raise ConfigError(f"env: found {word!r}, expected NAME=value")
         env[key] = value
     flags = values.get("flags", "")
-    made = profile(profile_id, flags, env=env) if profile_id != BASELINE_ID else None
-    if made is None and (flags or env):
+    tried = BASELINE if profile_id == BASELINE_ID else profile(profile_id, flags, env=env)
+    if tried is BASELINE and (flags or env):
         raise ConfigError(
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
     status = " ".join(values.get("status", "").lower().split())
-    if status not in _OK and not any(word in status for word in _CANNOT | _TROUBLE):
+    known_words = _PROFILE_FAILURES | _SITE_TROUBLE
+    if status not in _OK and not any(word in status for word in known_words):
         raise ConfigError(
             f"status {values['status']!r:.80} is not known; write ok, or why there is no figure: a "
-            f"word of {', '.join(sorted(_CANNOT | _TROUBLE))}"
+            f"word of {', '.join(sorted(known_words))}"
         )
-    # a figure next to a failure is not that of a whole run
+    # a figure next to a failure is ignored, because it is not that of a whole run
     measured = values if status in _OK else {}
     tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")
     if status in _OK and tgs is None and step_s is None:
@@ -268,9 +279,7 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"job {job} has neither TGS nor seconds, and its status does not say why; write a "
             "status such as OOM"
         )
-    return TableRow(
-        line=line, job=job, profile=made or BASELINE, tgs=tgs, step_s=step_s, status=status
-    )
+    return TableRow(line=line, job=job, profile=tried, tgs=tgs, step_s=step_s, status=status)
 
 
 def _figure(values: Mapping[str, str], column: str) -> float | None:
@@ -308,24 +317,26 @@ def _events(rows: Sequence[TableRow], cell: Cell, tokens: float | None) -> Itera
 def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
     result = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(row.job,))
     if row.status not in _OK:
-        is_its_own = any(word in row.status for word in _CANNOT)
-        status = TrialStatus.DROPPED if is_its_own else TrialStatus.UNMEASURED
+        is_of_profile = any(word in row.status for word in _PROFILE_FAILURES)
+        status = TrialStatus.DROPPED if is_of_profile else TrialStatus.UNMEASURED
         return replace(
             result, status=status, reason=say("the table says: {status}", status=row.status)
         )
     tgs, step_s = row.tgs, row.step_s
-    if tokens:
-        tgs, step_s = tgs or tokens / (step_s or 1), step_s or tokens / (tgs or 1)
+    if tgs is None and step_s and tokens:
+        tgs = tokens / step_s
     if tgs is None:
         raise ConfigError(
-            f"line {row.line}: job {row.job} has seconds and no TGS, and the tokens of a device in "
-            "a step are not known: give them, --tokens N"
+            f"line {row.line}: job {row.job} has seconds and no TGS, and the tokens per device and "
+            "step are not known: add --tokens N"
         )
+    if step_s is None and tokens:
+        step_s = tokens / tgs
     score = Score(
         value=math.log(tgs),
         tgs=tgs,
         step_s=step_s,
-        n_steps=0,  # a table does not say it
+        n_steps=0,  # a table does not have it
         window=(trial.protocol.first_step, trial.protocol.last_step),
         flags=("imported",),
     )

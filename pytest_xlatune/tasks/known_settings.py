@@ -1,4 +1,4 @@
-"""Tell what is known about a setting: its entry, releases of jaxlib, and what shows its effect.
+"""Explain a setting: its catalog entry, the releases of jaxlib that know it, signs of its effect.
 
 The functions return lines for a terminal and values for JSON.
 """
@@ -25,11 +25,11 @@ def known_of(text: str) -> tuple[list[Json], list[str]]:
         ConfigError: neither the catalog nor a release of jaxlib has it; the message suggests the
             nearest name.
     """
-    bare = text.strip().lstrip("-").partition("=")[0]
-    if bare in history().flags and not load().find(bare):
-        lines = [bare, *(f"  {release}" for release in _releases(bare)), "  not in the catalog"]
-        return [_history_json(bare)], lines
-    entries = load().named(bare)
+    name = text.strip().lstrip("-").partition("=")[0]
+    if name in history().flags and not load().find(name):
+        lines = [name, *(f"  {release}" for release in _releases(name)), "  not in the catalog"]
+        return [_history_json(name)], lines
+    entries = load().named(name)
     paragraphs = [[*_paragraph(entry)] for entry in entries]
     lines = [line for paragraph in paragraphs for line in ("", *paragraph)][1:]
     return [entry_json(entry) for entry in entries], lines
@@ -64,7 +64,7 @@ def entry_line(entry: CatalogEntry) -> str:
 
 
 def _releases(name: str) -> Iterator[str]:
-    """Yield what the releases of jaxlib say about a flag: its type, since when, its defaults."""
+    """Yield lines about a flag: its type, the releases of jaxlib that know it, and its defaults."""
     known = history().flags.get(name)
     if known is None:
         yield history().when(name)
@@ -75,7 +75,7 @@ def _releases(name: str) -> Iterator[str]:
 
 
 def _paragraph(entry: CatalogEntry) -> Iterator[str]:
-    """Yield all lines about an entry; a field that is empty has no line."""
+    """Yield all lines about an entry; an empty field has no line."""
     dashes = "--" if entry.is_flag or entry.channel else ""
     yield f"{entry.slug}: {dashes}{entry.name} ({entry.status})"
     profiles = [f"{profile.id}: {profile.shown_text}" for profile in entry.profiles]
@@ -100,7 +100,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
 
 
 def entry_json(entry: CatalogEntry) -> Json:
-    """Return the JSON value of an entry: with what shows its effect, its profiles, its releases."""
+    """Return the JSON value of an entry, with its profiles, its releases and where it is seen."""
     document = entry.to_json() | {
         "seen_in": seen_in(entry),
         "profiles": [profile.to_json() for profile in entry.profiles],
@@ -115,9 +115,10 @@ def _history_json(name: str) -> Json:
 
 
 def span(entry: CatalogEntry) -> str:
-    """Return which releases of the program that reads a setting know it; "all" if all do.
+    """Return the releases that know a setting, e.g. `from 0.5.0`; "all" if all known releases do.
 
-    For a variable this is the vendor whose programs read it; "" if all vendors' do.
+    They are releases of jaxlib or, for a flag of another channel, of the program that reads it. For
+    a variable, return the vendor whose programs read it; "" if those of all vendors do.
     """
     if entry.channel:
         limits = (f"from {entry.since}" if entry.since else "",

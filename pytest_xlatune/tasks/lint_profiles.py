@@ -1,4 +1,4 @@
-"""Find the faults of profiles: of those in a sweep file, or of one that is typed."""
+"""Find the faults of the profiles of a sweep file, or of settings typed on the command line."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 def lint_words(
     words: Sequence[str], context: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profile that words make: flags, and NAME=value.
+    """Lint the profile that words make, and return it too; it is missing if a word has bad syntax.
 
-    A text that XLA would not read completely is a finding. `python` is the interpreter whose XLA is
-    asked, "" for this one; none is asked if the context gives the release. `dump` is that of the
-    deployed program.
+    Args:
+        words: flags, and variables as NAME=value.
+        context: what the profile comes on top of. If it names a release of jaxlib, the catalog's
+            tables are used and no XLA is asked.
+        python: the interpreter whose XLA is asked; "" is the running one.
+        dump: the dump of the program as deployed; None if there is none.
     """
     try:
         profiles = (text_profile(words),)
@@ -48,7 +51,10 @@ def lint_words(
 def lint_sweep(
     resolved: ResolvedSweep, requested: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profiles of a sweep in its own context, to which `requested` is added."""
+    """Lint the profiles of a sweep, and return them too.
+
+    The context is that of the sweep's cell, with the settings of `requested` on top.
+    """
     sweep_context = context_of(resolved.cell, resolved.sweep.launcher)
     context = msgspec.structs.replace(
         sweep_context,

@@ -2,8 +2,9 @@
 
 `LiveLines` reads the ledger. It yields a line for each finished trial, and every ten minutes a line
 about the jobs in flight. The messages of a session say that it begins, that a result is confirmed,
-and that the sweep is half way; what was known before the session is no news. The controller sends
-stop and end itself, because it knows when a session is over. Nothing is printed or sent here.
+and that the sweep is half way; there is none about what was known before the session. The messages
+about a stop and about the end come from the controller, which knows when a session is over. Nothing
+is printed or sent here.
 """
 
 from __future__ import annotations
@@ -40,22 +41,23 @@ from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
-_LOOK_S = 0.9  # seconds between looks at the logs; callers may look at the ledger more often
+_LOOK_S = 0.9  # seconds between looks at the logs of jobs; the ledger may be read more often
 # seconds until the first line about running jobs, and between two such lines
 _FIRST_S, _PACE_S = 60.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepProgress:
-    """A line, its trial, and the messages to people about it.
+    """News of a sweep: a line to show, the trial that it is about, and messages to people.
 
     Attributes:
         line: the text to show; "" if there is none.
         sweep: the name of the sweep.
         label: the cell in a few words.
-        is_passing: whether it is about jobs in flight; a terminal with a status line omits it.
-        result: the result of the trial that ended; None if none did.
-        messages: the messages to people.
+        is_passing: whether the line is about jobs in flight; a terminal whose status line shows
+            them omits it.
+        result: the result of the trial that ended; None if the line is not about an ended trial.
+        messages: the messages to people, one text each; () if there are none.
     """
 
     line: str
@@ -67,26 +69,34 @@ class SweepProgress:
 
 
 class _Session:
-    """One study in one session: what was known at its start, and what was shown since."""
+    """One study in one session: what was known at its start, and what was shown since.
+
+    Attributes:
+        study: the study.
+        added: the last message about added trials that was shown; None if there was none.
+        label: the cells of the study in a few words.
+        opening: the line for the start of the session.
+        kickoff: the message to people about the start; () if nothing is to run.
+    """
 
     def __init__(self, study: Study, history: Sequence[TrialResult]) -> None:
         self.study = study
-        self.added: Message | None = None  # the last message about added trials
+        self.added: Message | None = None
         decision, outlook = study.decide(history), study.outlook(history)
-        done = _done(history)
-        self._confirmed = _confirmed(decision.conclusion)
+        done = _final_count(history)
+        self._confirmed = _confirmed_kinds(decision.conclusion)
         self._is_past_half = done >= outlook.left
         parts = [f"{_to_run(outlook)} to run"] if outlook.left else []
         if done:
             is_or_are = "is" if done == 1 else "are"
             parts.append(f"{counted(done, 'trial')} {is_or_are} reused from the ledger")
-        self.label = label = shared_label(study.cells)
-        self.opening = f"{label}: {'; '.join(parts) or 'nothing is to run'}"
+        self.label = shared_label(study.cells)
+        self.opening = f"{self.label}: {'; '.join(parts) or 'nothing is to run'}"
         names = dict.fromkeys(name for cell in study.cells for name in cell.nodelist)
         nodes = ",".join(names) or "this machine, or the scheduler's choice"
         reused = f", {counted(done, 'trial')} reused" if done else ""
         kickoff = (
-            f"{_TAG} kickoff: {label}",
+            f"{_TAG} kickoff: {self.label}",
             f"- {_to_run(outlook)} to run{reused}",
             f"- Profiles: {len(decision.profiles)} and the baseline",
             f"- Nodelist: {nodes}",
@@ -102,14 +112,17 @@ class _Session:
         left_s: tuple[float, float] | None,
     ) -> Iterator[str]:
         """Yield the messages that a finished trial causes."""
-        before, self._confirmed = self._confirmed, _confirmed(conclusion)
+        before, self._confirmed = self._confirmed, _confirmed_kinds(conclusion)
         news = {arm for arm, kind in self._confirmed.items() if before.get(arm) is not kind}
         if news:
-            arm = conclusion.reference.arm if conclusion.reference else ""
-            newly_confirmed = (verdict for verdict in conclusion.verdicts if verdict.arm in news)
-            paragraphs = (paragraph(verdict, reference=arm) for verdict in newly_confirmed)
+            reference = conclusion.reference.arm if conclusion.reference else ""
+            paragraphs = [
+                paragraph(verdict, reference=reference)
+                for verdict in conclusion.verdicts
+                if verdict.arm in news
+            ]
             yield "\n".join([f"{_TAG} {self.label}: confirmed", *paragraphs])
-        done = _done(history)
+        done = _final_count(history)
         if self._is_past_half or done < outlook.left:
             return
         self._is_past_half = True
@@ -135,11 +148,11 @@ def _to_run(outlook: Outlook) -> str:
     return _jobs(outlook.left, outlook.at_most)
 
 
-def _done(history: Sequence[TrialResult]) -> int:
+def _final_count(history: Sequence[TrialResult]) -> int:
     return sum(result.status.is_final for result in history)
 
 
-def _confirmed(conclusion: Conclusion) -> dict[str, VerdictKind]:
+def _confirmed_kinds(conclusion: Conclusion) -> dict[str, VerdictKind]:
     return {
         verdict.arm: verdict.kind for verdict in conclusion.verdicts if verdict.kind in _CONFIRMED
     }
@@ -149,7 +162,7 @@ class LiveLines:
     """The lines of one ledger in one session.
 
     Attributes:
-        is_alone: whether no other cell is shown; the cell is then named once, and not in each line.
+        is_alone: whether only this cell is shown; it is then named once, and not in each line.
     """
 
     def __init__(
@@ -164,36 +177,37 @@ class LiveLines:
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._entries: list[LedgerEntry] = []
-        self._replayed = 0  # how many of the entries the state has
+        self._replayed = 0  # how many of the entries are in the state
         self._state = LedgerState()
-        self._identity: tuple[int, ...] = ()  # of the ledger, where it was read to its end
+        # of the ledger file when it was read to its end; () if there is more to read
+        self._identity: tuple[int, ...] = ()
         self._known: CellReport | None = None
-        self._broken: LedgerError | None = None
-        self._opened: CampaignOpened | None = None
+        self._broken: LedgerError | None = None  # raised by each later call too
+        self._opened: CampaignOpened | None = None  # by this session; None before
         self._sessions: dict[str, _Session] = {}  # study -> its session
         self._pace = Pace()
         self._has_landed = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that the session asks for was measured before."""
+        """Whether the session runs no trial, because all that it needs was measured before."""
         studies = [session.study for session in self._sessions.values()]
-        to_come = any(study.outlook(history_of(self._state, study)).at_most for study in studies)
-        return bool(studies) and not self._has_landed and not to_come
+        has_jobs_left = any(
+            study.outlook(history_of(self._state, study)).at_most for study in studies
+        )
+        return bool(studies) and not self._has_landed and not has_jobs_left
 
     @property
     def is_over(self) -> bool:
-        """Whether all of the ledger was read, and it holds no job in flight."""
+        """Whether the ledger was read to its end, and has no job in flight."""
         is_read = bool(self._identity) and self._identity == identity_of(self._ledger.path)
         return is_read and not self._state.in_flight()
 
     def known(self) -> CellReport | None:
-        """Return the state of the cell; None where the ledger was not read to its end.
-
-        It is good until more of the ledger is read.
+        """Return the report of the cell as of the last read; None if there is more to read.
 
         Raises:
-            LedgerError: it is empty, or of no study of ours.
+            LedgerError: the ledger is empty, or its study is of an unknown kind.
         """
         if self._known is None and self._identity:
             self._known = report_of(
@@ -220,8 +234,8 @@ class LiveLines:
         if identity != self._identity:
             self._identity, self._known = (), None
         self._entries += self._ledger.refresh()
-        # Ctrl-C or a hook of a project may end this between two lines, and the ledger gives each
-        # entry once: the next call goes on with what is left.
+        # Ctrl-C or a hook of a project may end this loop between two lines. The ledger gives each
+        # entry only once, so the next call has to continue with the entries that are not replayed.
         while self._replayed < len(self._entries):
             entry = self._entries[self._replayed]
             self._replayed += 1
@@ -258,7 +272,7 @@ class LiveLines:
         if result.trial.protocol.dump:
             if self._sessions:
                 yield SweepProgress(line=evidence_line(result), sweep=sweep)
-        elif result.memory is not None:  # the result of a compilation has its own line
+        elif result.memory is not None:  # the trial was a compile check, which has no score
             if result.memory.fits is None:
                 line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
                 yield SweepProgress(line=line, sweep=sweep)
@@ -293,10 +307,10 @@ class LiveLines:
             yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:
-        """Return the state of the cell, for a line that is rewritten; "" if nothing runs.
+        """Return a text about the jobs in flight, for a line that is rewritten; "" without jobs.
 
-        It names one job: one that a person keeps from running, or else one that runs. It counts the
-        others.
+        The text names one job, if possible one that a person keeps from running, else one that
+        runs, and gives the number of the others.
         """
         order = sorted(self._running, key=lambda job: (not job.is_kept, job.state is State.PENDING))
         session = self._sessions.get(order[0].trial.study) if order else None
@@ -317,12 +331,13 @@ class LiveLines:
         return progress, tuple(plain(job.line) for job in order)
 
     def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
-        left = outlook.left, outlook.at_most
-        return progress_text(history, left_s=self._left_s(outlook), left=left)
+        jobs_left = outlook.left, outlook.at_most
+        return progress_text(history, left_s=self._left_s(outlook), left=jobs_left)
 
     def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
-        # a job that ended since the last look no longer runs
-        flying = {submission.job_id for submission in self._state.in_flight()}
-        running = [job for job in self._running if job.job_id in flying]
-        left = outlook.left, outlook.at_most
-        return self._pace.range_s(left, self._now(), running=running)
+        """Return the least and the most seconds until the end; None if they are unknown."""
+        # a job in `_running` may have ended since the last look at the logs
+        in_flight = {submission.job_id for submission in self._state.in_flight()}
+        running = [job for job in self._running if job.job_id in in_flight]
+        jobs_left = outlook.left, outlook.at_most
+        return self._pace.range_s(jobs_left, self._now(), running=running)

@@ -1,4 +1,4 @@
-"""Find measured studies: the ledgers in a work directory by name, and all below a folder."""
+"""Find measured studies: those of named sweeps in a work directory, or all below a folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytest_xlatune.report.history import PastStudy, is_called
 from pytest_xlatune.tasks.cell_report import CellReport, read_known
 from pytest_xlatune.tasks.run_record import record_of_study
 
-# folders above a ledger: a home, its projects, a work directory, its sweeps, their cells
-_MOST_LEVELS = 5
+# how deep ledgers are searched: below a home are projects, work directories, sweeps, cells
+_MAX_LEVELS = 5
 
 
 def folders_of(workdir: Path, sweeps: Collection[str]) -> list[Path]:
@@ -40,9 +40,9 @@ class MeasuredBelow:
     """The studies below a folder.
 
     Attributes:
-        past: the studies whose ledger can be read.
-        problems: for each other ledger, why it cannot be read.
-        names: the names to ask for: the label of each cell, and its sweep.
+        past: the requested studies.
+        names: the label and the sweep of every cell whose ledger can be read, requested or not.
+        problems: why a ledger cannot be read, one text for each such ledger.
     """
 
     past: tuple[PastStudy, ...]
@@ -51,13 +51,13 @@ class MeasuredBelow:
 
 
 def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
-    """Read every ledger below a folder; with `called`, return only those of one cell.
+    """Read every ledger below a folder; with `called`, return only the studies of that cell.
 
     Raises:
         ConfigError: the folder holds no ledger.
         LedgerError: none of its ledgers can be read.
     """
-    ledgers = sorted(_ledgers_below(root, _MOST_LEVELS))
+    ledgers = sorted(_ledgers_below(root, _MAX_LEVELS))
     if not ledgers:
         raise ConfigError(f"no {LEDGER} lies below {root}; run a sweep, or name another FOLDER")
     past, problems, names = [], [], set[str]()
@@ -97,16 +97,19 @@ def _past(ledger: Path, known: CellReport) -> PastStudy:
 
 
 def _name_of(ledger: Path) -> str:
-    """Return the folder of a ledger, or the file that `--xlatune-fresh` moved aside."""
+    """Return the folder of a ledger, or the path of a file that `--xlatune-fresh` moved aside."""
     return str(ledger.parent if ledger.name == LEDGER else ledger)
 
 
 def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the ledgers and those that were moved aside; folders below them have files of jobs."""
+    """Yield the ledgers in a folder, with those moved aside; without any, search its folders.
+
+    Below a folder with a ledger are only files of jobs.
+    """
     if ledgers := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
         yield from ledgers
     elif levels and folder.is_dir():
-        # a folder of another user, above several projects
+        # among several projects there may be a folder of another user
         with contextlib.suppress(PermissionError):
             for path in folder.iterdir():
                 if path.is_dir():

@@ -35,10 +35,10 @@ def read_targets(environ: Mapping[str, str], file: Path | None = None) -> tuple[
     try:
         lines = [line.strip() for line in secure_files.read_named(file).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        kind = getattr(error, "strerror", None) or "it is no file of text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise ConfigError(
-            f"notification targets cannot be read from {file}: {kind}; expected one Apprise URL "
-            "a line"
+            f"notification targets cannot be read from {file}: {why}; expected one Apprise URL a "
+            "line"
         ) from None
     targets = tuple(line for line in lines if line and not line.startswith("#"))
     if not targets:
@@ -62,7 +62,10 @@ class Notifier:
         return self.send(title=title, body=body or title)
 
     def send(self, *, title: str, body: str) -> str:
-        """Send a message; return a warning for the user, "" if all went well."""
+        """Send a message; return a warning for the user, "" if all went well.
+
+        After a warning, no further message is sent.
+        """
         if not self._targets or self._has_warned:
             return ""
         warning = self._send(title, body)
@@ -93,7 +96,7 @@ class Notifier:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Hide warnings of the libraries, which a user's pytest may turn into errors."""
+    """Switch logging off and hide warnings, which a user's pytest may turn into errors."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,7 +1,7 @@
-"""The plan of a sweep, made without running a trial: trials, their cost, the first script.
+"""Plan a sweep without running a trial: its trials, their cost, the first submission script.
 
-A plan takes the results from the ledger, and decides the next trials by the same function as the
-campaign. A leaderboard shows what the campaign did.
+A plan reads the results in the ledger, and decides the next trials by the same function as the
+campaign.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, hours_of_both, kept_elsewhere
+from pytest_xlatune.tasks.cost import cost_of, durations_of_both_plans, measured_elsewhere
 
 _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 
@@ -51,10 +51,11 @@ _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 def scripts_of(
     resolved: ResolvedSweep, study: Study, trials: Sequence[Trial], *, workdir: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Return title and text of the first trial's script, or of its step; () if there is none.
+    """Return title and text of the first trial's script; () if no script starts a trial.
 
-    The scripts of other trials differ only in the job's name, the comment and the folder, and in
-    the nodes if cells have their own.
+    Within an allocation of the user, it is the command of a step in place of a script. The scripts
+    of other trials differ only in the job's name, the comment and the folder and, if the study's
+    cells are on different nodes, in the nodes.
 
     Raises:
         ConfigError: an option of the scheduler cannot be used.
@@ -72,13 +73,16 @@ def scripts_of(
         nodelist=nodelist,
         resources=replace(resources, nodes=len(nodelist) or resources.nodes),
     )
+    preview = resolved.sweep.site.runs_by.preview(trial.id, request)
+    if preview is None:
+        return ()
+    title, text = preview
     others = len(trials) - 1
-    differ = "trial's name"
-    if len({cell.nodelist for cell in study.cells}) > 1:
-        differ += " and its nodes"
-    of_others = f"; the other {others} differ in the {differ} only" if others else ""
-    shown = resolved.sweep.site.runs_by.preview(trial.id, request)
-    return () if shown is None else ((f"{shown[0]}{of_others}", shown[1]),)
+    if others:
+        has_several_nodelists = len({cell.nodelist for cell in study.cells}) > 1
+        difference = "trial's name and its nodes" if has_several_nodelists else "trial's name"
+        title += f"; the other {others} differ in the {difference} only"
+    return ((title, text),)
 
 
 def plan_of(
@@ -91,12 +95,17 @@ def plan_of(
 ) -> Document:
     """Return the plan of a sweep as if nothing had run, and where its settings come from.
 
-    It takes results, finished trials and their durations from the ledger below `workdir`.
-    `compiles` compiles the profiles now, and keeps nothing. `shows_all` adds the script of a job,
-    and the files that each command needs.
+    The plan lists all trials and marks those that are measured in the ledger below `workdir`.
+
+    Args:
+        resolved: the sweep.
+        study: its study.
+        workdir: the work directory.
+        compiles: compile the profiles now, and keep nothing of it.
+        shows_all: add the script of a job, and the files that each command needs.
 
     Raises:
-        ConfigError: the launcher cannot express a trial; or nothing can be compiled.
+        ConfigError: the launcher cannot express a trial; or the profiles cannot be compiled.
         LedgerError: the ledger cannot be read.
     """
     if compiles and resolved.sweep.declared is not None:
@@ -108,45 +117,50 @@ def plan_of(
     recorded: tuple[TrialResult, ...] = ()
     if study.policy.reads_evidence:
         recorded = state.evidence()
-    alone = study.policy.compiled_stage
+    compiled_stage = study.policy.compiled_stage  # "" if no stage only compiles
     outlook = study.outlook(recorded)
-    left = tuple(trial for trial in outlook.ahead if not alone or trial.stage != alone)
+    measuring = tuple(
+        trial for trial in outlook.ahead if not compiled_stage or trial.stage != compiled_stage
+    )
+    exposed = state.exposed(resolved.cell)
     capacity = [
         *map(sentence, outlook.lines),
-        *([sentence(exposed)] if (exposed := state.exposed(resolved.cell)) else ()),
-        *hours_of_both(outlook.lines, entries, resolved=resolved),
-        *_noise_seen(study.decide(history).conclusion),
+        *([sentence(exposed)] if exposed else ()),
+        *durations_of_both_plans(outlook.lines, entries, resolved=resolved),
+        *_measured_noise(study.decide(history).conclusion),
         *filter(None, [resolved.sweep.site.runs_by.time_note()]),
-        *_without_witness(resolved, study),
+        *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
-        *kept_elsewhere(resolved.folder, workdir),
+        *measured_elsewhere(resolved.folder, workdir),
     ]
-    firsts: dict[str, Trial] = {}
-    for trial in sorted(left, key=lambda trial: not trial.profile.is_baseline):
-        firsts.setdefault(trial.profile.id, trial)
+    # the first trial of each profile, which stands for all trials of the profile; baseline first
+    first_trials: dict[str, Trial] = {}
+    for trial in sorted(measuring, key=lambda trial: not trial.profile.is_baseline):
+        first_trials.setdefault(trial.profile.id, trial)
     sweep, cell = resolved.sweep, resolved.cell
     cells = {cell.digest: cell for cell in study.cells}
     commands = []
-    for name, trial in firsts.items():
+    for profile_id, trial in first_trials.items():
         spec = sweep.launcher.launch(trial, cells[trial.cell_digest])
-        spec = spec if shows_all else replace(spec, files={})
-        commands.append((literal(name), command_of(trial.profile, spec, cell=cell)))
-    scripts = scripts_of(resolved, study, left, workdir=workdir) if shows_all else ()
-    slots = {name: compress(cell.nodelist) for name, cell in cells.items() if resolved.slots}
-    named = "; ".join(slots.values()) or ", ".join(cell.nodelist) or "this machine, or as given"
+        if not shows_all:
+            spec = replace(spec, files={})
+        commands.append((literal(profile_id), command_of(trial.profile, spec, cell=cell)))
+    scripts = scripts_of(resolved, study, measuring, workdir=workdir) if shows_all else ()
+    slots = {digest: compress(cell.nodelist) for digest, cell in cells.items() if resolved.slots}
+    nodes = "; ".join(slots.values()) or ", ".join(cell.nodelist) or "this machine, or as given"
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
-    now = {trial.id for trial in study.decide(recorded).due}
+    due = {trial.id for trial in study.decide(recorded).due}
     measured = {result.trial.id for result in history if result.status.is_final}
     return Document(
         title=f"{cell.label}: plan",
-        header=(f"nodes: {named}",),
+        header=(f"nodes: {nodes}",),
         sections=(
             section("What it can see", bullets(*capacity)),
-            *_impossible(resolved, files),
+            *_what_cannot_run(resolved, files),
             *_objections(resolved),
             *([_compiled(compile_profiles(resolved))] if compiles else ()),
             section("What it costs", bullets(*cost_of(resolved, study, history, entries).lines)),
-            section("Trials", _trials(left, measured=measured, now=now, slots=[*slots])),
+            section("Trials", _trials(measuring, measured=measured, due=due, slots=[*slots])),
             section("Commands", *listings(commands)),
             *([section("Submission scripts", *listings(scripts))] if scripts else []),
             *filter(None, [bubbles(cell, study.decide(()).profiles, files=files)]),
@@ -159,18 +173,21 @@ def _trials(
     trials: Sequence[Trial],
     *,
     measured: Collection[str],
-    now: Collection[str],
+    due: Collection[str],
     slots: Sequence[str],
 ) -> Table:
-    """Return the trials that can be named, in order; results decide which others follow.
+    """Return the trials that are known before any result, in order.
 
-    Those whose ids are in `measured` do not run again, and those not in `now` wait for an earlier
-    result. `slots` has the cell on each node slot; () is one slot.
+    Args:
+        trials: the trials.
+        measured: the ids of trials that do not run again.
+        due: the ids of trials that wait for no result of another trial.
+        slots: the digest of the cell on each node slot; () if there is only one slot.
     """
     rows = []
     for number, trial in enumerate(trials, start=1):
         remarks = ["measured"] if trial.id in measured else []
-        remarks += [] if trial.id in now else ["later"]
+        remarks += [] if trial.id in due else ["later"]
         slot = [str(slots.index(trial.cell_digest) + 1)] if slots else []
         stage, flags = ", ".join([trial.stage, *remarks]), literal(trial.profile.shown_text)
         rows.append((str(number), stage, *slot, literal(trial.id), flags))
@@ -178,35 +195,36 @@ def _trials(
     return Table(columns=columns(*titles), rows=tuple(rows))
 
 
-def _noise_seen(conclusion: Conclusion) -> tuple[str, ...]:
-    """Return the noise that the cell's own trials show, and the smallest gain found at that noise.
+def _measured_noise(conclusion: Conclusion) -> tuple[str, ...]:
+    """Return the noise that the measured trials show, and the smallest gain found at that noise.
 
     Without it, the plan of a measured cell would only give the assumed noise.
     """
     sigma, gain = conclusion.noise.sigma, conclusion.tuning.from_start80
     if sigma is None or gain is None:
         return ()
-    seen = f"the trials that are measured show a job noise of {fine(sigma)}"
-    return (f"{seen}: at it the smallest gain that this sweep finds is {size(gain)}",)
+    noise = f"the measured trials show a job noise of {fine(sigma)}"
+    return (f"{noise}: with it, the smallest gain that this sweep finds is {size(gain)}",)
 
 
-def _without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Return the variables that cannot win, because nothing shows that they are in effect."""
-    unseen = resolved.sweep.site.unseen
+def _variables_without_witness(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
+    """Return that a profile with certain variables cannot win, because no output shows them."""
+    declared = resolved.sweep.site.unseen  # patterns of variables that may win without a witness
     names = {name for profile in study.decide(()).profiles for name in profile.env}
-    blind = sorted(
+    unwitnessed = sorted(
         name
         for name in names
-        if not has_witness(name) and not any(fnmatchcase(name, pattern) for pattern in unseen)
+        if not has_witness(name) and not any(fnmatchcase(name, pattern) for pattern in declared)
     )
-    if not blind:
+    if not unwitnessed:
         return ()
-    text = f"a profile that sets {', '.join(blind)} cannot win: nothing shows that it is in effect"
-    return (f'{text}; if you are sure, declare it: SiteSettings(unseen=("{blind[0]}",))',)
+    shown = ", ".join(unwitnessed)
+    text = f"a profile that sets {shown} cannot win: nothing shows that it is in effect"
+    return (f'{text}; if you are sure, declare it: SiteSettings(unseen=("{unwitnessed[0]}",))',)
 
 
-def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
-    """Return why the cell cannot run at all, as a session would refuse it; () if it can."""
+def _what_cannot_run(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
+    """Return why a session would refuse the cell, and remarks on its shape; () if it can run."""
     findings = look_at_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
@@ -215,14 +233,14 @@ def _impossible(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple
 
 
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
-    """Return the catalog's objections to the profiles, before they cost a job; no XLA is asked."""
+    """Return the objections of the catalog to the profiles; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
     findings = look_at_rules(resolved.sweep.named_profiles, context)
     lines = (*(f"forbids the sweep: {fault}" for fault in findings.faults), *findings.notes)
     if not lines:
         return ()
-    more = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")
-    return (section("What the catalog objects to", bullets(*map(plain, lines)), more),)
+    hint = Text(text="`xlatune flags lint SWEEP_FILE` asks the trainer's own XLA too.")
+    return (section("What the catalog objects to", bullets(*map(plain, lines)), hint),)
 
 
 def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
@@ -241,7 +259,7 @@ def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
 
 
 def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
-    """Return the place that decided each setting, except for those of the sweep file."""
+    """Return where each setting was set, except for those of the sweep file."""
     if not places:
         return ()
     lines = tuple(f"{name}: {place}" for name, place in sorted(places.items()))

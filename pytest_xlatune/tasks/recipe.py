@@ -58,7 +58,7 @@ class MeasuredRecipe:
 
     @property
     def place(self) -> dict[str, str]:
-        """What it was measured on: the facts by which places are compared."""
+        """The facts of the place where it was measured; places are compared by them."""
         return _place(self.cell.cell.model_tag, self.cell.cell.variant, self.cell.record)
 
     @property
@@ -89,10 +89,14 @@ def device_of(record: RunRecord | None) -> str:
 
 
 def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
-    """Return the recipe in a file; `cell` names one, e.g. `FSDP=8`, if several cells have recipes.
+    """Return the recipe in a file.
+
+    Args:
+        path: a <MODEL_TAG>-tuning.json.
+        cell: the cell whose recipe is meant, e.g. `FSDP=8`; "" if only one cell has a recipe.
 
     Raises:
-        ConfigError: the file is of another kind, or has no recipe.
+        ConfigError: the file is of another kind or has no recipe, or `cell` does not name one cell.
     """
     cells = _read(path)
     named = [
@@ -114,10 +118,10 @@ def _read(path: Path) -> tuple[MeasuredCell, ...]:
     try:
         text = secure_files.read_named(path)
     except OSError as error:
-        why = error.strerror or "it is no plain file"
+        why = error.strerror or "it is not a plain file"
         raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} cannot be read: it is no text; {_AGAIN}") from None
+        raise ConfigError(f"{path} cannot be read: it is not a text file; {_AGAIN}") from None
     try:
         return read_cells(text, where=str(path), advice=_AGAIN)
     except LedgerError as error:
@@ -131,26 +135,28 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     """Return the recipe of a cell.
 
     Raises:
-        ConfigError: there is none, or a value of it is not in the file.
+        ConfigError: the cell has no recipe, or the gate could not try it as it is in the file.
     """
     where, best, profile = f"{path}: {cell.cell.label}", cell.best, cell.recipe
     if best is None or profile is None or not cell.conclusion.complete:
         why = "its sweep was not over" if not cell.conclusion.complete else "no profile wins"
         raise ConfigError(f"{where} has no recipe: {why}")
-    hidden = [name for name, value in _pairs(profile) if is_secret(name) or HIDDEN in value]
+    hidden = [
+        name for name, value in _names_and_values(profile) if is_secret(name) or HIDDEN in value
+    ]
     if hidden:
         raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
     if PGLE in effective_values(profile.flags):
         raise ConfigError(
-            f"{where}: XLA schedules it by a file of its own program, which is not in this one; "
-            "Singles(..., pgle=True) makes one of a run here"
+            f"{where}: its flag {PGLE} needs a file made from the program that was measured, which "
+            "is not here; Singles(..., pgle=True) makes such a file from a run here"
         )
     if not best.wins or best.n < MIN_TRIALS or best.ci95 is None:
         raise ConfigError(f"{where}: {profile.id} is not FASTER by two trials or more")
     return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
 
 
-def _pairs(profile: Profile) -> Iterator[tuple[str, str]]:
+def _names_and_values(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from ((flag.name, flag.value or "") for flag in profile.flags)
     yield from (*profile.env.items(), *profile.overrides.items())
 
@@ -184,8 +190,8 @@ def differences(
 ) -> dict[str, str]:
     """Return how the new place differs: fact -> a phrase; unknown facts are left out.
 
-    The device is the one that trials of the cell reported. Before the first trial on this machine,
-    it is that of the GPUs that the kernel lists.
+    The device of the new place is the one that trials of the cell reported. Before the first trial
+    on this machine, it is the GPU that the kernel of this machine lists.
     """
     record = _record(resolved, workdir)
     here = _place(resolved.cell.model_tag, resolved.cell.variant, record)
@@ -210,15 +216,16 @@ def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class RecipeFiles:
     """The files that bring a recipe to a new place.
 
     Attributes:
         gate: the test file that measures the recipe there.
         patch: the patch for `git apply` after the gate has passed; None if no file can deploy it.
-        missing: why the patch lacks the recipe, or a part of it.
-        own_table: the table of `xlatune.toml` whose settings do not apply to the gate; "" if none.
-        files: path -> text, of both files.
+        missing: why the patch lacks the recipe or a part of it; "" if it has the whole recipe.
+        own_table: a table of `xlatune.toml` that sets something for this sweep, and so not for the
+            gate, which has another name; "" if none.
+        files: path -> text of the gate and the patch.
     """
 
     gate: Path
@@ -228,9 +235,9 @@ class Applied:
     files: dict[Path, str]
 
 
-def applied(
+def recipe_files(
     recipe: MeasuredRecipe, resolved: ResolvedSweep, sweep_file: Path, *, root: Path
-) -> Applied:
+) -> RecipeFiles:
     """Return the gate that tries a recipe in the cell of a sweep file, and the patch for later.
 
     Raises:
@@ -238,11 +245,12 @@ def applied(
     """
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
-    # the comment says where it was measured; arguments of the sweep cannot be deployed by a file
-    there = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
-    made = patch_of((replace(recipe.cell, cells=(there,), files=files, elsewhere=()),))
+    # The patch keeps the measured cell, because its comment says where the recipe was measured.
+    # It gets the overrides of the new place: what the sweep overrides, no patch of a file changes.
+    cell = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
+    deployment = patch_of((replace(recipe.cell, cells=(cell,), files=files, elsewhere=()),))
     gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")
-    patch = sweep_file.with_name(f"{sweep_file.stem}_recipe.patch") if made.text else None
+    patch = sweep_file.with_name(f"{sweep_file.stem}_recipe.patch") if deployment.text else None
     texts = {
         gate: filled_in(
             "recipe.py.txt",
@@ -258,19 +266,19 @@ def applied(
     }
     if patch is not None:
         texts[patch] = (
-            f"# {recipe.claim}\n# apply it once pytest {gate.name} has passed\n{made.text}"
+            f"# {recipe.claim}\n# apply it once pytest {gate.name} has passed\n{deployment.text}"
         )
-    if there_already := [str(path) for path in texts if path.exists()]:
+    if existing := [str(path) for path in texts if path.exists()]:
         raise ConfigError(
-            f"{', '.join(there_already)} exists, perhaps edited by hand, so nothing was written; "
+            f"{', '.join(existing)} exists, perhaps edited by hand, so nothing was written; "
             "move it away first"
         )
-    missing = next(
-        iter(made.missing.values()), "" if made.text else "its settings are there already"
-    )
+    missing = "" if deployment.text else "its settings are deployed already"
+    if deployment.missing:
+        missing = next(iter(deployment.missing.values()))
     table = f"sweeps.{sweep.name}"
     is_own = any(table in place for place in resolved.settings.values())
-    return Applied(
+    return RecipeFiles(
         gate=gate,
         patch=patch,
         missing=missing,

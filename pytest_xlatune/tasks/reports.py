@@ -1,16 +1,16 @@
 """Write the files that people read, from a ledger: reports of a study, and the tuning document.
 
     <sweep>/leaderboard.md     a study's document; gate.md, calibration.md, evidence.md likewise
-    <sweep>/leaderboard.html   the same with plots, where jinja2 is installed (the extra `page`)
-    <MODEL_TAG>-tuning.json    the measured cells; the next sweep adds its own
-    <MODEL_TAG>-tuning.md      written from them
-    <MODEL_TAG>-tuning.zh.md   the same in Chinese, on request, or where the file exists
-    <MODEL_TAG>-tuning.patch   the recipes for `git apply`; absent without any
+    <sweep>/leaderboard.html   the same with plots, if jinja2 is installed (the extra `page`)
+    <MODEL_TAG>-tuning.json    the measured cells of a model; each sweep adds its cell
+    <MODEL_TAG>-tuning.md      the tuning document, made from the cells in that file
+    <MODEL_TAG>-tuning.zh.md   the same in Chinese, on request, or if the file exists
+    <MODEL_TAG>-tuning.patch   the recipes for `git apply`; absent if no cell has a recipe
 
-Everything is made only from the ledger, so the terminal, reports and the command line agree, and
-all files can be written again. Sweeps of one model may end at the same time, so a process locks the
-folder while it adds its cell. The gate of a winner in another configuration is a cell with a ledger
-of its own, `.xlatune/<sweep>-<tag>/<cell>/`.
+All files are made from the ledger only, so they agree with the terminal and the command line, and
+can be written again. Sweeps of one model may end at the same time, so a process locks the folder
+while it adds its cell. The gate of a winner in another configuration is another cell, with its
+ledger in `.xlatune/<sweep>-<tag>/<cell>/`.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
         stem.with_name(f"{stem.name}{suffix}")
         for suffix in (".md", ".json", ".zh.md", ".patch", ".by-hand.md")
     )
-    kept: tuple[MeasuredCell, ...] = ()
+    earlier: tuple[MeasuredCell, ...] = ()
     if data.exists():
-        kept = read_cells(read_ours(data), where=str(data))
+        earlier = read_cells(read_ours(data), where=str(data))
     elif english.exists() and not by_hand.exists():
-        english.rename(by_hand)  # a person wrote it, since our data is missing
+        english.rename(by_hand)  # a person wrote it: we never write it without the data
     handwritten = by_hand.name if by_hand.exists() else ""
-    cells = extended(kept, covered)
+    cells = extended(earlier, covered)
     document = tuning(cells, handwritten=handwritten)
     texts = {english: markdown(document), data: write_cells(cells)}
     if zh or chinese.exists():
@@ -66,13 +66,13 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
     if diff:
         texts[patch] = diff
     else:
-        patch.unlink(missing_ok=True)  # the recipe of an earlier patch may be gone
+        patch.unlink(missing_ok=True)  # an older patch has a recipe that no longer holds
     write_all(texts)
     return tuple(texts)
 
 
 @contextlib.contextmanager
-def writing() -> Iterator[None]:
+def reporting_write_errors() -> Iterator[None]:
     """Turn an error of the file system into one that says what to do.
 
     Raises:
@@ -88,12 +88,12 @@ def writing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock a folder of reports, which has to be ours; the lock leaves no file in it."""
-    with made_folder(folder) as held:
-        # NFS cannot lock a folder; the last of two writers at the same moment then wins
+    with made_folder(folder) as opened:
+        # NFS cannot lock a folder; of two processes that write at once, the last then wins
         with contextlib.suppress(OSError):
-            fcntl.flock(held.fd, fcntl.LOCK_EX)
+            fcntl.flock(opened.fd, fcntl.LOCK_EX)
         yield
 
 
@@ -106,14 +106,14 @@ def _texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]
 
 
 def write_so_far(folder: Path, reports: Path, live: Live, known: CellReport | None = None) -> None:
-    """Write the report of a running study: its own files, but no tuning document and no export.
+    """Write the report of a running study, but no tuning document and no export.
 
-    `known` is the state that was read last.
+    `known` is what was read of the ledger last; it is read again if the ledger has grown.
 
     Raises:
         LedgerError: the ledger cannot be read, or a file cannot be written.
     """
-    with writing(), alone(reports):
+    with reporting_write_errors(), locked(reports):
         known = known_now(folder, known)
         live = dataclasses.replace(live, event_s=known.at_s)
         stem, document = reports / known.sweep / known.kind.file_name, known.document
@@ -146,71 +146,76 @@ def publish(
     """Write the reports of the cell whose ledger is in a folder; return the files.
 
     They are `<sweep>/leaderboard.md`, `.json` and, if pages can be written, `.html`, and the cell's
-    part of `<MODEL_TAG>-tuning.md`, with `zh` also in Chinese. For a cell that was read
-    from a launcher's file, a copy of that file with the recipe is written. Gates, calibrations and
-    evidence runs write their own files, and no tuning document; a study that recommends one setting
-    writes its patch. `exports` are formats of other programs. Sessions of one model may end at the
-    same time, so they write one by one, from the current ledger. `known` is the state that was read
-    last; it is read again if the ledger has grown.
+    part of `<MODEL_TAG>-tuning.md`. If the cell was read from a launcher's file, a copy of that
+    file with the recipe is written too. Gates, calibrations and evidence runs have files of other
+    names, and no tuning document. A study that recommends one setting has a patch.
+
+    Args:
+        folder: the folder with the ledger.
+        reports: the folder of all reports.
+        zh: write the tuning document in Chinese too.
+        exports: formats of other programs.
+        known: what was read of the ledger last; it is read again if the ledger has grown.
 
     Raises:
         LedgerError: the folder cannot be written, or the program of a format refuses the figures;
             the ledger itself is complete.
     """
-    with writing(), alone(reports):
+    with reporting_write_errors(), locked(reports):
         known = known_now(folder, known)
         stem, document = reports / known.sweep / known.kind.file_name, known.document
         texts = _texts(known, document, stem)
         files, facts = tuple(texts), known.facts
-        record = known.conclusion.facts
+        study_facts = known.conclusion.facts
         if known.conclusion.complete:
-            texts |= {folder.parents[1] / name: text for name, text in record.files.items()}
+            texts |= {folder.parents[1] / name: text for name, text in study_facts.files.items()}
         patch = stem.with_name(f"{stem.name}.patch")
         if text := recommended_patch(facts):
             texts[patch] = text
-        elif record.setting is not None:
-            patch.unlink(missing_ok=True)  # it was made for another recommendation
+        elif study_facts.setting is not None:
+            patch.unlink(missing_ok=True)  # an older patch is for another recommendation
         write_all(texts)
         written = tuple(texts)
         if known.study.traits.is_deployed:
             facts = known.deployed_facts
-            made = with_recipes(known.state.files, facts)
-            patched = {reports / known.sweep / name: text for name, text in made.items()}
-            write_all(patched)
-            written += tuple(patched)
+            launcher_files = with_recipes(known.state.files, facts)
+            copies = {reports / known.sweep / name: text for name, text in launcher_files.items()}
+            write_all(copies)
+            written += tuple(copies)
             written += add_to_document(reports, facts, zh=zh)
-        at_s = known.at_s
-        running = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
-        live = None if known.conclusion.complete else running
+        at_s, live = known.at_s, None
+        if not known.conclusion.complete:
+            live = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
         page = _page(facts, document, stem, files, live)
         write_all(page)
         written += tuple(page)
     if not exports:
         return written
-    # programs and servers get what is in the file, in which secrets are hidden
+    # other programs and servers get the text of the file, in which secrets are hidden
     report = exported(
         hide_kept(texts[stem.with_name(f"{stem.name}.json")]),
         sweep=known.sweep,
         study=known.study.name.partition("-")[0],
     )
-    # the key is the same for this ledger in all sessions, and changes when it is started anew
+    # the key is the same in all sessions of this ledger; a new ledger for the cell has another
     ledger_id = f"{known.cell.digest} {known.state.opened[0].session}"
     key = f"{known.sweep} {known.study.name} {ledger_id}"
     problems = []
     for export in map(export_of, exports):
-        # A server may be slow, so sessions of other ledgers can write meanwhile. Two sessions of
-        # this ledger that find no run of a study would both make one.
+        # The ledger's folder is locked, and not the reports: a server may be slow, and sessions of
+        # other ledgers must not wait for it. Without the lock, two sessions of this ledger could
+        # both find no run of the study on the server, and both make one.
         try:
-            with writing(), alone(folder):
-                more = {
+            with reporting_write_errors(), locked(folder):
+                exported_texts = {
                     stem.with_name(stem.name + suffix): text
                     for suffix, text in export.texts(report, key=key).items()
                 }
-                write_all(more)
-        except LedgerError as error:  # the other programs still get theirs
+                write_all(exported_texts)
+        except LedgerError as error:  # go on with the other formats
             problems.append(str(error))
         else:
-            written += tuple(more)
+            written += tuple(exported_texts)
     if problems:
         raise LedgerError("; ".join(problems))
     return written

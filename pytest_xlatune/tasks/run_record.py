@@ -1,7 +1,7 @@
-"""Collect what the figures of a study's cells rest on, from the ledger alone.
+"""Collect from the ledger how the figures of a study were measured.
 
 This is the environment that trials reported, what changed between trials, the commands, the random
-seed, the time and the node-hours. Documents, JSON texts and junit cases all have the same.
+seed, the time and the node-hours. Documents, JSON texts and junit cases all show this record.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ _HOUR_S = 3600.0
 def record_of_study(state: LedgerState, study: Study) -> RunRecord:
     """Return the record of all tried cells of a study, or of its first cell before any trial.
 
-    A study may have cells that it never tries, e.g. sizes that are too large.
+    A study may have cells that it never tries, e.g. batch sizes that are too large.
     """
-    tried = {
-        progress.trial.cell_digest for progress in state.trials.values()
-    } | state.environments.keys()
+    tried = {progress.trial.cell_digest for progress in state.trials.values()}
+    tried |= state.environments.keys()
     tried_cells = {cell.digest: cell for cell in study.cells if cell.digest in tried}
     return record_of(state, study, *(tried_cells.values() or study.cells[:1]))
 
 
 def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
-    """Return one record for several cells, as far as trials have reported.
+    """Return one record for several cells of a study, as far as trials have reported.
 
-    `cells` are those of the study: the cell on each node slot, those that it compares, or one.
+    `cells` are the cells on all node slots, the cells that the study compares, or a single cell.
     """
     digests = {cell.digest: None for cell in cells}
     environments = _environments(state, cells)
@@ -57,15 +56,9 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         for outcome in outcomes
         if outcome.start_s is not None and outcome.end_s is not None
     ]
-    # if JAX was not asked, use what the driver shows
-    platforms = (
-        environment.devices.get("platform") or ("gpu" if environment.node.get("GPUs") else "")
-        for environment in nodes
-    )
-    platform = next(filter(None, platforms), "")
-    autotuning = "; ".join(
-        filter(None, dict.fromkeys(_autotuning(cell, platform=platform) for cell in cells))
-    )
+    platform = next(filter(None, map(_platform, nodes)), "")
+    autotuning_texts = dict.fromkeys(_autotuning(cell, platform=platform) for cell in cells)
+    autotuning = "; ".join(filter(None, autotuning_texts))
     commands = dict.fromkeys(opening.command for opening in state.opened if opening.command)
     return RunRecord(
         nodes=nodes,
@@ -77,9 +70,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
             )
         ),
         differing=tuple(
-            dict.fromkeys(
-                difference for of_kind in environments for difference in differing(of_kind)
-            )
+            dict.fromkeys(difference for alike in environments for difference in differing(alike))
         ),
         image=", ".join(filter(None, dict.fromkeys(cell.image for cell in cells))),
         commands=tuple(commands),
@@ -95,8 +86,13 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     )
 
 
+def _platform(environment: NodeEnvironment) -> str:
+    """Return the platform of a node as JAX named it; without JAX's answer, use the driver's."""
+    return environment.devices.get("platform") or ("gpu" if environment.node.get("GPUs") else "")
+
+
 def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
-    """Return the environment of each node, together for cells that differ only in their nodes."""
+    """Return the environments of nodes; cells that differ only in their nodes make one group."""
     by_kind: dict[str, dict[str, NodeEnvironment]] = {}
     for cell in cells:
         for node in state.environments.get(cell.digest, ()):
@@ -106,14 +102,14 @@ def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeE
 
 
 def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
-    """Return each node once, with only the code that all kinds of cells have in common."""
+    """Return each node once, with only the code that all groups of cells have in common."""
     merged: dict[str, NodeEnvironment] = {}
-    for node in (environment for nodes in environments for environment in nodes):
+    every_node = [environment for nodes in environments for environment in nodes]
+    for node in every_node:
         merged[node.name] = node.after(merged.get(node.name))
     if len(environments) > 1:
-        everywhere = [environment for nodes in environments for environment in nodes]
-        code = _common([environment.code for environment in everywhere])
-        repositories = _common([environment.repositories for environment in everywhere])
+        code = _common([environment.code for environment in every_node])
+        repositories = _common([environment.repositories for environment in every_node])
         for name, node in merged.items():
             merged[name] = replace(node, code=code, repositories=repositories)
     return tuple(merged.values())
@@ -121,7 +117,10 @@ def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEn
 
 def _common(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the entries that are equal in all tables; empty tables are ignored."""
-    first, *others = [table for table in tables if table] or [{}]
+    filled = [table for table in tables if table]
+    if not filled:
+        return {}
+    first, *others = filled
     return {
         name: text
         for name, text in first.items()
@@ -151,7 +150,7 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
 def _two_speeds(
     state: LedgerState, study: Study, digests: Collection[str], autotuning: str
 ) -> Iterator[str]:
-    """Yield the arms whose runs fall into two groups, with a candidate for the cause."""
+    """Yield a sentence for each arm whose runs fall into a fast and a slow group."""
     scores: dict[tuple[str, int, str], list[float]] = {}
     for result in state.history(study.name):
         digest = result.trial.cell_digest
@@ -164,9 +163,10 @@ def _two_speeds(
         if groups is None:
             continue
         gap, low, high = groups
-        cause = "; a candidate cause is autotuning, which is not pinned"
-        ending = cause if autotuning.startswith("not pinned") else ""
-        yield f"{arm}: {low} runs and {high} runs are {size(relative(gap))} apart{ending}"
+        cause = ""
+        if autotuning.startswith("not pinned"):
+            cause = "; a candidate cause is autotuning, which is not pinned"
+        yield f"{arm}: {low} runs and {high} runs are {size(relative(gap))} apart{cause}"
 
 
 def junit_text(record: RunRecord) -> str:

@@ -4,7 +4,7 @@ A pytest session and the command line both call this module. The site is checked
 submits its first trial, and one playbook handles its failures. A calibration and an evidence run
 are ordinary studies, in the ledger of the same cell. A calibration leaves its estimates next to the
 ledger; an evidence run has no score, and leaves a dump and captures. This module prints nothing and
-does not know pytest; the caller passes the ways to repair nodes.
+does not know pytest. The caller may pass a function that repairs nodes.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
 from pytest_xlatune.tasks.cell_report import read_known
-from pytest_xlatune.tasks.cost import cost_of, kept_elsewhere, refuse_unasked
+from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere, refuse_expensive
 
 
 def site_of(
     resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
 ) -> preflight.Site:
     """Return what the preflight checks: where the trials of a sweep run, and their folder."""
-    # once a sweep on several slots has begun, a slot whose node is away does not stop the others
+    # once a sweep on several slots has begun, a missing node of one slot does not stop other slots
     judges_nodes = bool(resolved.slots) and not is_first
     return preflight.Site(
         cell=msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist),
@@ -87,7 +87,7 @@ def look_at(
 ) -> preflight.Preflight:
     """Return all that prevents a sweep from starting: faults of the site, of keys, and of rules.
 
-    The files of `cells` are checked; None checks those of all cells that are measured first.
+    The site is checked for each of `cells`; None stands for all cells that are measured first.
     """
     site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
     if resolved.slots:
@@ -96,12 +96,12 @@ def look_at(
         cells = resolved.first_cells
     looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
-    # what a study varies is only in its own cells
+    # overrides that a study varies are not in `resolved.cell`, only in the cells of the study
     overrides = {
         key: value for cell in resolved.study().cells for key, value in cell.overrides.items()
     }
-    keyed = msgspec.structs.replace(resolved.cell, overrides=overrides)
-    keys = look_at_keys(launcher, keyed, profiles, environ=os.environ)
+    cell_with_all_keys = msgspec.structs.replace(resolved.cell, overrides=overrides)
+    keys = look_at_keys(launcher, cell_with_all_keys, profiles, environ=os.environ)
     named = resolved.sweep.named_profiles
     rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
     files = deployed_files(
@@ -115,7 +115,7 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
     """Make and return a folder below the work directory, with the permissions of `access`.
 
     Raises:
-        ConfigError: it cannot be made, or another user could put a folder in its place.
+        ConfigError: the folder cannot be made, or another user could replace it.
     """
     check_folders([("--xlatune-workdir", options.workdir / name)])
     try:
@@ -125,35 +125,35 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
 
 
 @contextmanager
-def interrupts_kept() -> Iterator[None]:
+def interrupts_repeated() -> Iterator[None]:
     """Deliver Ctrl-C again if it came during a Python finalizer, where exceptions are lost.
 
-    This happened in one of 180 runs: it came in `__del__` of a filelock, and the session waited on.
+    Measured: in one of 180 runs it came in `__del__` of a filelock, and the session did not end.
     """
-    before = sys.unraisablehook
+    previous_hook = sys.unraisablehook
 
-    def again(lost: sys.UnraisableHookArgs) -> None:
+    def hook(lost: sys.UnraisableHookArgs) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
             threading.Thread(target=deliver, daemon=True).start()
         else:
-            before(lost)
+            previous_hook(lost)
 
     def deliver() -> None:
         main = threading.main_thread().ident or 0
-        while _runs(again.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
-            time.sleep(0.01)  # within the finalizer it would be lost again
+        while _is_on_stack(hook.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
+            time.sleep(0.01)  # while the finalizer runs, the interrupt would be lost again
         signal.pthread_kill(main, signal.SIGINT)
 
-    sys.unraisablehook = again
+    sys.unraisablehook = hook
     try:
         yield
     finally:
-        if sys.unraisablehook is again:
-            sys.unraisablehook = before
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = previous_hook
 
 
-def _runs(code: CodeType, frame: FrameType | None) -> bool:
-    """Return whether the code of a function is on the stack that ends in a frame."""
+def _is_on_stack(code: CodeType, frame: FrameType | None) -> bool:
+    """Return whether the code of a function is on the stack whose innermost frame is `frame`."""
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
@@ -170,7 +170,7 @@ class Runs(ExitStack):
         """Drive campaigns for a session, whose processes share its id; `command` started it."""
         super().__init__()
         program, *words = command or sys.argv
-        # with `python -m pytest` this is a file of that package
+        # with `python -m pytest` the program is pytest/__main__.py
         path = Path(program)
         name = path.parent.name if path.stem == "__main__" else path.name
         shown = command_without_secrets([name, *words])
@@ -178,7 +178,7 @@ class Runs(ExitStack):
         self._options = options
         self._session = session
         self.folders: set[Path] = set()
-        self._logged: set[Path] = set()  # those whose log could not be opened are included
+        self._logged: set[Path] = set()  # folders whose log was opened, even without success
 
     def open(
         self,
@@ -190,17 +190,18 @@ class Runs(ExitStack):
     ) -> Campaign:
         """Return the campaign that runs a study, with the ledger of the sweep's cell.
 
-        `recover` repairs nodes with the rights of a person; without it, a fault that only a person
-        can repair stops the campaign. `looked` replaces our own check of the site.
+        `recover` repairs nodes in a way that the user has supplied; without it, a fault that only a
+        person can repair stops the campaign. `looked` has the result of the preflight; None checks
+        the site now.
 
         Raises:
-            ConfigError: the site is not ready (the message has all faults); another user could put
-                a folder in the place of ours; or the ledger belongs to another cell.
+            ConfigError: the site is not ready (the message has all faults); another user could
+                replace the folder; or the ledger belongs to another cell.
             LedgerError: the ledger cannot be read or written.
         """
         folder = open_folder(self._options, resolved.folder)
         if not self._logged:
-            self.enter_context(interrupts_kept())
+            self.enter_context(interrupts_repeated())
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))
@@ -231,19 +232,19 @@ class Runs(ExitStack):
         looked: preflight.Preflight | None,
         state: LedgerState,
     ) -> tuple[str, ...]:
-        """Check the site before a session submits anything; return what a reader should know.
+        """Check the site before a session submits anything; return remarks for the user.
 
         Raises:
             ConfigError: the site is not ready, or the sweep costs more than was agreed.
         """
-        # an intended attempt may run too: its session may have died before it recorded the job
+        # an unresolved attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
         if self._options.ask_above is not None:
             entries = Ledger(folder / LEDGER).refresh()
-            refuse_unasked(
+            refuse_expensive(
                 cost_of(resolved, study, history_of(state, study), entries),
                 limit_h=self._options.ask_above,
-                is_said=self._options.yes,
+                is_agreed=self._options.yes,
                 sweep=resolved.sweep.name,
             )
         cells, lost = _checked_out(resolved, study)
@@ -252,15 +253,17 @@ class Runs(ExitStack):
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")
-        elsewhere = () if state.opened else kept_elsewhere(resolved.folder, self._options.workdir)
+        elsewhere = (
+            () if state.opened else measured_elsewhere(resolved.folder, self._options.workdir)
+        )
         return (*lost, *findings.notes, *not_compiled(resolved, study), *elsewhere)
 
 
 def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Return the first cells that have their checkouts, and why others have none.
+    """Make the checkouts of the first cells; return the cells that have one, and why others do not.
 
     Raises:
-        ConfigError: a cell has none, and the study cannot continue without it.
+        ConfigError: a cell has no checkout, and the study cannot continue without the cell.
     """
     launcher, cells = resolved.sweep.launcher, resolved.first_cells
     rule = study.policy.rules.get(FailureClass.CHECKOUT_FAIL)
@@ -270,7 +273,7 @@ def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...
     return cells, ()
 
 
-class NotCalibrated(XlatuneError):  # noqa: N818 - it is no error of the harness
+class NotCalibrated(XlatuneError):  # noqa: N818 - it is not an error of the harness
     """Too few jobs have a score; the message says why."""
 
     exit = Exit.NOT_MEASURED
@@ -280,7 +283,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     """Wait for the jobs, estimate the noise, and keep it for the cell's later sweeps.
 
     Raises:
-        NotCalibrated: too few jobs have a score, four at least.
+        NotCalibrated: too few jobs have a score; at least four are needed.
         CampaignStopped: the playbook stopped the campaign.
         LedgerError: the estimate cannot be written.
     """
@@ -317,16 +320,16 @@ def document_of(campaign: Campaign, calibrated: Calibration) -> Document:
     )
 
 
-class NotRecorded(XlatuneError):  # noqa: N818 - it is no error of the harness
+class NotRecorded(XlatuneError):  # noqa: N818 - it is not an error of the harness
     """The run ended without evidence; the message says why."""
 
     exit = Exit.NOT_MEASURED
 
 
 def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
-    """Return the study that records a profile of a sweep, or its deployed cell.
+    """Return the study that records the evidence of a profile, or of the deployed cell.
 
-    An id names a declared profile; a `Profile` may also come from a derived wave.
+    The id of a profile is enough if the sweep declares the profile.
 
     Raises:
         ConfigError: the sweep has no such profile; the message names the nearest one.
@@ -336,10 +339,13 @@ def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
     return EvidenceStudy(cell=resolved.cell, profile=profile)
 
 
-def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list[Profile | str]:
-    """Return the profiles to record: without ids, the baseline and the winner if there is one.
+def profiles_to_record(
+    resolved: ResolvedSweep, folder: Path, ids: Sequence[str]
+) -> list[Profile | str]:
+    """Return the profiles to record; without ids, the baseline and the winner if there is one.
 
-    Ids of profiles that waves derived from results are found in the ledger; `folder` is its folder.
+    A profile that a wave derived from results is read from the ledger in `folder`, and returned as
+    a `Profile`; every other profile is returned as its id.
     """
     try:
         known = read_known(folder)
@@ -357,7 +363,7 @@ def to_record(resolved: ResolvedSweep, folder: Path, ids: Sequence[str]) -> list
 
 
 def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
-    """Wait for the evidence run and return its artifacts; a recorded run does not run again.
+    """Wait for the evidence run and return its artifacts; a run in the ledger is not repeated.
 
     Raises:
         NotRecorded: the run failed, or it left no artifact.

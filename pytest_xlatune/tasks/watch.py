@@ -1,8 +1,8 @@
 """Show all cells below a folder in their current state, on any machine.
 
-Everything is only read: the ledgers, the files next to them, and the logs of the jobs in flight. So
-the sweeps of other users and sessions are shown too. For a cell that cannot be read, the reason is
-shown. A screen is a table of all cells, and below it the details of those that may still change.
+The ledgers, the files next to them and the logs of the jobs in flight are only read, so the sweeps
+of other users and sessions are shown too. For a cell that cannot be read, the reason is shown. A
+screen is a table of all cells, followed by the details of the cells that may still change.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pytest_xlatune.tasks.cell_report import CellReport, known_now
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.running import Pace, RunningJobs
 
-_ALIVE_S = 90.0  # seconds; a session that drives a cell gives a sign of life more often
-_RANKED = 6  # verdicts of a cell whose details are shown
+_ALIVE_S = 90.0  # a session that drives a cell leaves a sign of life at least this often
+_MAX_VERDICTS = 6  # verdicts that the details of a cell show
 
 
-class Standing(StrEnum):
+class CellState(StrEnum):
     """The state of a cell; states that may still change come first."""
 
     RUNNING = "running"
@@ -47,15 +47,15 @@ class CellStatus:
         sweep: the name of the sweep.
         label: the cell in a few words.
         state: the state of the cell.
-        why: why it was stopped, or why it cannot be read; "" otherwise.
-        running: its jobs in flight, with a line for each.
+        why: why the cell was stopped, or why it cannot be read; "" otherwise.
+        running: a line for each job in flight.
         ranking: the verdicts in the order of the conclusion, without those that have no trial.
         progress: the jobs that are over, the jobs to come and the time left, in words.
     """
 
     sweep: str
     label: str
-    state: Standing
+    state: CellState
     why: str = ""
     running: tuple[str, ...] = ()
     ranking: tuple[Verdict, ...] = ()
@@ -64,14 +64,14 @@ class CellStatus:
     @property
     def has_more(self) -> bool:
         """Whether the cell has details that the table does not show."""
-        return self.state in (Standing.RUNNING, Standing.IDLE) or bool(self.why)
+        return self.state in (CellState.RUNNING, CellState.IDLE) or bool(self.why)
 
 
 class Watcher:
     """The cells below a folder; it remembers what it has read."""
 
     def __init__(self, folder: Path, *, names: Sequence[str] = ()) -> None:
-        """Watch the cells below `folder`, all of them or those whose sweep or folder is in `names`.
+        """Watch all cells below `folder`, or those whose sweep or folder name is in `names`.
 
         Raises:
             ConfigError: there is no cell, or none with one of the names.
@@ -97,11 +97,11 @@ class Watcher:
                     CellStatus(
                         sweep=folder.parent.name,
                         label=folder.name,
-                        state=Standing.UNREADABLE,
+                        state=CellState.UNREADABLE,
                         why=str(error),
                     )
                 )
-        order = list(Standing)
+        order = list(CellState)
         cells.sort(key=lambda cell: (order.index(cell.state), cell.sweep, cell.label))
         return tuple(cells)
 
@@ -129,37 +129,39 @@ class _Cell:
         for entry in known.entries:
             pace.note(entry)
         running = self._jobs.poll(known.state, pace.submitted_s)
-        # what the last session requested, which may be less than the whole study
+        # the study of the last session, which may have requested only a part of the sweep
         outlook = known.study.outlook(known.history)
-        left = outlook.left, outlook.at_most
-        left_s = pace.range_s(left, now_s, running=running)
-        at_s = max(read_now(self._folder).at_s, known.at_s)
-        stands = _state_of(known, is_alive=now_s - at_s < _ALIVE_S)
+        jobs_left = outlook.left, outlook.at_most
+        left_s = pace.range_s(jobs_left, now_s, running=running)
+        alive_s = max(read_now(self._folder).at_s, known.at_s)
+        state = _state_of(known, is_alive=now_s - alive_s < _ALIVE_S)
         return CellStatus(
             sweep=known.sweep,
             label=known.label,
-            state=stands,
-            why=known.stop_reason if stands is Standing.STOPPED else "",
+            state=state,
+            why=known.stop_reason if state is CellState.STOPPED else "",
             running=tuple(plain(job.line) for job in running),
             ranking=tuple(
                 verdict for verdict in known.conclusion.verdicts if not is_pending(verdict)
             ),
             progress=progress_text(
-                known.history, left_s=left_s if stands is Standing.RUNNING else None, left=left
+                known.history,
+                left_s=left_s if state is CellState.RUNNING else None,
+                left=jobs_left,
             ),
         )
 
 
-def _state_of(known: CellReport, *, is_alive: bool) -> Standing:
+def _state_of(known: CellReport, *, is_alive: bool) -> CellState:
     if known.conclusion.complete:
-        return Standing.COMPLETE
+        return CellState.COMPLETE
     if known.state.stop is not None:
-        return Standing.STOPPED
-    return Standing.RUNNING if is_alive else Standing.IDLE
+        return CellState.STOPPED
+    return CellState.RUNNING if is_alive else CellState.IDLE
 
 
 def screen_lines(cells: Sequence[CellStatus], width: int) -> Iterator[str]:
-    """Yield the lines of a screen; what exceeds its width or its height may be cut."""
+    """Yield the lines of a screen; the caller may cut what exceeds its width or height."""
     yield from compact_lines(
         Table(
             columns=columns("sweep", "cell", "state", "progress", "best"),
@@ -185,7 +187,7 @@ def _best(cell: CellStatus) -> str:
 
 
 def _ranking(verdicts: Sequence[Verdict]) -> Table:
-    """Return the best arms; names are last, so that a narrow screen cuts no verdict."""
+    """Return the best arms; the names come last, so that a narrow screen cuts names only."""
     return Table(
         columns=columns(">delta %", ">95 %", ">n", "verdict", "profile"),
         rows=tuple(
@@ -196,6 +198,6 @@ def _ranking(verdicts: Sequence[Verdict]) -> Table:
                 words_beside(verdict),
                 verdict.arm,
             )
-            for verdict in verdicts[:_RANKED]
+            for verdict in verdicts[:_MAX_VERDICTS]
         ),
     )

@@ -1,6 +1,6 @@
 """Write the test file of a commit gate, and the CI job that runs it.
 
-From then on, both are plain files of the user's repository, and nothing here reads them again.
+Both are then plain files of the user's repository, which no later command reads or changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.tasks.files import filled_in
-from pytest_xlatune.tasks.write_sweep import OF_STEP_LINES
+from pytest_xlatune.tasks.write_sweep import STEP_LINE_SETTINGS
 
 TEST_FILE = "gates/test_gate.py"
 CI_FILES = {"github": ".github/workflows/tgs-gate.yml", "gitlab": ".gitlab/tgs-gate.yml"}
@@ -35,7 +35,9 @@ def gate_files(
     nodelist: str,
     ci: str | None,
 ) -> dict[Path, str]:
-    """Return path -> text of a gate's files; faults are found before any file is written.
+    """Return path -> text of a gate's files, and write none of them.
+
+    The arguments are the options of `xlatune gate init`, which `commands.toml` explains.
 
     Raises:
         ConfigError: an argument is malformed, the folder is no repository, or a file exists.
@@ -56,19 +58,18 @@ def gate_files(
     nodes = expand(nodelist) if nodelist else ()
     executor = executor or one_of_ours(lambda candidate: candidate.is_here)
     executor_type = class_named(executor, where="--executor")
-    # a held allocation needs no node list, since its nodes are known inside it
+    # an allocation that the user holds needs no node list, since it has its nodes already
     if bool(nodes) != executor_type.names_nodes and not executor_type.holds_nodes:
-        named = (
-            executor
-            if executor_type.names_nodes
-            else one_of_ours(lambda candidate: candidate.names_nodes)
-        )
+        with_nodes = executor
+        if not executor_type.names_nodes:
+            with_nodes = one_of_ours(lambda candidate: candidate.names_nodes)
         raise ConfigError(
-            f"--executor {named} and --nodelist go together: both commits run on the nodes named "
-            "there"
+            f"--executor {with_nodes} and --nodelist go together: both commits run on the nodes of "
+            "the list"
         )
+    # the label of the machines that run the CI job
     runner = "accelerator" if executor_type.is_here else executor_type.scheduler.lower() or executor
-    filled: dict[str, object] = {
+    values: dict[str, object] = {
         "model": model,
         "parallelism": parallelism,
         "baseline": baseline,
@@ -81,19 +82,19 @@ def gate_files(
         "nodelist": f", nodelist={nodes!r}" if nodes else "",
         "runner": f"[self-hosted, {runner}]",
         "tags": f"  tags: [{runner}]\n",
-        "of_step_lines": "\n".join(OF_STEP_LINES),
+        "step_line_settings": "\n".join(STEP_LINE_SETTINGS),
     }
-    texts = {TEST_FILE: filled_in("gate.py.txt", **filled)}
+    texts = {TEST_FILE: filled_in("gate.py.txt", **values)}
     if ci is not None:
-        texts[CI_FILES[ci]] = filled_in(f"gate.{ci}.yml", **filled)
+        texts[CI_FILES[ci]] = filled_in(f"gate.{ci}.yml", **values)
     if not (repository / ".git").exists():
         raise ConfigError(
             f"{repository} is no git repository: run `git init` there, or name it: --repository DIR"
         )
-    found = [name for name in texts if (repository / name).exists()]
-    if found:
+    existing = [name for name in texts if (repository / name).exists()]
+    if existing:
         raise ConfigError(
-            f"{repository} has {', '.join(found)} already, perhaps edited by hand, so nothing was "
-            "written; move it away first"
+            f"{repository} has {', '.join(existing)} already, perhaps edited by hand, so nothing "
+            "was written; move it away first"
         )
     return {repository / name: text for name, text in texts.items()}

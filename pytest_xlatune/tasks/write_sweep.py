@@ -1,4 +1,4 @@
-"""Write a sweep file from answers: the questions, what an answer may be, and the text."""
+"""Ask the questions of `xlatune init`, check the answers, and make the text of a sweep file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_xlatune.tasks.files import filled_in
 
 
 class InitQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting of a sweep file: an option, and a question if the option is not given.
+    """A setting of a sweep file: a question is asked for it if its option is not given.
 
     `templates/init.toml` has the questions, and says what each field means.
     """
@@ -48,18 +48,18 @@ _INIT = msgspec.toml.decode(
     Path(__file__).with_name("templates").joinpath("init.toml").read_bytes(), type=_Init
 )
 KINDS, STUDIES, QUESTIONS = _INIT.kinds, _INIT.studies, _INIT.questions
-_PLACE_OF_SIZE = "{per_device_batch_size}"
+_SIZE_PLACEHOLDER = "{per_device_batch_size}"  # in a command; becomes the batch size
 _GPU_FLAG = "--xla_gpu_enable_latency_hiding_scheduler=true"
 _CPU_FLAG = "--xla_cpu_multi_thread_eigen=false"
-_GPUS = ("/dev/nvidiactl", "/dev/kfd")
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # of NVIDIA, of AMD
 
 
 def default_flag(nodelist: str) -> str:
-    """Return the flag to try if none is named: for a GPU in Slurm, or if this machine has one.
+    """Return the flag to try if the user names none.
 
-    A flag of a GPU on a machine without one would only show noise.
+    It is a GPU flag in Slurm and on a machine with a GPU; elsewhere that would only show noise.
     """
-    has_gpu = bool(nodelist) or any(Path(device).exists() for device in _GPUS)
+    has_gpu = bool(nodelist) or any(Path(device).exists() for device in _GPU_DEVICES)
     return _GPU_FLAG if has_gpu else _CPU_FLAG
 
 
@@ -69,51 +69,55 @@ def option_of(name: str) -> str:
 
 
 def answers(
-    given: Mapping[str, object],
+    options: Mapping[str, object],
     ask: Callable[[str], str] | None,
-    tell: Callable[[str], None],
+    show_fault: Callable[[str], None],
 ) -> dict[str, str]:
     """Return an answer to each question that applies.
 
     Args:
-        given: name of an option -> its value; None if it is not given.
+        options: name of an option -> its value; None if the user did not give the option.
         ask: shows a text and returns the typed answer; None if no person is present.
-        tell: shows why an answer does not fit, before its question is asked again.
+        show_fault: shows why an answer does not fit, before its question is asked again.
 
     Raises:
         ConfigError: no person is present and options are missing; or an answer does not fit.
     """
     answered: dict[str, str] = {}
     missing: list[str] = []
-    for name, question in QUESTIONS.items():
-        asked = question
-        if name == "flags" and given.get("study"):
+    for name in QUESTIONS:
+        question = QUESTIONS[name]
+        if name == "flags" and options.get("study"):
             continue
-        if asked.kinds and answered.get("kind") not in asked.kinds:
-            if given.get(name):
-                raise ConfigError(f"{option_of(name)} belongs to --kind {' or '.join(asked.kinds)}")
+        if question.kinds and answered.get("kind") not in question.kinds:
+            if options.get(name):
+                kinds = " or ".join(question.kinds)
+                raise ConfigError(f"{option_of(name)} belongs to --kind {kinds}")
             continue
         if name == "flags":
-            asked = msgspec.structs.replace(asked, default=default_flag(answered["nodelist"]))
-        answer = given.get(name)
+            default = default_flag(answered["nodelist"])
+            question = msgspec.structs.replace(question, default=default)
+        answer = options.get(name)
         if answer is not None:
-            answered[name] = str(answer) or asked.default
+            answered[name] = str(answer) or question.default
             _check(name, answered[name])
         elif ask is None:
-            answered[name] = asked.default
-            if not (asked.default or asked.is_optional):
+            answered[name] = question.default
+            if not (question.default or question.is_optional):
                 missing.append(option_of(name))
         else:
-            answered[name] = _asked(name, asked, ask, tell)
+            answered[name] = _typed_answer(name, question, ask, show_fault)
     if missing:
-        raise ConfigError(f"{', '.join(missing)}: no terminal to ask on; give these as options")
+        raise ConfigError(
+            f"{', '.join(missing)}: there is no terminal to ask for these; give them as options"
+        )
     if not answered["nodelist"]:  # nodes may have another Python at the same path
         _check_python(answered)
     return answered
 
 
-def _asked(
-    name: str, question: InitQuestion, ask: Callable[[str], str], tell: Callable[[str], None]
+def _typed_answer(
+    name: str, question: InitQuestion, ask: Callable[[str], str], show_fault: Callable[[str], None]
 ) -> str:
     text = question.text
     if name == "kind":
@@ -130,17 +134,17 @@ def _asked(
         try:
             _check(name, answer)
         except ConfigError as error:
-            tell(str(error))
+            show_fault(str(error))
             continue
         if answer or question.is_optional:
             return answer
 
 
 def _check(name: str, answer: str) -> None:
-    """Refuse an answer that no sweep can use, while its question is still on the screen.
+    """Refuse an answer that no sweep can use, so that its question can be asked again.
 
     Raises:
-        ConfigError: the answer does not fit; an empty answer does.
+        ConfigError: the answer does not fit; an empty answer is not checked.
     """
     if not answer:
         return
@@ -149,7 +153,7 @@ def _check(name: str, answer: str) -> None:
             raise ConfigError.unknown("kind", answer, valid=KINDS, where="--kind")
         case "command":
             read_command(answer)
-        case "env_file" if not (answer.startswith("/") or Path(_whole(answer)).is_file()):
+        case "env_file" if not (answer.startswith("/") or Path(_absolute(answer)).is_file()):
             raise ConfigError(f"--env-file {answer} is no file here; write the whole path")
         case "model":
             check_model_tag(answer)
@@ -165,12 +169,12 @@ def _check(name: str, answer: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command line as a person types it, in the parts that a sweep file has for it.
+    """A command line as a person types it, split into the settings of a sweep file.
 
     Attributes:
-        deployed: the variables before the program.
-        words: the program and its arguments; files in this folder have absolute paths.
-        cwd: this folder if a module in it is run; "" otherwise.
+        deployed: name -> value of the variables that stand before the program.
+        words: the program and its arguments; files in the current folder have absolute paths.
+        cwd: the current folder, if `python -m` runs a module in it; "" otherwise.
     """
 
     deployed: Mapping[str, str]
@@ -180,7 +184,7 @@ class Command:
 
 # assignments before a program:  XLA_FLAGS=--xla_a=1 python train.py
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_OF_A_SHELL = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+_SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
 def read_command(command: str) -> Command:
@@ -209,25 +213,25 @@ def read_command(command: str) -> Command:
             )
         deployed[name] = value
     for word in words:
-        if word in _OF_A_SHELL or word == "cd" or word.endswith(";"):
+        if word in _SHELL_WORDS or word == "cd" or word.endswith(";"):
             raise ConfigError(
-                f"{where}: {word} is for a shell, and no shell reads this; put the line into a "
-                "script, and name the script here"
+                f"{where}: {word} is for a shell, and the command runs without a shell; put the "
+                "line into a script, and give the script as the command"
             )
     if not words:
         raise ConfigError(f"{where} sets variables, but names no program after them")
-    full_words = tuple(map(_whole, words))
-    for full_word in full_words:
-        if full_word.endswith((".py", ".sh")) and full_word[0] not in "/-" and "{" not in full_word:
+    absolute_words = tuple(map(_absolute, words))
+    for word in absolute_words:
+        if word.endswith((".py", ".sh")) and word[0] not in "/-" and "{" not in word:
             raise ConfigError(
-                f"{where}: {full_word} is no file here, and a trial runs in a folder of its own; "
-                "write the whole path"
+                f"{where}: {word} is no file in this folder, and each trial runs in another "
+                "folder; write the whole path"
             )
-    return Command(deployed=deployed, words=full_words, cwd=_cwd_of(full_words))
+    return Command(deployed=deployed, words=absolute_words, cwd=_cwd_of(absolute_words))
 
 
-def _whole(word: str) -> str:
-    """Return a word with an absolute path for its file, which may follow `--name=`."""
+def _absolute(word: str) -> str:
+    """Return a word in which the path of an existing file, perhaps after `--name=`, is absolute."""
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     path = Path(value)
     if value.startswith("~/"):
@@ -238,25 +242,26 @@ def _whole(word: str) -> str:
 
 
 def _cwd_of(words: Sequence[str]) -> str:
-    """Return this folder if it has the module that `python -m` runs; "" otherwise."""
+    """Return the current folder if it has the module that `python -m` runs; "" otherwise."""
     if "-m" not in words[:-1]:
         return ""
-    top = words[words.index("-m") + 1].partition(".")[0]
-    return str(Path.cwd()) if Path(top).is_dir() or Path(f"{top}.py").is_file() else ""
+    package = words[words.index("-m") + 1].partition(".")[0]
+    is_here = Path(package).is_dir() or Path(f"{package}.py").is_file()
+    return str(Path.cwd()) if is_here else ""
 
 
 # imports of a script:  import os, jax    from jax.sharding import Mesh    from model import step
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\w+|import[ \t]+[\w., \t]+)", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
-_ASKS_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
-_ANSWERS_S = 60
+_FAIL_WITHOUT_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
+_PYTHON_TIMEOUT_S = 60
 
 
 def _check_python(answered: Mapping[str, str]) -> None:
     """Refuse a Python without JAX for a trainer that needs it, because each trial would fail.
 
     Raises:
-        ConfigError: the message names both, and says what to type.
+        ConfigError: the Python has no JAX, and the trainer is MaxText or a script that imports JAX.
     """
     if "python" in answered and not _has_jax(answered["python"]):
         raise ConfigError(f"--python {answered['python']} has no JAX; name MaxText's own Python")
@@ -275,8 +280,8 @@ def _check_python(answered: Mapping[str, str]) -> None:
 
 
 def _imports_jax(script: Path) -> bool:
-    """Return whether a script imports JAX, itself or by a module in its folder."""
-    files, seen = [script], set[str]()
+    """Return whether a script, or a module that it imports from its folder, imports JAX."""
+    files, known = [script], set[str]()
     while files:
         names: set[str] = set()
         with suppress(OSError):
@@ -284,34 +289,37 @@ def _imports_jax(script: Path) -> bool:
                 names |= set(re.findall(r"\w+", line))
         if "jax" in names:
             return True
-        modules = [(script.parent / f"{name}.py") for name in names - seen]
+        modules = [(script.parent / f"{name}.py") for name in names - known]
         files += [path for path in modules if path.is_file()]
-        seen |= names
+        known |= names
     return False
 
 
 def _has_jax(program: str) -> bool:
-    """Return whether a Python has JAX; True for other programs and for paths elsewhere."""
+    """Return whether a Python has JAX; True if the program is no Python or does not run here."""
     path = shutil.which(program)
     if path is None or not _PYTHON.fullmatch(Path(program).name):
         return True
     try:
-        done = subprocess.run([path, "-c", _ASKS_JAX], timeout=_ANSWERS_S, check=False)
+        process = subprocess.run(
+            [path, "-c", _FAIL_WITHOUT_JAX], timeout=_PYTHON_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return done.returncode == 0
+    return process.returncode == 0
 
 
-_FROM_A_LOG = ("step_pattern", "per_device_batch_size", "max_target_length")
-# as in docs/how-to/trainer.md, for a person with another trainer
-_OF_TOKENS = (
-    "        # where they tell no Tokens/s/device: sequences of a device in a step, their length",
+# settings of the cell that `suggest_sweep` reads from a log
+_SETTINGS_IN_LOG = ("step_pattern", "per_device_batch_size", "max_target_length")
+# comments of a sweep file for trainers with other step lines; docs/how-to/trainer.md has them too
+_TOKEN_SETTINGS = (
+    "        # if its step lines have no Tokens/s/device: sequences per device, and their length",
     "        # per_device_batch_size=8, max_target_length=64,",
 )
-OF_STEP_LINES = (
-    "        # where its step lines are no `completed step: 7, seconds: 0.512, ...`:",
+STEP_LINE_SETTINGS = (
+    "        # if its step lines are not like `completed step: 7, seconds: 0.512, ...`:",
     '        # step_pattern=r"iter (?P<step>\\d+).* took (?P<ms>[\\d.]+) ms",',
-    *_OF_TOKENS,
+    *_TOKEN_SETTINGS,
 )
 
 
@@ -327,40 +335,45 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
     kind = answered["kind"]
     if kind == "maxtext-slurm" and not nodes:
         raise ConfigError("maxtext-slurm: --nodelist must name the nodes of its jobs")
-    launcher, needs = _LAUNCHERS[kind](answered)
-    used = {"CellSettings", "Protocol", "SiteSettings", "Sweep", "standard_tests", needs}
+    launcher, launcher_class = _LAUNCHERS[kind](answered)
+    imports = {"CellSettings", "Protocol", "SiteSettings", "Sweep", "standard_tests"}
+    imports.add(launcher_class)
     if study := answered.get("study"):
         if study in ("nodes", "network") and not nodes:
             raise ConfigError(f"--study {study}: --nodelist must name the nodes")
-        if study == "batch" and kind == "trainer" and _PLACE_OF_SIZE not in answered["command"]:
+        if study == "batch" and kind == "trainer" and _SIZE_PLACEHOLDER not in answered["command"]:
             raise ConfigError(
-                f"--study batch: --command must hold {_PLACE_OF_SIZE}, which becomes the size, "
-                f"e.g. --batch={_PLACE_OF_SIZE}"
+                f"--study batch: --command must hold {_SIZE_PLACEHOLDER}, which becomes the size, "
+                f"e.g. --batch={_SIZE_PLACEHOLDER}"
             )
-        cls, budget = STUDIES[study]
-        compared = [f"    study={cls}(),", f"    design=DesignSettings(budget={budget}),"]
-        used |= {cls, "DesignSettings"}
+        study_class, budget = STUDIES[study]
+        compared = [f"    study={study_class}(),", f"    design=DesignSettings(budget={budget}),"]
+        imports |= {study_class, "DesignSettings"}
         if study == "commits":
             launcher = f"CheckoutLauncher(repository={_repository()!r}, inner={launcher})"
-            used.add("CheckoutLauncher")
+            imports.add("CheckoutLauncher")
     else:
         rows = [
             f"        profile({name!r}, {str(flag)!r}),"
             for name, flag in _profiles(parse_flags(answered["flags"])).items()
         ]
         compared = ["    profiles=(", *rows, "    ),"]
-        used.add("profile")
-    is_away = bool(nodes) and kind != "maxtext-slurm"
-    executor = one_of_ours(lambda candidate: candidate.has_queue if is_away else candidate.is_here)
-    site = f'executor="{executor}"' + (f", nodelist={nodes!r}" if is_away else "")
-    site += f", trial_s={answered['trial_s']}" if answered.get("trial_s") else ""
+        imports.add("profile")
+    # submit.sh of maxtext-slurm runs on this machine, and submits the job by itself
+    submits = bool(nodes) and kind != "maxtext-slurm"
+    executor = one_of_ours(lambda candidate: candidate.has_queue if submits else candidate.is_here)
+    site = f'executor="{executor}"'
+    if submits:
+        site += f", nodelist={nodes!r}"
+    if answered.get("trial_s"):
+        site += f", trial_s={answered['trial_s']}"
     return filled_in(
         "sweep.py.txt",
         slug=slug,
         model=answered["model"],
         parallelism=answered["parallelism"],
-        names="\n".join(f"    {name}," for name in sorted(used)),
-        cell="\n".join([_deployed(answered), *_of_step_lines(answered)]),
+        names="\n".join(f"    {name}," for name in sorted(imports)),
+        cell="\n".join([_deployed_line(answered), *_step_line_settings(answered)]),
         launcher=launcher,
         compared="\n".join(compared),
         site=site,
@@ -368,10 +381,10 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
 
 
 def _repository() -> str:
-    """Return the folder of the git repository around this folder, whose commits are compared.
+    """Return the root of the git repository with the current folder, whose commits are compared.
 
     Raises:
-        ConfigError: this folder is in no repository.
+        ConfigError: the current folder is in no repository.
     """
     here = Path.cwd()
     root = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
@@ -380,31 +393,34 @@ def _repository() -> str:
     return str(root)
 
 
-_VALUE_CHARS, _ID_CHARS = 24, 60  # characters of a value and of an id; 64 are allowed for the id
+# An id may have 64 characters: four are left for a number that tells equal ids apart.
+_MAX_VALUE_CHARS, _MAX_ID_CHARS = 24, 60
 
 
 def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
-    """Return id -> flag; the id has the flag's value: `multi-thread-eigen-false` turns it off.
+    """Return id -> flag; the id has the flag's name and value, e.g. `multi-thread-eigen-false`.
 
     Raises:
         ConfigError: a flag is given twice.
     """
     profiles: dict[str, Flag] = {}
-    known: dict[tuple[str, str], Flag] = {}
-    for at, flag in enumerate(flags, start=1):
+    by_setting: dict[tuple[str, str], Flag] = {}
+    for number, flag in enumerate(flags, start=1):
         # XLA reads `--name` as true
-        meant = flag.name, "true" if flag.value is None else flag.value
-        if meant in known:
+        setting = flag.name, "true" if flag.value is None else flag.value
+        if setting in by_setting:
             raise ConfigError(
-                f"--flags names {known[meant]} and {flag}: that is one profile, given twice; leave "
+                f"--flags names {by_setting[setting]} and {flag}: both are the same profile; leave "
                 "one of them out"
             )
-        known[meant] = flag
+        by_setting[setting] = flag
         short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
-        value = _slug(flag.value or "")[:_VALUE_CHARS].strip("-")
-        slug = _slug(short)[: _ID_CHARS - len(value) - 1].strip("-")
+        value = _slug(flag.value or "")[:_MAX_VALUE_CHARS].strip("-")
+        slug = _slug(short)[: _MAX_ID_CHARS - len(value) - 1].strip("-")
         profile_id = f"{slug}-{value}".strip("-")
-        profiles[f"{profile_id}-{at}" if profile_id in profiles else profile_id] = flag
+        if profile_id in profiles:
+            profile_id = f"{profile_id}-{number}"
+        profiles[profile_id] = flag
     return profiles
 
 
@@ -412,20 +428,20 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())
 
 
-def _of_step_lines(answered: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines that say how steps are read: from a log, or for the user to fill in."""
+def _step_line_settings(answered: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings by which step lines are read, or comments for the user to fill in."""
     if answered["kind"] != "trainer":
         return
-    from_log = {name: answered[name] for name in _FROM_A_LOG if answered.get(name)}
+    from_log = {name: answered[name] for name in _SETTINGS_IN_LOG if answered.get(name)}
     if not from_log:
-        yield from OF_STEP_LINES
+        yield from STEP_LINE_SETTINGS
     for name, text in from_log.items():
         yield f"        {name}={text!r}," if name == "step_pattern" else f"        {name}={text},"
     if from_log.keys() == {"step_pattern"}:
-        yield from _OF_TOKENS
+        yield from _TOKEN_SETTINGS
 
 
-def _deployed(answered: Mapping[str, str]) -> str:
+def _deployed_line(answered: Mapping[str, str]) -> str:
     flags = {"XLA_FLAGS": answered["xla_flags"]} if answered.get("xla_flags") else {}
     variables = read_command(answered["command"]).deployed if answered["kind"] == "trainer" else {}
     variables = flags | dict(variables)
@@ -434,7 +450,7 @@ def _deployed(answered: Mapping[str, str]) -> str:
     return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'
 
 
-def _of_trainer(answered: Mapping[str, str]) -> tuple[str, str]:
+def _trainer_launcher(answered: Mapping[str, str]) -> tuple[str, str]:
     command = read_command(answered["command"])
     cwd = f", cwd={command.cwd!r}" if command.cwd else ""
     arguments = f"argv={command.words!r}{cwd}{_env_files(answered)}"
@@ -443,42 +459,43 @@ def _of_trainer(answered: Mapping[str, str]) -> tuple[str, str]:
 
 def _env_files(answered: Mapping[str, str]) -> str:
     path = answered.get("env_file", "")
-    return f", env_files={(_whole(path),)!r}" if path else ""
+    return f", env_files={(_absolute(path),)!r}" if path else ""
 
 
-def _of_maxtext(answered: Mapping[str, str]) -> tuple[str, str]:
+def _maxtext_launcher(answered: Mapping[str, str]) -> tuple[str, str]:
     arguments = ", ".join(f"{key}={answered[key]!r}" for key in ("config", "python", "module"))
     return f"MaxTextLauncher({arguments}{_env_files(answered)})", "MaxTextLauncher"
 
 
-def _of_maxtext_slurm(answered: Mapping[str, str]) -> tuple[str, str]:
-    sbatch: Sequence[str] = ("-w", answered["nodelist"])
-    arguments = f"checkout={answered['checkout']!r}, sbatch={tuple(sbatch)!r}"
+def _maxtext_slurm_launcher(answered: Mapping[str, str]) -> tuple[str, str]:
+    sbatch = ("-w", answered["nodelist"])
+    arguments = f"checkout={answered['checkout']!r}, sbatch={sbatch!r}"
     return f"MaxTextSlurmLauncher({arguments})", "MaxTextSlurmLauncher"
 
 
+# kind of trainer -> a function of the answers that returns the launcher as code, and its class
 _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
-    "trainer": _of_trainer,
-    "maxtext": _of_maxtext,
-    "maxtext-slurm": _of_maxtext_slurm,
+    "trainer": _trainer_launcher,
+    "maxtext": _maxtext_launcher,
+    "maxtext-slurm": _maxtext_slurm_launcher,
 }
 
 
-def about_flags(answered: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note for each flag that no known XLA has, and for each value that it refuses."""
+def notes_on_flags(answered: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note for each flag that no known XLA has, and for each value that XLA refuses."""
     known = history().flags
     for name, flag in _profiles(parse_flags(answered.get("flags", ""))).items():
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
         if hint:
-            yield f"note: no jaxlib that is known here has --{flag.name}{hint} Correct the file"
-        asked = Profile(id=name, flags=(flag,))
-        for objection in objections(asked, Context(is_complete=False)):
+            yield f"note: the catalog knows no jaxlib with --{flag.name}{hint} Correct the file"
+        tried = Profile(id=name, flags=(flag,))
+        for objection in objections(tried, Context(is_complete=False)):
             if objection.level is Level.FAULT:
                 yield f"note: {objection.text}. Correct the file"
 
 
-def option_of_runs(answered: Mapping[str, str]) -> str:
-    """Return the option without which no run of the study begins, with an example; "" if none."""
+def required_run_option(answered: Mapping[str, str]) -> str:
+    """Return an option that a run of the study needs, with an example value; "" if none."""
     study = answered.get("study")
     if study == "commits":
         return "commits main..HEAD"
@@ -486,7 +503,7 @@ def option_of_runs(answered: Mapping[str, str]) -> str:
     return "pdbs 8" if study == "batch" and not has_size else ""
 
 
-def about_program(answered: Mapping[str, str]) -> Iterator[str]:
+def notes_on_program(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield a note about a program that does not exist here, and about a Python without JAX."""
     if "command" in answered:
         program = read_command(answered["command"]).words[0]

@@ -95,7 +95,7 @@ def test_only_what_has_a_queue_waits_in_one(
     text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
     ledger.write_text(text, "utf-8")
     (found,) = RunningJobs(seen.campaign.folder).poll(read_known(ledger.parent).state, {})
-    assert found.words == words
+    assert found.progress_text == words
 
 
 def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> None:

@@ -254,7 +254,7 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
     nodes: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_gpu: bool
 ) -> None:
     device = tmp_path / "nvidiactl"
-    monkeypatch.setattr("pytest_xlatune.tasks.write_sweep._GPUS", (str(device),))
+    monkeypatch.setattr("pytest_xlatune.tasks.write_sweep._GPU_DEVICES", (str(device),))
     if has_gpu:
         device.touch()
     path = tmp_path / "test_mine.py"
@@ -277,7 +277,7 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
                 *("15 of 15", "0.5 (median)", "3.5 at the last step", "format           json"),
                 "give the cell per_device_batch_size and max_target_length",
             ),
-            "        step_pattern='json',\n        # where they tell no Tokens/s/device",
+            "        step_pattern='json',\n        # if its step lines have no Tokens/s/device",
         ),
         (
             'print(\'{"step": %d, "step_time": 0.5, "tps": 80.0}\' % i)',
@@ -331,7 +331,7 @@ def test_a_script_that_is_not_beside_the_person_is_refused(
     monkeypatch.chdir(tmp_path)
     command = ("--command", "python3 train.py {steps}")
     assert main(["init", "test_mine.py", *command, *CELL.split(), "--nodelist", ""]) == 2
-    assert "train.py is no file here" in capsys.readouterr().err
+    assert "train.py is no file in this folder" in capsys.readouterr().err
     assert not Path("test_mine.py").exists()
 
 
@@ -387,7 +387,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("test_a.py --model m", "--command, --parallelism: no terminal"),
+        ("test_a.py --model m", "--command, --parallelism: there is no terminal"),
         ("a.py", "name it test_a.py"),
         ("test_a.py --config /x", "--config belongs to --kind maxtext"),
         ("test_a.py --command t{steps} --model m --parallelism FDSP=4", "did you mean 'FSDP'"),
@@ -397,7 +397,7 @@ def test_a_closed_terminal_ends_the_questions() -> None:
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --flags=--xa${IFS}--xa",
-            "--xa and --xa: that is one profile",
+            "--xa and --xa: both are the same profile",
         ),
         (
             "test_a.py --command t{steps} --model m --parallelism DP=4 --nodelist n1 --try",

@@ -23,7 +23,13 @@ from pytest_xlatune.studies.node_check import Nodes
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cost import Cost, cost_of, hours_of_both, kept_elsewhere, refuse_unasked
+from pytest_xlatune.tasks.cost import (
+    Cost,
+    cost_of,
+    durations_of_both_plans,
+    measured_elsewhere,
+    refuse_expensive,
+)
 
 DESIGN = """\
         screen_baselines=2,
@@ -56,19 +62,19 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     assert bound.lines[2].startswith("at most 17 h 44 min one after the other")
     (none,) = cost(jobs=0).lines
     assert none.startswith("0 jobs to run, each on 8 nodes; 12 trials")
-    assert cost(trial_s=None).words == "unknown node-hours"
+    assert cost(trial_s=None).node_hours_text == "unknown node-hours"
     assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
 
 
 @pytest.mark.parametrize(
-    ("limit_h", "is_said", "is_refused"),
+    ("limit_h", "is_agreed", "is_refused"),
     [(None, False, False), (100.0, False, True), (100.0, True, False), (150.0, False, False)],
 )
 def test_a_person_is_asked_above_the_limit_of_the_site(
-    limit_h: float | None, is_said: bool, is_refused: bool
+    limit_h: float | None, is_agreed: bool, is_refused: bool
 ) -> None:
     def ask() -> None:
-        refuse_unasked(cost(), limit_h=limit_h, is_said=is_said, sweep="pp8")
+        refuse_expensive(cost(), limit_h=limit_h, is_agreed=is_agreed, sweep="pp8")
 
     if is_refused:
         with pytest.raises(ConfigError, match=r"at most 142 node-hours .*Above 100 .*-yes"):
@@ -129,12 +135,12 @@ def test_trials_measured_from_another_folder_are_told(
     below.mkdir()
     for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
         monkeypatch.chdir(here)
-        (said,) = kept_elsewhere(cell, workdir)
+        (said,) = measured_elsewhere(cell, workdir)
         assert str(kept) in said
         assert f"--xlatune-workdir {kept}" in said
     monkeypatch.chdir(project)
-    assert kept_elsewhere(cell, kept) == ()
-    assert kept_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
+    assert measured_elsewhere(cell, kept) == ()
+    assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
 
 
 def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
@@ -142,14 +148,14 @@ def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
     work = {"jobs": 3, "steps": 90, "compilations": 5, "others": 10, "other_steps": 150}
     both = coded(MessageCode.BOTH_PLANS, "{jobs}", **work)
     # half of 45 minutes is start-up, and 40 % of that compiles; 15 steps take the rest
-    (said,) = hours_of_both((both,), (), resolved=resolved)
+    (said,) = durations_of_both_plans((both,), (), resolved=resolved)
     for figure in ("4 h 8 min", "7 h 30 min", "23 min to start", "90 s a step", "9 min to compile"):
         assert figure in said
-    assert hours_of_both((), (), resolved=resolved) == ()
+    assert durations_of_both_plans((), (), resolved=resolved) == ()
     # a trial of 90 s, as `xlatune init --try` saw it
     site = replace(resolved.sweep.site, trial_s=90.0)
     resolved = dataclasses.replace(resolved, sweep=replace(resolved.sweep, site=site))
-    (said,) = hours_of_both((both,), (), resolved=resolved)
+    (said,) = durations_of_both_plans((both,), (), resolved=resolved)
     assert "about 9 min with rotation, 15 min without it" in said
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.cli.running import jobs_of
+from pytest_xlatune.cli.running import ending_jobs
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import Ends
@@ -241,8 +241,8 @@ def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pytest_xlatune.cli.running.cancel_unwaited", interrupted)
-    with pytest.raises(KeyboardInterrupt), jobs_of(tmp_path):
+    with pytest.raises(KeyboardInterrupt), ending_jobs(tmp_path):
         raise KeyboardInterrupt
     said = capsys.readouterr()
     assert "Ctrl-C again leaves them running" in said.err
-    assert "jobs that still run are left running; run again to go on" in said.out
+    assert "jobs that still run are left running; run again to continue" in said.out

@@ -16,7 +16,7 @@ from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.reports import publish
-from pytest_xlatune.tasks.watch import CellStatus, Standing, screen_lines
+from pytest_xlatune.tasks.watch import CellState, CellStatus, screen_lines
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
@@ -155,7 +155,7 @@ LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"
 FASTER = Verdict(arm=LONG, kind=VerdictKind.FASTER, delta=0.034, ci95=(0.02, 0.048), n=4)
 
 
-def seen(sweep: str, state: Standing = Standing.RUNNING, **more: object) -> CellStatus:
+def seen(sweep: str, state: CellState = CellState.RUNNING, **more: object) -> CellStatus:
     return CellStatus(sweep=sweep, label="m FSDP=8", state=state, **more)  # type: ignore[arg-type]
 
 
@@ -184,8 +184,8 @@ def test_every_cell_is_in_the_table_and_what_may_change_stands_below_in_full() -
     running = ("fast (job 7) step 3/12",)
     cells = [
         seen("pp8", progress="7 of 25 jobs", running=running, ranking=(FASTER,)),
-        seen("tp4", Standing.STOPPED, why="node-drain " * 20),
-        seen("fsdp", Standing.COMPLETE, progress="12 of 12 jobs", ranking=(FASTER,)),
+        seen("tp4", CellState.STOPPED, why="node-drain " * 20),
+        seen("fsdp", CellState.COMPLETE, progress="12 of 12 jobs", ranking=(FASTER,)),
     ]
     _, first, second, third, *rest = screen_lines(cells, 80)
     assert "running" in first

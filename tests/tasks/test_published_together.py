@@ -14,7 +14,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.cell_report import read_known
-from pytest_xlatune.tasks.reports import alone, publish
+from pytest_xlatune.tasks.reports import locked, publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
 
@@ -39,7 +39,7 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
     each.turn()
     reports = tmp_path / "reports"
     writer = threading.Thread(target=publish, args=(each.folder, reports))
-    with alone(reports):
+    with locked(reports):
         writer.start()
         run(each)  # meanwhile the sweep comes to its end
         assert list(reports.iterdir()) == []

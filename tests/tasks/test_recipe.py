@@ -94,7 +94,7 @@ def test_a_file_without_a_recipe_is_refused(
         (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4; ask for it again"),
         (b'{"schema": 4, "cells": []}', "holds several cells: none"),
         (b'{"schema": 4, "cells": [7]}', "ask for it again"),
-        (b"\xff\xfe", "it is no text"),
+        (b"\xff\xfe", "it is not a text file"),
         (EXAMPLE.read_bytes()[:9000], "is not the data of"),
     ],
     ids=["no document", "a newer one", "no cell", "a cell that is none", "no text", "cut short"],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.cli import (
-    OF_A_SESSION,
+    SESSION_OPTIONS,
     add_commands,
     add_json,
     add_options,
@@ -87,7 +87,7 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run although it costs more node-hours than --ask-above",
     )
-    add_options(calibrate_parser, leave_out=OF_A_SESSION)
+    add_options(calibrate_parser, leave_out=SESSION_OPTIONS)
     calibrate_parser.set_defaults(run=_calibrate)
 
 

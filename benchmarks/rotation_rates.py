@@ -3,7 +3,7 @@
     python benchmarks/rotation_rates.py --part rotations --write docs/reference/error_rates.md
     python benchmarks/rotation_rates.py --part search --runs 300 --write ...
 
-Each sweep goes through the production code: `study.decide`, `turns_of` and `fit_turns` of single
+Each sweep goes through the production code: `study.decide`, `read_turns` and `fit_turns` of single
 steps, `study.conclude`. In logarithms of the speed, a step of a program in a rotation, and an
 ordinary job:
 
@@ -44,8 +44,8 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.rotation import CompiledProgram, RotationRead, RotationSpec
 from pytest_xlatune.model.rotation_score import NoTurns, is_baseline
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.rounds import fit_turns, turns_of
-from pytest_xlatune.stats.search import DEPLOYED, Point, points_of
+from pytest_xlatune.stats.rounds import fit_turns, read_turns
+from pytest_xlatune.stats.search import DEPLOYED, Point, all_points
 from pytest_xlatune.studies.derived import Search
 from pytest_xlatune.studies.trials import ALIAS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
@@ -64,7 +64,7 @@ SPACE = Search(
         for at, size in enumerate(SIZES)
     }
 )
-POINTS = tuple(points_of(SIZES))
+POINTS = tuple(all_points(SIZES))
 STEP_S = 1.0
 LEVEL = 6.9
 
@@ -312,7 +312,7 @@ class Cluster:
                 step_s = STEP_S * math.exp(-own) * (10 if stalled[step] else 1)
                 steps.append(StepRecord(step=step, step_s=step_s))
             before = name
-        turns = turns_of(whose, steps, programs=len(names))
+        turns = read_turns(whose, steps, programs=len(names))
         score = turns if isinstance(turns, NoTurns) else fit_turns(turns)
         if isinstance(score, NoTurns):
             raise TypeError(score)

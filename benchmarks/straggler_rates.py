@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import pages
 
-from pytest_xlatune.stats.stragglers import WINDOW, WINDOWS, watched
+from pytest_xlatune.stats.stragglers import WINDOW, WINDOWS, compare_ranks
 
 STEPS = 512
 STEP_S = 0.5
@@ -84,7 +84,7 @@ def looks(world: World, seed: int, slow: float) -> tuple[bool, bool]:
         by_rank = {
             rank: {step: float(seconds[rank, step]) for step in steps} for rank in range(ranks)
         }
-        seen = watched(by_rank)
+        seen = compare_ranks(by_rank)
         for straggler in seen.stragglers if seen is not None else ():
             is_slow = bool(slow) and straggler.rank == ranks - 1
             is_found |= is_slow

@@ -57,9 +57,9 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import NO_TOKENS, score
 from pytest_xlatune.stats.validity import (
-    Shown,
+    Witnesses,
     contradictions,
-    judged,
+    judge_settings,
     other_device,
     unproved,
 )
@@ -343,9 +343,9 @@ def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
     # if the user dumps, XLA writes its options elsewhere
     is_told = is_asked and ("xla_dump_to" not in flags or OPTIONS_FOLDER in flags)
     keys = {**cell.overrides, **trial.profile.overrides}
-    return judged(
+    return judge_settings(
         trial.profile,
-        Shown(
+        Witnesses(
             flags=report.xla_flags,
             env=report.env,
             options=left.options,

@@ -32,7 +32,7 @@ from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
 from pytest_xlatune.model.sentences import IN_BRACKETS, NO_STEP, PROGRAM_REFUSED, PROGRAM_TOO_LARGE
 from pytest_xlatune.model.trial import Rotation
-from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, turns_of
+from pytest_xlatune.stats.rounds import SKIPPED_STEPS, fit_turns, read_turns
 from pytest_xlatune.stats.score import timed_steps, window_steps
 
 # A rotation blames programs for at most so many attempts; then the playbook decides. An attempt
@@ -130,7 +130,7 @@ def _turns(
     inside = window_steps(replace(protocol, first_step=0, profiler=""))
     away = {step.step for step in timed if every and step.step not in inside}
     gap = _gap(timed)
-    turns = turns_of(
+    turns = read_turns(
         [(turn.program, first + turn.first_call, turn.calls) for turn in read.turns],
         timed,
         programs=len(rotation.spec.programs),

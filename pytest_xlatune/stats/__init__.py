@@ -1,3 +1,3 @@
-"""Steps to a score, scores to a comparison, what a plan can see. Pure."""
+"""Statistics: the score of a job, the comparison of scores, what a plan can detect. All is pure."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pairs of runs side by side: how much slower one is than the other; bad jobs hardly count.
+"""Compare runs with those that ran beside them at the same time; bad jobs hardly count.
 
 A few percent of all jobs are slow for no lasting reason. Such a job must neither cause an
 accusation nor prevent one. So means are trimmed, and outliers in the pooled noise are cut back.
@@ -14,10 +14,10 @@ from statistics import fmean, median
 from pytest_xlatune.stats.quantiles import t_quantile
 
 MAD = 1.4826  # standard deviation of normal values, in median absolute deviations
-LEAST_REPEATS = 2
+LEAST_REPEATS = 2  # fewer differences than this give no estimate
 LEAST_LOSS = math.log1p(-0.01)  # the smallest loss that is an accusation, as a log ratio
 ALPHA = 0.005  # error rate of an accusation, one-sided
-# Standard error of the mean of n normal values without the smallest and the largest, relative to
+# The standard error of the mean of n normal values without the smallest and the largest, divided by
 # that of the plain mean, for n = 0, 1, 2, ... (order statistics, 4 million draws each).
 TRIMMED = (1.0, 1.0, 1.0, 1.160, 1.092, 1.066, 1.051, 1.042, 1.035)
 FAR = 3.5  # a value beyond so many robust standard deviations is a bad job
@@ -31,15 +31,15 @@ def spread_of(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slower:
-    """How much slower fresh runs are than those beside them, as a log ratio.
+    """How much slower fresh runs are than those beside them; a loss is a negative log ratio.
 
     Attributes:
         estimate: mean of the differences; with three or more, without the smallest and the largest.
         error: the standard error of the estimate.
         df: degrees of freedom of the pooled noise.
-        bound: the value that the loss exceeds with probability `ALPHA`, shared by all comparisons.
+        bound: upper confidence bound of the log ratio; the comparisons share its error rate `ALPHA`
         n: how many fresh runs there are, each paired with one beside it.
-        rest: the second largest loss, so that one bad run alone cannot accuse.
+        second_loss: the second largest loss of a pair, so that one bad run alone cannot accuse.
     """
 
     estimate: float
@@ -47,12 +47,12 @@ class Slower:
     df: int
     bound: float
     n: int
-    rest: float
+    second_loss: float
 
     @property
     def accuses(self) -> bool:
-        """Whether a loss of at least 1 % is shown, and not by a single run."""
-        return self.bound < 0 and max(self.estimate, self.rest) <= LEAST_LOSS
+        """Whether a loss of at least 1 % is shown, by more than a single run."""
+        return self.bound < 0 and max(self.estimate, self.second_loss) <= LEAST_LOSS
 
     @property
     def is_open(self) -> bool:
@@ -85,7 +85,7 @@ def slower(
         differences: log ratio of each run to the run beside it.
         others: groups of log scores that contribute to the noise.
         family: number of comparisons, which share the error rate.
-        jobs: variance of a difference in units of a job's: 2 if one run is compared with one other.
+        jobs: variance of a difference, divided by that of a job's score: 2 for a pair of runs.
     """
     n = len(differences)
     if n < LEAST_REPEATS:
@@ -100,32 +100,36 @@ def slower(
         df=df,
         bound=estimate + t_quantile(1 - ALPHA / family, df) * error,
         n=n,
-        rest=ordered[1],
+        second_loss=ordered[1],
     )
 
 
 def pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
     """Return sum of squares and degrees of freedom within groups; bad jobs hardly count.
 
-    Values beyond the limit, in units of the robust spread of all, count as if they were at the
-    limit. In each group the farthest is cut first, because it moves the mean of the others.
+    A value farther than `FAR` robust standard deviations from the mean of its group counts as if it
+    were at that distance. In each group the farthest value is removed first, because it moves the
+    mean of the others.
     """
-    kept = [sorted(group) for group in groups if len(group) > 1]
-    total = sum(map(len, kept)) - len(kept)
+    near = [sorted(group) for group in groups if len(group) > 1]
+    total_df = sum(map(len, near)) - len(near)
     while True:
-        means = [fmean(group) for group in kept]
-        off = [abs(v - mean) for group, mean in zip(kept, means, strict=True) for v in group]
-        df = len(off) - len(kept)
-        squares = math.fsum(distance * distance for distance in off)
+        means = [fmean(group) for group in near]
+        distances = [
+            abs(value - mean) for group, mean in zip(near, means, strict=True) for value in group
+        ]
+        df = len(distances) - len(near)
+        squares = math.fsum(distance * distance for distance in distances)
         if df < 1:
             return squares, max(df, 0)
-        limit = FAR * MAD * median(off) * math.sqrt(len(off) / df)
-        is_left_out = False
-        for group, mean in zip(kept, means, strict=True):
-            at = 0 if mean - group[0] >= group[-1] - mean else -1
-            far = abs(group[at] - mean) * math.sqrt(len(group) / (len(group) - 1))
-            if len(group) > LEAST_REPEATS and far > limit > 0:
-                del group[at]
-                is_left_out = True
-        if not is_left_out:
-            return squares + (total - df) * limit**2, total
+        limit = FAR * MAD * median(distances) * math.sqrt(len(distances) / df)
+        was_removed = False
+        for group, mean in zip(near, means, strict=True):
+            farthest = 0 if mean - group[0] >= group[-1] - mean else -1
+            # a value of a small group is near the mean, because the mean contains it
+            distance = abs(group[farthest] - mean) * math.sqrt(len(group) / (len(group) - 1))
+            if len(group) > LEAST_REPEATS and distance > limit > 0:
+                del group[farthest]
+                was_removed = True
+        if not was_removed:
+            return squares + (total_df - df) * limit**2, total_df

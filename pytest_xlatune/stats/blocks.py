@@ -4,9 +4,9 @@ The model is additive, score = block + arm + error, so whatever is common to a b
 drift, a node swap) drops out. Cells may be missing; complete blocks give differences of plain
 means. This module must not know what an arm is or where its scores come from.
 
-It also fits the line of drift through the baselines of a screen; its slope takes all jobs into
-account. The distance of a single job from the line ranks and bounds it, but is no verdict. For
-several node slots see `components.py`.
+It also fits the line of drift through the baselines of a screen; with enough other jobs, these
+contribute to its slope. The distance of a single job from the line ranks and bounds the job, but is
+no verdict. For several node slots see `components.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ArmFit:
     control_weight: float | None
     # variance of the estimate from the arm's own block differences; None with fewer than three
     own_variance: float | None = None
-    # ratio of a job's variance in these differences to that in all other blocks; None if not known
+    # variance of a job in these differences, divided by that of all other jobs; None if not known
     excess: float | None = None
 
 
@@ -84,20 +84,23 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
     for score in scores:
         cells.setdefault(score.block, {}).setdefault(score.arm, []).append(score.value)
 
-    def alone(arm: str) -> tuple[float | None, float | None]:
-        """Return the arm's own variance, and its ratio to the variance of everything else."""
+    def own_noise(arm: str) -> tuple[float | None, float | None]:
+        """Return `own_variance` and `excess` of the arm's fit."""
         variances = _own_variance(cells.values(), arm, control)
         if variances is None:
             return None, None
-        own_variance, job = variances
-        mine = [at for at, score in enumerate(scores) if score.arm == arm]
-        kept = np.eye(len(mine)) - design[mine] @ inverse @ design[mine].T
-        taken = float(residual[mine] @ np.linalg.pinv(kept, rcond=1e-9) @ residual[mine])
-        rest_df = df - (len(mine) - 1)
-        rest = (squares - taken) / rest_df if rest_df > 0 else 0.0
-        return own_variance, job / rest if rest_df >= _REST_DF and rest > 0 else None
+        own_variance, job_variance = variances
+        rows = [at for at, score in enumerate(scores) if score.arm == arm]
+        # the sum of squares without the rows of the arm, from the fit with them
+        unexplained = np.eye(len(rows)) - design[rows] @ inverse @ design[rows].T
+        removed = float(residual[rows] @ np.linalg.pinv(unexplained, rcond=1e-9) @ residual[rows])
+        others_df = df - (len(rows) - 1)
+        others = (squares - removed) / others_df if others_df > 0 else 0.0
+        if others_df < _LEAST_OTHERS_DF or others <= 0:
+            return own_variance, None
+        return own_variance, job_variance / others
 
-    noises = {arm: alone(arm) for arm in arms}
+    noises = {arm: own_noise(arm) for arm in arms}
     fits = {
         arm: ArmFit(
             estimate=float(effects[at]),
@@ -166,9 +169,13 @@ _Matrix = NDArray[Any]
 def _solved(
     scores: Sequence[BlockScore], design: _Matrix
 ) -> tuple[_Matrix, _Matrix, _Matrix, _Matrix, int]:
-    """Return effects, covariance, what can be estimated, residuals and degrees of freedom."""
+    """Return the least squares of the scores on the columns of `design`.
+
+    These are the effects, their covariance in sigma^2, the projection onto what can be estimated,
+    the residuals and their degrees of freedom.
+    """
     values = np.array([score.value for score in scores])
-    # centred, because large values would lose digits in the differences
+    # the values are centred, because large ones would lose digits in the differences
     values -= values.mean()
     normal = design.T @ design
     inverse = np.linalg.pinv(normal, rcond=1e-10, hermitian=True)
@@ -178,8 +185,8 @@ def _solved(
     return effects, inverse, estimable, values - design @ effects, df
 
 
-_OWN_RUNS = 3  # fewer block differences say nothing about their variance
-_REST_DF = 4  # the same for the degrees of freedom of everything else
+_LEAST_OWN_RUNS = 3  # fewer block differences say nothing about their variance
+_LEAST_OTHERS_DF = 4  # fewer degrees of freedom say nothing about the variance of the other jobs
 
 
 def _own_variance(
@@ -190,32 +197,34 @@ def _own_variance(
     None with fewer than three blocks that hold the arm and a control.
     """
     both = [(cells[arm], cells[control]) for cells in blocks if arm in cells and control in cells]
-    if len(both) < _OWN_RUNS:
+    if len(both) < _LEAST_OWN_RUNS:
         return None
     gains = [fmean(arm_scores) - fmean(control_scores) for arm_scores, control_scores in both]
     mean = fmean(gains)
     variance = math.fsum([(gain - mean) ** 2 for gain in gains]) / (len(gains) - 1)
-    of_one_job = fmean(
+    # variance of a block difference in units of that of a job
+    jobs = fmean(
         [1 / len(arm_scores) + 1 / len(control_scores) for arm_scores, control_scores in both]
     )
-    return variance / len(both), variance / of_one_job
+    return variance / len(both), variance / jobs
 
 
 def _control_weights(
     scores: Sequence[BlockScore], arms: Sequence[str], control: str
 ) -> dict[str, float]:
-    """Return arm -> control jobs for each of its jobs, if it is once in every block.
+    """Return arm -> number of control jobs in a block, for arms that are in every block once.
 
     The estimates of such arms are plain means of block differences, whatever the other arms are.
+    The result is empty unless all blocks have the same number of control jobs.
     """
     cells = Counter([(score.block, score.arm) for score in scores])
     blocks = {block for block, _ in cells}
-    in_block = {cells[block, control] for block in blocks}
-    weight = in_block.pop()
-    if in_block or not weight:
+    weights = {cells[block, control] for block in blocks}
+    if len(weights) > 1 or 0 in weights:
         return {}
-    held = Counter([arm for (_, arm), count in cells.items() if count == 1])
-    return {arm: float(weight) for arm in arms if held[arm] == len(blocks)}
+    (weight,) = weights
+    blocks_with_one = Counter([arm for (_, arm), count in cells.items() if count == 1])
+    return {arm: float(weight) for arm in arms if blocks_with_one[arm] == len(blocks)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +246,6 @@ class Line:
         Beyond its ends the line is flat: while a screen runs, two neighbouring baselines on a busy
         machine would extrapolate to any value for a distant profile.
         """
-        # an extrapolated line once showed a profile at +46638.3 %
         first, last = self.ends
         return self.level + self.slope * (min(max(slot, first), last) - self.centre)
 
@@ -262,27 +270,27 @@ def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> t
     Args:
         groups: the baselines.
         others: groups of other jobs, each at its own level, most of which differ only by noise.
-            With ten or more jobs in them, the slope comes from all jobs, because few baselines tell
-            it badly; outliers count less.
+            With ten or more jobs in them, the slope comes from all jobs, because few baselines
+            estimate it badly; outliers count less.
     """
     filled = [sorted(group) for group in groups if group]
     if not filled:
         return ()
     centres = [math.fsum([slot for slot, _ in group]) / len(group) for group in filled]
     levels = [math.fsum([score for _, score in group]) / len(group) for group in filled]
-    off = [
+    centred = [
         (slot - centre, score - level)
         for group, centre, level in zip(filled, centres, levels, strict=True)
         for slot, score in group
     ]
-    spread = math.fsum([x * x for x, _ in off])
-    slope = math.fsum([x * y for x, y in off]) / spread if spread else 0.0
-    squares = math.fsum([(y - slope * x) ** 2 for x, y in off])
-    df = max(len(off) - len(filled) - bool(spread), 0)
+    spread = math.fsum([x * x for x, _ in centred])
+    slope = math.fsum([x * y for x, y in centred]) / spread if spread else 0.0
+    squares = math.fsum([(y - slope * x) ** 2 for x, y in centred])
+    df = max(len(centred) - len(filled) - bool(spread), 0)
     slots = [slot for group in filled for slot, _ in group]
     if sum(map(len, others)) >= MANY:
         slots += [slot for group in others for slot, _ in group]
-        slope, spread = _shared_slope(off, [sorted(group) for group in others if group], slope)
+        slope, spread = _shared_slope(centred, [sorted(group) for group in others if group], slope)
     return tuple(
         Line(
             level=level,
@@ -298,20 +306,22 @@ def fit_lines(groups: Sequence[_Points], *, others: Sequence[_Points] = ()) -> t
     )
 
 
-MANY = 10  # from so many jobs on, their spread shows the noise
-_ROUNDS = 5
-# beyond so many standard deviations a job counts less; 95 % efficient for normal noise
+MANY = 10  # with so many jobs or more, their spread shows the noise
+_ROUNDS = 5  # iterations of a robust estimate, which has settled by then
+# Beyond so many standard deviations a job counts less. With this limit, the estimate is 95 % as
+# efficient as the mean for normal noise.
 _HUBER = 1.345
 _FAR = 3.0  # beyond so many standard deviations a job differs by its settings, not by noise
-_REACH = 5.0  # jobs within so many times the noise may belong to the main group
+_REACH = 5.0  # jobs within so many standard deviations may belong to the main group
 
 
 def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
     """Return the centre of each group's values, and the standard deviation around the centres.
 
     Both describe the values that differ only by noise. Many settings of a catalog do harm and few
-    help by much. So the search starts at the upper quartile of each group, within five times the
-    distance of the nearest quarter of all values. Then it takes medians within five deviations.
+    help by much. So the centre of a group is first its upper quartile, and the standard deviation
+    the distance within which a quarter of all values lie. Then both are taken anew, by medians,
+    from the values within five standard deviations of the centres.
 
     Raises:
         ValueError: a group is empty.
@@ -320,24 +330,32 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
         raise ValueError("a group without values has no centre")
 
     def distances(values: Sequence[Sequence[float]]) -> list[float]:
-        """Return the distances to the centres without one of each group, which is 0."""
-        distances_off = [
-            abs(x - at) for group, at in zip(values, centres, strict=True) for x in group
-        ]
-        return sorted(distances_off)[len(groups) :] or [0.0]
+        """Return the ascending distances to the centres, without the smallest of each group.
+
+        That one is 0 or nearly so, because the centre is computed from the values.
+        """
+        ascending = sorted(
+            abs(value - centre)
+            for group, centre in zip(values, centres, strict=True)
+            for value in group
+        )
+        return ascending[len(groups) :] or [0.0]
 
     centres = [sorted(group)[3 * len(group) // 4] for group in groups]
     before: tuple[list[float], float] | None = None
-    # The MAD of all values is no good: where a third does harm it measures the harm, and with three
-    # winners beside twelve slow flags it found 58 % of the winners instead of 93 %.
-    off = distances(groups)
-    sd = max(off[len(off) // 4], IDENTICAL)
+    # The search does not start at the MAD of all values: if a third of the settings do harm, that
+    # measures the harm, and with three winners beside twelve slow flags it finds 58 % of the
+    # winners instead of 93 %.
+    ascending = distances(groups)
+    sd = max(ascending[len(ascending) // 4], IDENTICAL)
     for _ in range(_ROUNDS):
         near = [
             [value for value in group if abs(value - centre) <= _REACH * sd]
             for group, centre in zip(groups, centres, strict=True)
         ]
-        centres = [median(group or [at]) for group, at in zip(near, centres, strict=True)]
+        centres = [
+            median(group) if group else centre for group, centre in zip(near, centres, strict=True)
+        ]
         sd = max(1.4826 * median(distances(near)), IDENTICAL)
         if before == (centres, sd):
             break
@@ -346,26 +364,28 @@ def main_group(groups: Sequence[Sequence[float]]) -> tuple[list[float], float]:
 
 
 def weight(distance: float, sd: float) -> float:
-    """Return the weight of a job at a distance that may be noise of `sd`, or its settings."""
-    off = abs(distance)
-    if off > _FAR * sd:
+    """Return the weight, 0 to 1, of a job this far from its centre, where the noise is `sd`."""
+    far = abs(distance)
+    if far > _FAR * sd:
         return 0.0
-    return 1.0 if off <= _HUBER * sd else _HUBER * sd / off
+    return 1.0 if far <= _HUBER * sd else _HUBER * sd / far
 
 
-def _shared_slope(off: _Points, others: Sequence[_Points], slope: float) -> tuple[float, float]:
+def _shared_slope(
+    baselines: _Points, others: Sequence[_Points], slope: float
+) -> tuple[float, float]:
     """Return the slope of all jobs, and the weighted spread of their slots.
 
     Iteratively reweighted (P. J. Huber, Annals of Mathematical Statistics 35, 1964) over the jobs
     of the main group; others do not count, because their settings may have any effect.
 
     Args:
-        off: the baselines' points minus the mean of their group; they count in full.
+        baselines: the baselines' points minus the mean of their group; they count in full.
         others: the other groups.
         slope: the slope of the baselines, from which the iteration starts.
     """
-    products = math.fsum([x * y for x, y in off])
-    squares = math.fsum([x * x for x, _ in off])
+    products = math.fsum([x * y for x, y in baselines])
+    squares = math.fsum([x * x for x, _ in baselines])
     spread = squares
     for _ in range(_ROUNDS):
         residuals = [[y - slope * x for x, y in group] for group in others]
@@ -397,9 +417,9 @@ def is_apart(group: Sequence[tuple[float, float]], other: Sequence[tuple[float, 
     if len(lines) < 2 or lines[0].df < 1:  # noqa: PLR2004 - a pair
         return False
     first, second = lines
-    way = second.centre - first.centre
-    offset = second.level - first.level - first.slope * way
-    tilt = way**2 / first.spread if first.spread else 0.0
+    slots_between = second.centre - first.centre
+    offset = second.level - first.level - first.slope * slots_between
+    tilt = slots_between**2 / first.spread if first.spread else 0.0
     error = math.sqrt(first.squares / first.df * (1 / first.n + 1 / second.n + tilt))
     return abs(offset) > t_quantile(0.975, first.df) * error
 

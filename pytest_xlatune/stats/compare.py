@@ -1,9 +1,8 @@
 """Compare two arms by the scores of their jobs, and conclude.
 
-Every rule here has three outcomes: what the data cannot tell is INCONCLUSIVE, never a pass, and a
-test that cannot be computed finds nothing. Steps only enter as counts of stragglers. For gates, it
-says whether a candidate is no worse than the baseline by a margin (non-inferiority), and how many
-trials would tell.
+Every rule has three outcomes: what the data cannot decide is INCONCLUSIVE, never a pass. Steps only
+enter as counts of stragglers. For gates, this module also decides whether a candidate is no worse
+than the baseline by a margin (non-inferiority), and computes how many trials would decide it.
 """
 
 from __future__ import annotations
@@ -36,11 +35,12 @@ from pytest_xlatune.stats.quantiles import t_quantile
 _SCORES_COPIED = "all scores are exactly equal: copies are no measurements"
 _SCORES_NOT_FINITE = "the scores are not finite"
 
-# An estimate of +5 % alone would stop half of all sweeps whose best gains just 5 %. With the bound,
-# +4 % stops in 0.5 % and +6 % in 95 % of sweeps (docs/reference/error_rates.md).
+# A sweep may stop if the estimate of a gain and its lower bound are so large. The estimate alone
+# would stop half of all sweeps whose best profile gains just 5 %. With the bound, 0.5 % of sweeps
+# stop at a gain of 4 %, and 95 % of them at one of 6 % (docs/reference/error_rates.md).
 STOP_ESTIMATE = 0.05
 STOP_FLOOR = 0.04
-VETO_P = 0.05
+VETO_P = 0.05  # Fisher's exact p below which lost trials or slow steps take a gain away
 
 Change = tuple[float, float, float]  # log ratio, lower and upper end of its interval
 
@@ -64,8 +64,8 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
     if effect is None:
         return NoComparison(reason=say("no block holds both this profile and a baseline"))
     error, df = fit.sigma * math.sqrt(effect.variance), fit.df
-    is_alone = is_noisier(effect)
-    if is_alone and effect.own_variance is not None:
+    uses_own_noise = is_noisier(effect)
+    if uses_own_noise and effect.own_variance is not None:
         error, df = max(error, math.sqrt(effect.own_variance)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
     reach = t_quantile(0.975, df) * error
@@ -78,7 +78,7 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
         blocks=fit.n_blocks,
         baselines=fit.n_control,
         alpha=alpha,
-        own=coded(MessageCode.OWN_NOISE, ", its own noise") if is_alone else None,
+        own=coded(MessageCode.OWN_NOISE, ", its own noise") if uses_own_noise else None,
     )
     return Comparison(
         estimate=effect.estimate,
@@ -97,10 +97,10 @@ def two_samples(
 ) -> Comparison | NoComparison:
     """Compare the jobs of two sides that share no block, by Welch's t.
 
-    Sides of another time or place may differ in noise. With a common variance the noisier side was
-    called faster too often: 14.5 % for twelve old jobs against three new ones of twice the noise,
-    at a nominal 5 %. Degrees of freedom follow F. E. Satterthwaite, Biometrics Bulletin 2, 1946,
-    rounded down.
+    Sides that ran at another time or place may differ in noise. A common variance would call the
+    noisier side faster too often: in 14.5 % of cases instead of the nominal 5 %, for twelve old
+    jobs against three new ones of twice the noise. Degrees of freedom follow F. E. Satterthwaite,
+    Biometrics Bulletin 2, 1946, rounded down.
     """
     sides = (reference, candidate)
     total = sum(map(len, sides)) - len(sides)
@@ -109,12 +109,14 @@ def two_samples(
     if not all(math.isfinite(score) for side in sides for score in side):
         return NoComparison(reason=say(_SCORES_NOT_FINITE))
     variances = [stdev(side) ** 2 for side in sides]
-    parts = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
-    error = math.sqrt(math.fsum(parts))
+    mean_variances = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
+    error = math.sqrt(math.fsum(mean_variances))
     if error < IDENTICAL:
         return NoComparison(reason=say(_SCORES_COPIED))
-    weights = [part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)]
-    df = math.floor(error**4 / math.fsum(weights) + 1e-9)
+    weights = [
+        variance**2 / (len(side) - 1) for variance, side in zip(mean_variances, sides, strict=True)
+    ]
+    df = math.floor(error**4 / math.fsum(weights) + 1e-9)  # a rounding error must not cost 1 df
     estimate = fmean(candidate) - fmean(reference)
     critical = bonferroni(family, df, alpha=alpha)
     reach = t_quantile(0.975, df) * error
@@ -136,23 +138,24 @@ def two_samples(
     )
 
 
-# With one variance for all there were 6.7 to 10.3 % false winners if arms have 2 to 5 times the
-# noise. So an arm whose job variance exceeds that of all others by this factor is judged by its own
-# variance, with its own degrees of freedom. Of ten limits that were tried, this one keeps the error
-# rate with arms of 2 to 5 times the noise, and costs the least power.
+# One variance for all arms would give 6.7 to 10.3 % false winners if some arms have 2 to 5 times
+# the noise of the others. So an arm whose job variance exceeds that of all others by this factor is
+# judged by its own variance, with at most so many degrees of freedom. Of the ten factors that were
+# tried, this one keeps the error rate with such arms, and costs the least power.
 OWN_EXCESS = 3.0
 OWN_DF = 10
 
 
 def is_noisier(effect: ArmFit) -> bool:
-    """Return whether an arm's jobs vary so much more than others that its own variance counts."""
+    """Return whether an arm's jobs vary so much more than others that its own variance is used."""
     return effect.excess is not None and effect.excess > OWN_EXCESS
 
 
 def noise_of(effect: ArmFit | None, *, sigma: float, df: int) -> tuple[float, int]:
-    """Return the noise of an arm's job and its degrees of freedom: its own if that is larger.
+    """Return the noise of an arm's jobs, and its degrees of freedom.
 
-    `effect` is the arm's result in blocks, None if it has none; `sigma` and `df` describe all arms.
+    This is `sigma` and `df`, which describe all arms, unless the arm is noisier. `effect` is its
+    result in blocks; None if it has none.
     """
     if effect is None or effect.own_variance is None or not is_noisier(effect):
         return sigma, df
@@ -169,31 +172,32 @@ def _simultaneous(effect: ArmFit, df: int, *, family: int, alpha: float) -> floa
 def winners(
     fit: BlockFit, comparisons: Mapping[str, Comparison], *, family: int, alpha: float
 ) -> tuple[str, ...]:
-    """Return the arms that step down through `family` as faster, the clearest first.
+    """Return the arms that a step-down test shows to be faster, the clearest first.
 
-    The clearest is compared with the critical value for all, the next with that for one less, until
-    one fails (a closed test; Marcus, Peritz and Gabriel, Biometrika 63, 1976). An arm whose own 95
-    % interval contains 0, or that was measured once, is no winner.
+    The clearest is compared with the critical value for `family` arms, the next with that for one
+    arm less, until an arm fails (a closed test; Marcus, Peritz and Gabriel, Biometrika 63, 1976).
+    An arm whose own 95 % interval contains 0, or that was measured once, is no winner.
     """
 
-    def excess(arm: str, left: int) -> float:
+    def lower_end(arm: str, arms_left: int) -> float:
+        """Return the lower end of the arm's gain, which is simultaneous for the arms left."""
         comparison = comparisons[arm]
-        error = standard_error(comparison)
-        critical = _simultaneous(fit.arms[arm], comparison.df, family=max(left, 1), alpha=alpha)
-        return min(comparison.estimate - critical * error, comparison.ci95[0])
-
-    passed: list[str] = []
-    left = [arm for arm, comparison in comparisons.items() if comparison.n > 1]
-    while left:
-        excesses = {arm: excess(arm, family - len(passed)) for arm in left}
-        clearest = max(
-            left, key=lambda arm: comparisons[arm].estimate / standard_error(comparisons[arm])
+        critical = _simultaneous(
+            fit.arms[arm], comparison.df, family=max(arms_left, 1), alpha=alpha
         )
-        if excesses[clearest] <= 0:
+        lower = comparison.estimate - critical * standard_error(comparison)
+        return min(lower, comparison.ci95[0])
+
+    def clearness(arm: str) -> float:
+        return comparisons[arm].estimate / standard_error(comparisons[arm])
+
+    repeated = [arm for arm, comparison in comparisons.items() if comparison.n > 1]
+    faster: list[str] = []
+    for arm in sorted(repeated, key=clearness, reverse=True):
+        if lower_end(arm, family - len(faster)) <= 0:
             break
-        passed.append(clearest)
-        left.remove(clearest)
-    return tuple(passed)
+        faster.append(arm)
+    return tuple(faster)
 
 
 EQUIVALENCE = 0.01  # a smaller relative change counts as none
@@ -210,8 +214,8 @@ class WinnerFigures:
 
     Attributes:
         ci95: its interval, corrected for selection, which never includes values below 0.
-        likely: its most likely change with a 95 % interval; None if the change is too large for the
-            prior of small effects.
+        likely: its most likely change, then the lower and upper end of a 95 % interval of that;
+            None if the change is too large for the prior of small effects.
     """
 
     ci95: tuple[float, float]
@@ -221,7 +225,7 @@ class WinnerFigures:
 def winner_figures(
     fit: BlockFit, comparison: Comparison, arm: str, *, family: int
 ) -> WinnerFigures:
-    """Return the figures of a winner, whose plain estimate is too high as the best of several.
+    """Return the figures of a winner, whose plain estimate tends to be too high: it was selected.
 
     The lower end of the interval is simultaneous over the `family` at 1.25 %, the upper end is
     one-sided at 5 %. A plain interval contains the true effect of the best winner in 79 to 92 % of
@@ -230,21 +234,21 @@ def winner_figures(
     below 0. The likely change is the mean of a normal posterior with the prior N(0, 1 %).
     """
     error, effect = standard_error(comparison), fit.arms[arm]
-    above = t_quantile(0.95, comparison.df)
+    upper_critical = t_quantile(0.95, comparison.df)
 
-    def reach(alpha: float) -> float:
+    def lower_critical(alpha: float) -> float:
         return _simultaneous(effect, comparison.df, family=family, alpha=alpha)
 
-    low = comparison.estimate - reach(SELECTED_ALPHA) * error
-    # otherwise an earlier look decided, and later blocks lowered the estimate
+    low = comparison.estimate - lower_critical(SELECTED_ALPHA) * error
+    # an estimate below 0 means that later blocks lowered it after the arm had won
     if comparison.estimate > 0:
         low = max(low, 0.0)
-    ci95 = low, comparison.estimate + above * error
-    kept = PRIOR**2 / (PRIOR**2 + error**2)
+    ci95 = low, comparison.estimate + upper_critical * error
+    shrinkage = PRIOR**2 / (PRIOR**2 + error**2)
     if abs(comparison.estimate) > _PLAUSIBLE * math.hypot(PRIOR, error):
         return WinnerFigures(ci95=ci95, likely=None)
-    mean, spread = kept * comparison.estimate, math.sqrt(kept) * error
-    likely = mean, mean - reach(LIKELY_ALPHA) * spread, mean + above * spread
+    mean, spread = shrinkage * comparison.estimate, math.sqrt(shrinkage) * error
+    likely = mean, mean - lower_critical(LIKELY_ALPHA) * spread, mean + upper_critical * spread
     return WinnerFigures(ci95=ci95, likely=likely)
 
 
@@ -285,8 +289,8 @@ def is_not_slower_than(comparison: Comparison, *, margin: float) -> bool:
     return comparison.n > 1 and interval90(comparison)[0] > math.log1p(-margin)
 
 
-def stops(comparison: Comparison) -> bool:
-    """Return whether the sweep may stop: the gain is +5 % or more, and its bound above +4 %."""
+def may_stop(comparison: Comparison) -> bool:
+    """Return whether the sweep may stop: the gain is +5 % or more, and its bound +4 % or more."""
     estimate, lower = relative(comparison.estimate), relative(comparison.lower)
     return comparison.n > 1 and estimate >= STOP_ESTIMATE and lower >= STOP_FLOOR
 
@@ -294,8 +298,8 @@ def stops(comparison: Comparison) -> bool:
 def straggler_p(slow: int, steps: int, baseline_slow: int, baseline_steps: int) -> float:
     """Return Fisher's exact p that an arm has no more slow steps than the baseline.
 
-    The score leaves slow steps out, so this guards a gain against them. It never supports a finding
-    of its own: steps of a job are correlated, so the p would be too small.
+    The score leaves slow steps out, so a gain is checked with this p. It supports no finding that
+    an arm is slow: steps of a job are correlated, so the p would be too small.
     """
     slow_in_all, in_all = slow + baseline_slow, steps + baseline_steps
     if not steps or not baseline_steps:
@@ -342,7 +346,6 @@ class GateLayout:
 def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
     """Return the verdict of a gate: FASTER and EQUIVALENT pass.
 
-    EQUIVALENT is "a loss of `margin` or more is excluded" (one-sided, 5 %), SLOWER "slower, and
     EQUIVALENT means that a loss of `margin` or more is excluded (one-sided, 5 %), SLOWER that the
     candidate is slower and such a loss is not excluded. All else is INCONCLUSIVE.
     """
@@ -352,12 +355,12 @@ def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
     return VerdictKind.SLOWER if kind is VerdictKind.SLOWER else VerdictKind.INCONCLUSIVE
 
 
-def above(values: Sequence[float], level: float) -> VerdictKind:
-    """Return whether the mean of job scores is above a level, one-sided at 5 % on both sides.
+def against_level(values: Sequence[float], level: float) -> VerdictKind:
+    """Return whether the mean of job scores is above a level, with an error of 5 % on each side.
 
-    EQUIVALENT means "above", SLOWER means "below".
+    EQUIVALENT means above the level, SLOWER below it, and INCONCLUSIVE that it cannot be decided.
     """
-    reach = reach_of(values)
+    reach = half_width90(values)
     if reach is None:
         return VerdictKind.INCONCLUSIVE
     distance = fmean(values) - level
@@ -366,10 +369,10 @@ def above(values: Sequence[float], level: float) -> VerdictKind:
     return VerdictKind.SLOWER if distance < -reach else VerdictKind.INCONCLUSIVE
 
 
-def reach_of(values: Sequence[float]) -> float | None:
-    """Return half the width of the 90 % interval of a mean; 5 % lie beyond each end.
+def half_width90(values: Sequence[float]) -> float | None:
+    """Return half the width of the 90 % interval of a mean: t(0.95, n - 1) s / sqrt(n).
 
-    It is t(0.95, n - 1) s / sqrt(n). None if there are too few jobs, or all are equal.
+    None if there are too few jobs, or all are equal.
     """
     df = len(values) - 1
     spread = stdev(values) if df > 0 and all(map(math.isfinite, values)) else 0.0
@@ -378,7 +381,9 @@ def reach_of(values: Sequence[float]) -> float | None:
     return t_quantile(0.95, df) * spread / math.sqrt(len(values))
 
 
-def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> GateLayout | None:
+def deciding_layout(
+    comparison: Comparison, design: GateLayout, *, margin: float
+) -> GateLayout | None:
     """Return the smallest layout that decides with 80 % power at the observed change and noise.
 
     None if no reasonable one does, because the change is too close to the margin.
@@ -391,13 +396,14 @@ def deciding(comparison: Comparison, design: GateLayout, *, margin: float) -> Ga
         error = comparison.sigma * math.sqrt(larger.variance)
         power = t_quantile(0.8, larger.df)
         if to_margin > 0:
-            is_told = to_margin > (t_quantile(0.95, larger.df) + power) * error
+            decides = to_margin > (t_quantile(0.95, larger.df) + power) * error
         else:
-            is_told = -comparison.estimate > (_critical(larger) + power) * error
-        if is_told:
+            decides = -comparison.estimate > (_critical(larger) + power) * error
+        if decides:
             return larger
     return None
 
 
 def _critical(design: GateLayout) -> float:
+    """Return the critical value of Dunnett's test for a gate of this layout."""
     return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)

@@ -1,8 +1,8 @@
-"""Estimate by what jobs of one cell differ: noise, node slots and allocations.
+"""Estimate what makes jobs of one cell differ: noise, node slots and allocations.
 
-The same fit serves a screen on several slots and a calibration: lines of one slope, each at the
-level of its slot, and the variances. The distance of a single job from its line ranks the job, and
-is never a verdict.
+The same fit serves a screen on several slots and a calibration. It gives a line for each slot, all
+with one slope but each at its own level, and the variances. The distance of a single job from its
+line ranks the job, and is never a verdict.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import numpy as np
 
 from pytest_xlatune.stats.blocks import IDENTICAL, MANY, fit_lines, main_group, weight
 
-_EM_ROUNDS = 30
-_LEAST_SPREAD = (
-    1e-3  # ratio of a group's variance to a job's; below it, all levels of the group are equal
-)
+_EM_ROUNDS = 30  # iterations of the EM algorithm
+# A kind of group (slots, allocations) whose variance is less than so much of a job's has one level.
+_LEAST_VARIANCE_RATIO = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class PlacedScore:
     """The score of one job, and where it ran."""
 
     slot: Hashable
-    at: float  # place in the queue of the slot
+    place: float  # its place in the queue of the slot
     value: float
     is_baseline: bool = True
     allocation: str = ""  # the allocation that it was a step of; "" if it was a job of its own
@@ -44,7 +43,7 @@ class Components:
     sigma: float  # standard deviation of a job's score on its slot, in its allocation
     df: int  # degrees of freedom of sigma, as if levels of slots and allocations were free
     slot_sd: float | None  # standard deviation between slots; None if there is only one
-    allocation_sd: float | None  # the same between allocations
+    allocation_sd: float | None  # standard deviation between allocations; None if there is only one
 
     def at(self, slot: Hashable, place: float) -> float:
         """Return the score that a baseline is expected to have at a place in a slot's queue."""
@@ -58,46 +57,47 @@ class Components:
 def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
     """Fit the lines of several slots, and the variance components; None without a baseline.
 
-    score = level + slot + allocation + slope x place + (common effect of profiles) + error. Slots
-    and allocations are random effects whose variances are estimated with the noise (restricted
-    maximum likelihood by EM: N. M. Laird and J. H. Ware, Biometrics 38, 1982). So equal slots share
-    a level, and different slots have their own.
+    The model is score = level + slot + allocation + slope x place + (common effect of profiles) +
+    error. Slots and allocations are random effects whose variances are estimated with the noise
+    (restricted maximum likelihood by EM: N. M. Laird and J. H. Ware, Biometrics 38, 1982). So equal
+    slots share a level, and different slots have their own.
 
     Most profiles have almost no effect, so they contribute to the level of their slot; those
-    outside the main group count less or not at all. The slope comes from all jobs if they are all
-    baselines, or ten or more are profiles. With fewer profiles a good one could pass for drift, so
-    the slope comes from the baselines alone, and is 0 with one on each slot.
+    outside the main group count less or not at all. The slope is fitted to all jobs if they are all
+    baselines, or if ten or more are profiles. With fewer profiles a good one could pass for drift,
+    so the slope comes from the baselines alone, and is 0 with one baseline on each slot.
     """
     if not any(score.is_baseline for score in jobs):
         return None
-    centre = math.fsum(score.at for score in jobs) / len(jobs)
+    centre = math.fsum(score.place for score in jobs) / len(jobs)
     is_profile = np.array([0.0 if score.is_baseline else 1.0 for score in jobs])
-    places = np.array([score.at - centre for score in jobs])
-    is_told = int(is_profile.sum()) >= MANY or not is_profile.any()
+    places = np.array([score.place - centre for score in jobs])
+    fits_slope = int(is_profile.sum()) >= MANY or not is_profile.any()
     columns = [np.ones(len(jobs))]
-    columns += [places] if is_told else []
+    columns += [places] if fits_slope else []
     columns += [is_profile] if is_profile.any() else []
     fixed = len(columns)
     slots = list(dict.fromkeys(score.slot for score in jobs))
     allocations = list(dict.fromkeys(score.allocation for score in jobs))
-    # one allocation is no group: its level is that of all
-    groups = [[score.slot for score in jobs]]
-    groups += [[score.allocation for score in jobs]] if len(allocations) > 1 else []
+    # the level of a single allocation cannot be separated from that of all jobs
+    groupings = [[score.slot for score in jobs]]
+    groupings += [[score.allocation for score in jobs]] if len(allocations) > 1 else []
     spans = []
-    for labels in groups:
+    for labels in groupings:
         names = list(dict.fromkeys(labels))
         spans.append(slice(len(columns), len(columns) + len(names)))
         columns += [np.array([float(label == name) for label in labels]) for name in names]
     design = np.stack(columns, axis=1)
     values = np.array([score.value for score in jobs])
-    slope, tilt = (0.0, 0.0) if is_told else _slope_of_baselines(jobs)
+    slope, tilt = (0.0, 0.0) if fits_slope else _slope_of_baselines(jobs)
     values -= slope * places
     mean = float(values.mean())
     values -= mean
-    rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
+    profile_rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
     weights = np.ones(len(jobs))
-    weights[rows] = _weights(values[rows].tolist())
-    ratios, spreads = [1.0] * len(spans), [0.0] * len(spans)
+    weights[profile_rows] = _weights(values[profile_rows].tolist())
+    # for slots, then allocations: the variance of the noise over that of the levels; that of levels
+    ratios, variances_of_levels = [1.0] * len(spans), [0.0] * len(spans)
     for _ in range(_EM_ROUNDS):
         weighted = design * weights[:, None]
         normal = design.T @ weighted
@@ -111,16 +111,17 @@ def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
         if noise <= IDENTICAL**2:
             break
         for at, span in enumerate(spans):
-            own = effects[span]
+            levels = effects[span]
             trace = float(np.trace(inverse[span, span]))
-            spreads[at] = (float(own @ own) + noise * trace) / len(own)
-            ratios[at] = noise / max(spreads[at], _LEAST_SPREAD * noise)
-        weights[rows] = _weights(residual[rows].tolist())
+            variance = (float(levels @ levels) + noise * trace) / len(levels)
+            variances_of_levels[at] = variance
+            ratios[at] = noise / max(variance, _LEAST_VARIANCE_RATIO * noise)
+        weights[profile_rows] = _weights(residual[profile_rows].tolist())
     contrast = np.zeros((len(slots), len(effects)))
     contrast[:, 0] = 1.0
     contrast[range(len(slots)), range(fixed, fixed + len(slots))] = 1.0
     variances = np.einsum("ij,jk,ik->i", contrast, inverse, contrast)
-    if is_told:
+    if fits_slope:
         slope, tilt = float(effects[1]), float(inverse[1, 1])
     return Components(
         levels=dict(zip(slots, (mean + contrast @ effects).tolist(), strict=True)),
@@ -130,8 +131,8 @@ def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
         tilt=tilt,
         sigma=math.sqrt(noise),
         df=len(jobs) - fixed - (len(slots) - 1) - (len(allocations) - 1),
-        slot_sd=math.sqrt(spreads[0]) if len(slots) > 1 else None,
-        allocation_sd=math.sqrt(spreads[1]) if len(spans) > 1 else None,
+        slot_sd=math.sqrt(variances_of_levels[0]) if len(slots) > 1 else None,
+        allocation_sd=math.sqrt(variances_of_levels[1]) if len(spans) > 1 else None,
     )
 
 
@@ -148,6 +149,6 @@ def _slope_of_baselines(jobs: Sequence[PlacedScore]) -> tuple[float, float]:
     groups: dict[Hashable, list[tuple[float, float]]] = {}
     for score in jobs:
         if score.is_baseline:
-            groups.setdefault(score.slot, []).append((score.at, score.value))
+            groups.setdefault(score.slot, []).append((score.place, score.value))
     line = fit_lines(list(groups.values()))[0]
     return line.slope, 1 / line.spread if line.spread else 0.0

@@ -1,6 +1,6 @@
 """What a budget of jobs can detect: critical values, layouts, the smallest effect.
 
-Pure arithmetic before anything is submitted. The same question always gets the same digits, also
+This is arithmetic before anything is submitted. The same question always gets the same digits, also
 where selection is simulated. A budget that cannot decide is refused with the reason: a sweep that
 only ranks must say so before it costs cluster time.
 
@@ -34,7 +34,7 @@ _RANKS_ONLY = (
     "confirm one: ask for {least} jobs at least, {recommended} are recommended"
 )
 
-_CLOSE = 1e-12  # relative precision of a critical value, at which its search ends
+_PRECISION = 1e-12  # relative precision of a critical value, at which its search ends
 _REACH = 9.0  # beyond so many standard deviations the normal density is below the rounding error
 
 
@@ -70,26 +70,27 @@ def dunnett(arms: int, df: int, *, control_weight: float, alpha: float) -> float
         return 1 - float(levels @ below @ shared)
 
     low, high = t_quantile(1 - alpha, df), bonferroni(arms, df, alpha=alpha)
-    while high - low > _CLOSE * high:
+    while high - low > _PRECISION * high:
         middle = (low + high) / 2
         low, high = (middle, high) if error(middle) > alpha else (low, middle)
     return high
 
 
 def _weights(log_density: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weights, with sum 1, for the logarithms of a density at equal steps."""
+    """Return weights with the sum 1, proportional to a density that is given by its logarithms."""
     density: NDArray[np.float64] = np.exp(log_density)
     return density / np.sum(density)
 
 
-SWEEP_ALPHA = 0.05
-MIN_DF = 3
-MAX_BLOCKS = 6
-MOST_BLOCKS = 20  # the most blocks that a large budget gets
-_USUAL_BUDGET = 65  # up to so many jobs, few profiles are not measured more often than necessary
+SWEEP_ALPHA = 0.05  # the rate of sweeps with a false winner
+MIN_DF = 3  # fewest degrees of freedom of a verdict
+MIN_BLOCKS = 3  # fewest blocks that confirm
+MAX_BLOCKS = 6  # most blocks of a usual budget
+MOST_BLOCKS = 20  # most blocks of a budget of more than `_USUAL_BUDGET` jobs
+_USUAL_BUDGET = 65
 
-MIN_BLOCKS = 3
-# jobs kept for a last block of profiles that may still gain 2 %, before the layout is enlarged
+# So many jobs stay free for a last block of profiles that may still gain 2 %. Only jobs beyond
+# these enlarge the layout.
 _SPARE_JOBS = 8
 # up to this job noise, three runs show an effect and up to five arms may stay to the end
 _QUIET = 0.004
@@ -99,9 +100,10 @@ _QUIET = 0.004
 class SweepLayout:
     """One way to lay out a sweep: the arms of each block in order, and its baselines."""
 
-    screen_baselines: int
-    widths: tuple[int, ...]
-    # with one baseline, a single bad one (3 % slow) makes 13 % false winners; with two 5 %
+    screen_baselines: int  # number of baselines, spread through the queues of the screen
+    widths: tuple[int, ...]  # arms of each block in order
+    # Number of baselines in each block. With one, a single bad job of the baseline (3 % slow) makes
+    # 13 % false winners; with two it makes 5 %.
     block_baselines: int = 2
     again: int = 0  # how many of the best of the screen run a second time before the blocks
     most: int = MAX_BLOCKS  # the largest number of blocks
@@ -109,7 +111,8 @@ class SweepLayout:
     def for_profiles(self, profiles: int, *, slots: int = 1) -> SweepLayout:
         """Return this layout with no block wider than the number of profiles.
 
-        On several node slots, as many blocks begin at once, and none of these waits for a cut.
+        On several node slots, one block begins on each at once. So these blocks cannot wait for a
+        cut, and all have the width of the first.
         """
         first = self.widths[0]
         widths = (first if at < slots else width for at, width in enumerate(self.widths))
@@ -119,7 +122,7 @@ class SweepLayout:
 
     @property
     def in_blocks(self) -> int:
-        """Jobs of all blocks."""
+        """How many jobs all blocks take."""
         return sum(self.widths) + len(self.widths) * self.block_baselines
 
     @property
@@ -128,10 +131,10 @@ class SweepLayout:
         return narrowed_df(self.widths, self.block_baselines)
 
 
-# In the order in which they are tried; docs/explanation/statistics.md has the statistics of all.
-# With falling widths, 50 jobs find 92 % of three winners at +2 %, with equal blocks 83.5 %. A third
-# finalist is worth more than two baselines of the screen: with three winners among 8 profiles, 25
-# jobs find 90 % with it and 59 % without.
+# The layouts in the order in which they are tried; docs/explanation/statistics.md has the
+# statistics of all. With falling widths, 50 jobs find 92 % of three winners at +2 %, with blocks of
+# equal width 83.5 %. A third finalist is worth more than two baselines of the screen: with three
+# winners among 8 profiles, 25 jobs find 90 % with it and 59 % without.
 _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 4, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),
@@ -143,16 +146,17 @@ _LAYOUTS = (
 )
 # on node slots all blocks begin at once, so they should be wide rather than many
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
-# With enough slots for all of these blocks, a round of second runs costs little time, and few
+# If there is a slot for each of these blocks, a round of second runs costs little time, and few
 # finalists make short blocks: eight slots need 10 rounds with second runs and 13 without, at no
 # less power.
 SECOND_RUNS = 8
-_TWICE = SweepLayout(
+_SLOT_LAYOUT_WITH_SECOND_RUNS = SweepLayout(
     screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
 )
-# Layouts of a large budget: share of the profiles that run twice, and arms of each block. Beyond
-# six blocks, another run of a finalist tells less than second runs of profiles that just missed it.
-_LARGE = (
+# Layouts of a large budget: the share of the profiles that run twice, and the arms of each block.
+# After six blocks, one more block gains less than second runs of the profiles that would just miss
+# the blocks.
+_LARGE_LAYOUTS = (
     (1.0, (12, 8, 6, 5, 4, *[3] * 8)),
     (2 / 3, (6, 5, 5, *[3] * 6)),
     (1 / 2, (6, 5, 4, 3, 3, 3, 3)),
@@ -189,7 +193,7 @@ class Plan:
 
     @property
     def in_blocks(self) -> int:
-        """Jobs of all blocks, without those in reserve."""
+        """How many jobs all blocks take, without spare blocks."""
         return sum(self.widths) + self.blocks * self.block_baselines
 
     @property
@@ -200,18 +204,17 @@ class Plan:
     @property
     def shape(self) -> Message:
         """The blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
-        (_, first), *later = (
-            (width, len(list(same))) for width, same in itertools.groupby(self.widths)
-        )
-        rest = [
-            say("the best {best} in {blocks} more", best=width, blocks=many)
-            for width, many in later
+        width_runs = [(width, len(list(same))) for width, same in itertools.groupby(self.widths)]
+        widest_blocks = width_runs[0][1]
+        narrower = [
+            say("the best {best} in {blocks} more", best=width, blocks=count)
+            for width, count in width_runs[1:]
         ]
         blocks = say(BLOCKS, blocks=self.blocks)
-        if rest and first == 1:
-            blocks = say("the first block, {rest}", rest=rest)
-        elif rest:
-            blocks = say("the first {blocks} blocks, {rest}", blocks=first, rest=rest)
+        if narrower and widest_blocks == 1:
+            blocks = say("the first block, {rest}", rest=narrower)
+        elif narrower:
+            blocks = say("the first {blocks} blocks, {rest}", blocks=widest_blocks, rest=narrower)
         return say(
             "{again}{finalists:+finalist} in {blocks}, {baselines:+baseline} in each",
             again=say("the best {best} once more, then ", best=self.again) if self.again else None,
@@ -233,17 +236,18 @@ class Plan:
 
     def mde80(self, sigma: float) -> float:
         """Return the relative effect of a finalist in all blocks that is found with 80 % power."""
-        c = dunnett(self.finalists, self.df, control_weight=self.block_baselines, alpha=SWEEP_ALPHA)
-        return mde80(
-            sigma, critical=c, df=self.df, variance=(1 + 1 / self.block_baselines) / self.blocks
+        critical = dunnett(
+            self.finalists, self.df, control_weight=self.block_baselines, alpha=SWEEP_ALPHA
         )
+        variance = (1 + 1 / self.block_baselines) / self.blocks
+        return mde80(sigma, critical=critical, df=self.df, variance=variance)
 
     def from_start80(self, sigma: float) -> float:
         """Return the relative effect of a profile that the whole sweep finds with 80 % power.
 
-        Before a profile runs in all blocks, it must be among the best of the screen, by one run,
-        and among the best of the first block. The other profiles are assumed to have no effect. Two
-        rotations rank at least as well as two jobs of each profile.
+        Before a profile runs in all blocks, it must be among the best of the screen, where it runs
+        once, and among the best of the first block. The other profiles are assumed to have no
+        effect. Rotations are counted as two jobs of each profile, since they rank at least as well.
         """
         again = self.profiles if self.rotations else self.again
         least = selected80(self.profiles, self.widths, self.block_baselines, again=again)
@@ -252,7 +256,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a budget is too small for verdicts, and only ranks."""
+    """Why a budget is too small for verdicts, so that a sweep would only rank."""
 
     why: Message
 
@@ -277,68 +281,74 @@ def plan(
         screen_baselines: number of baselines of the screen if fixed; 0 lets the layout decide.
         waves: number of waves of the screen; each has its own baseline.
         sigma: the job noise; None assumes the usual one.
-        slots: number of node slots that run side by side; the screen has a baseline on nearly each.
+        slots: number of node slots that run side by side; nearly every slot has a baseline in the
+            screen (see `slot_baselines`).
         may_repeat: whether the best of the screen may run a second time.
         turned: number of profiles that rotations rank; the others run once.
         rotations: number of jobs that those rotations take.
     """
     if turned:
-        alone = profiles - turned
-        in_screen = alone and (screen_baselines or max(_LAYOUTS[0].screen_baselines, waves))
-        return _behind_rotations(
-            profiles, budget, alone + in_screen + rotations, in_screen, rotations
+        jobs = profiles - turned
+        baselines = 0
+        if jobs:
+            baselines = screen_baselines or max(_LAYOUTS[0].screen_baselines, waves)
+        return _plan_after_rotations(
+            profiles, budget, jobs + baselines + rotations, baselines, rotations
         )
     on_slots = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET
-    quiet = _QUIET_LAYOUTS if is_quiet else ()
-    several = _SLOT_LAYOUTS if slots > 1 else ()
+    for_quiet = _QUIET_LAYOUTS if is_quiet else ()
+    for_slots = _SLOT_LAYOUTS if slots > 1 else ()
     is_repeated = may_repeat and profiles >= 2 * SECOND_RUNS
-    twice = _with_second_runs(profiles, slots=slots) if is_repeated else ()
-    for layout in (*twice, *quiet, *_LAYOUTS[:1], *several, *_LAYOUTS[1:]):
+    with_second_runs = _layouts_with_second_runs(profiles, slots=slots) if is_repeated else ()
+    for layout in (*with_second_runs, *for_quiet, *_LAYOUTS[:1], *for_slots, *_LAYOUTS[1:]):
         candidate = layout.for_profiles(profiles, slots=slots)
-        in_screen = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
-        block = candidate.widths[-1] + candidate.block_baselines
-        left = budget - profiles - in_screen - candidate.again - candidate.in_blocks
-        if left < 0 or candidate.df < MIN_DF:
+        baselines = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
+        block_jobs = candidate.widths[-1] + candidate.block_baselines
+        unused_jobs = budget - profiles - baselines - candidate.again - candidate.in_blocks
+        if unused_jobs < 0 or candidate.df < MIN_DF:
             continue
-        left -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
+        unused_jobs -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
         most = candidate.most
         is_plain = slots == 1 and not is_repeated
         if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
             most = MOST_BLOCKS  # there are few profiles, and none runs twice
-        more = max(min(left // block, most - len(candidate.widths)), 0)
+        more = max(min(unused_jobs // block_jobs, most - len(candidate.widths)), 0)
         widths = candidate.widths + candidate.widths[-1:] * more
         return Plan(
             profiles=profiles,
-            screen_baselines=in_screen,
+            screen_baselines=baselines,
             widths=widths,
             block_baselines=candidate.block_baselines,
             again=candidate.again,
             jobs=profiles
-            + in_screen
+            + baselines
             + candidate.again
             + sum(widths)
             + len(widths) * candidate.block_baselines,
         )
-    return Refusal(why=_why(profiles, budget, waves, slots))
+    return Refusal(why=_why_refused(profiles, budget, waves, slots))
 
 
-def _behind_rotations(
-    profiles: int, budget: int, screened: int, in_screen: int, rotations: int
+def _plan_after_rotations(
+    profiles: int, budget: int, screened: int, baselines: int, rotations: int
 ) -> Plan | Refusal:
-    """Return the widest blocks that fit after a screen of `screened` jobs, the last repeated."""
+    """Return the layout with the widest blocks that fit after a screen of `screened` jobs.
+
+    Jobs that are left repeat its last block.
+    """
     layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
     for candidate in layouts:
-        left = budget - screened - candidate.in_blocks
-        if left < 0 or candidate.df < MIN_DF:
+        unused_jobs = budget - screened - candidate.in_blocks
+        if unused_jobs < 0 or candidate.df < MIN_DF:
             continue
-        more = left // (candidate.widths[-1] + candidate.block_baselines)
+        more = unused_jobs // (candidate.widths[-1] + candidate.block_baselines)
         widths = candidate.widths + candidate.widths[-1:] * min(
             more, MOST_BLOCKS - len(candidate.widths)
         )
         return Plan(
             profiles=profiles,
-            screen_baselines=in_screen,
+            screen_baselines=baselines,
             widths=widths,
             block_baselines=candidate.block_baselines,
             jobs=screened + sum(widths) + len(widths) * candidate.block_baselines,
@@ -358,46 +368,51 @@ def _behind_rotations(
     )
 
 
-USUAL_BLOCKS = _LAYOUTS[1].in_blocks  # jobs of blocks after rotations if no budget is stated
+USUAL_BLOCKS = _LAYOUTS[1].in_blocks  # jobs of the blocks after rotations if no budget is given
 
 
 def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
-    """Return the budget with which the best of the screen run twice; 0 if they do, or never do."""
-    if layout.again or slots < len(_TWICE.widths) or layout.profiles < 2 * _TWICE.again:
+    """Return the budget with which the best of a screen on slots would run twice.
+
+    0 if they already do, or if there are too few slots or profiles for that.
+    """
+    twice = _SLOT_LAYOUT_WITH_SECOND_RUNS
+    if layout.again or slots < len(twice.widths) or layout.profiles < 2 * twice.again:
         return 0
-    return layout.profiles + layout.screen_baselines + _TWICE.again + _TWICE.in_blocks
+    return layout.profiles + layout.screen_baselines + twice.again + twice.in_blocks
 
 
-def _with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
+def _layouts_with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
     """Return the layouts in which the best of the screen run twice, in the order to try them.
 
     On one slot these are the layouts of a large budget; the last two have as many second runs as
     fit, but at least eight. On several slots all blocks run side by side.
     """
+    twice = _SLOT_LAYOUT_WITH_SECOND_RUNS
     if slots > 1:
-        is_wide = slots >= len(_TWICE.widths)
-        return (dataclasses.replace(_TWICE, most=min(MAX_BLOCKS, slots)),) if is_wide else ()
-    return tuple(
-        SweepLayout(screen_baselines=3, widths=widths, again=again, most=MOST_BLOCKS)
-        for share, widths in _LARGE
-        for again in range(int(share * profiles), _fewest(share, profiles) - 1, -1)
-    )
-
-
-def _fewest(share: float, profiles: int) -> int:
-    """Return the least number of second runs in a layout."""
-    return SECOND_RUNS if share <= 1 / 2 else int(share * profiles)
+        if slots < len(twice.widths):
+            return ()
+        return (dataclasses.replace(twice, most=min(MAX_BLOCKS, slots)),)
+    layouts = []
+    for share, widths in _LARGE_LAYOUTS:
+        most = int(share * profiles)
+        fewest = SECOND_RUNS if share <= 1 / 2 else most
+        layouts += [
+            SweepLayout(screen_baselines=3, widths=widths, again=again, most=MOST_BLOCKS)
+            for again in range(most, fewest - 1, -1)
+        ]
+    return tuple(layouts)
 
 
 def unused(layout: Plan, budget: int) -> Message | None:
-    """Return why a plan does not use its whole budget, and what for; None if it uses all."""
-    left = budget - layout.jobs
-    if not left:
+    """Return why a plan keeps jobs of its budget, and what for; None if it uses all."""
+    unused_jobs = budget - layout.jobs
+    if not unused_jobs:
         return None
-    block = layout.widths[-1] + layout.block_baselines
-    if left < block:
-        why = say(" (one more block takes {jobs})", jobs=block)
-    elif left < block + _SPARE_JOBS:
+    block_jobs = layout.widths[-1] + layout.block_baselines
+    if unused_jobs < block_jobs:
+        why = say(" (one more block takes {jobs})", jobs=block_jobs)
+    elif unused_jobs < block_jobs + _SPARE_JOBS:
         why = None
     else:
         why = say(
@@ -407,18 +422,19 @@ def unused(layout: Plan, budget: int) -> Message | None:
     return say(
         "the plan keeps {jobs:+job} of {budget} for spare blocks, which run only where "
         "nothing is faster{why}",
-        jobs=left,
+        jobs=unused_jobs,
         budget=budget,
         why=why,
     )
 
 
 def screen_slots(slots: int, profiles: int) -> int:
-    """Return the number of node slots for a screen: two profiles or more for each baseline."""
+    """Return how many node slots a screen uses, so that each has two profiles or more."""
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
 
 
-FEW = 8  # with so many slots one may lack a baseline: the profiles on it show its level too
+# One in so many slots may lack a baseline: the profiles on it show its level too.
+SLOTS_PER_MISSING_BASELINE = 8
 
 
 def slot_baselines(slots: int, profiles: int) -> int:
@@ -428,15 +444,17 @@ def slot_baselines(slots: int, profiles: int) -> int:
     fifth round for an eighth baseline.
     """
     used = screen_slots(slots, profiles)
-    last = (profiles + used) % used
-    return used - last if last <= used // FEW else used
+    in_last_round = (profiles + used) % used
+    may_lack = used // SLOTS_PER_MISSING_BASELINE
+    return used - in_last_round if in_last_round <= may_lack else used
 
 
-def _why(profiles: int, budget: int, waves: int, slots: int) -> Message:
-    most = max(waves, slot_baselines(slots, profiles))
+def _why_refused(profiles: int, budget: int, waves: int, slots: int) -> Message:
+    """Return that a budget only ranks, and which budgets would decide."""
+    least_baselines = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
-        return profiles + max(layout.screen_baselines, most) + layout.in_blocks
+        return profiles + max(layout.screen_baselines, least_baselines) + layout.in_blocks
 
     layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
     least = min(jobs(layout) for layout in layouts if layout.df >= MIN_DF)
@@ -458,7 +476,7 @@ def narrowed_df(widths: Sequence[int], block_baselines: int) -> int:
 
 
 def design_df(finalists: int, block_baselines: int, blocks: int) -> int:
-    """Return the residual degrees of freedom of complete blocks: r (K + c0) - r - K."""
+    """Return the residual degrees of freedom of complete blocks: cells minus parameters."""
     return blocks * (finalists + block_baselines) - blocks - finalists
 
 
@@ -471,8 +489,9 @@ def mde80(sigma: float, *, critical: float, df: float, variance: float) -> float
 
 
 _RUNS = 10_000  # simulated sweeps; other random numbers change the result by .5 %
-# 80 %, plus the cost of the guards against an arm's own noise and against slow steps
-_FOUND = 0.825
+# The share of simulated sweeps that must find the gain for a power of 80 %: the simulation lacks
+# the checks of an arm's own noise and of slow steps, which cost the rest.
+_FOUND_SHARE = 0.825
 
 
 @functools.lru_cache(maxsize=256)
@@ -486,10 +505,10 @@ def selected80(
 ) -> float:
     """Return the gain of one of `profiles` that is found with 80 % power, selection included.
 
-    The unit is the standard deviation of a job's score. The other profiles have no effect. In each
-    simulated sweep, the least effect is found with which the profile enters the first block, stays
-    at each cut and passes the critical value; that sweep needs the largest of these. The error of
-    the baselines shifts all profiles alike and changes no rank.
+    The unit is the standard deviation of a job's score. The other profiles have no effect. For each
+    simulated sweep, three least effects are computed: to enter the first block, to stay at each
+    cut, and to pass the critical value. The sweep finds the profile from the largest of them on.
+    The error of the baselines shifts all profiles alike and changes no rank.
 
     Args:
         profiles: number of profiles in the screen, each measured once.
@@ -505,16 +524,17 @@ def selected80(
     )
     rng = np.random.default_rng(1)
     normal = rng.standard_normal
-    rivals_count = profiles - 1
+    rival_count = profiles - 1
     candidate, need = normal(_RUNS), np.full(_RUNS, -np.inf)
-    # a row is a sweep: the best rivals in the screen, descending, as far as any of them can get
+    # Each row is a sweep. It has the screen scores of the best rivals, descending; rivals that
+    # cannot enter a block are left out.
     if again >= profiles:
         runs = 2
-        rivals = _best_of(rivals_count, widths[0], rng) / math.sqrt(runs)
+        rivals = _largest(rival_count, widths[0], rng) / math.sqrt(runs)
         candidate = candidate / math.sqrt(runs)
     elif again > widths[0]:
         runs = 2
-        rivals = _best_of(rivals_count, again, rng)
+        rivals = _largest(rival_count, again, rng)
         if rivals.shape[1] == again:
             need = rivals[:, -1] - candidate
         rivals, candidate = rivals[:, : again - 1], (candidate + normal(_RUNS)) / 2
@@ -524,7 +544,7 @@ def selected80(
         rivals = -rivals[:, : widths[0]]
     else:
         runs = 1
-        rivals = _best_of(rivals_count, widths[0], rng)
+        rivals = _largest(rival_count, widths[0], rng)
     if rivals.shape[1] == widths[0]:
         need = np.maximum(need, rivals[:, -1] - candidate)
     rivals = rivals[:, : widths[0] - 1]
@@ -543,27 +563,29 @@ def selected80(
         total = total + normal(_RUNS)
     baselines = normal(_RUNS) / math.sqrt(blocks * block_baselines)
     # chi-squared as the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
-    seen = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0) ** 1.5
-    passes = critical * math.sqrt(contrast_variance / blocks) * seen - (total / blocks - baselines)
-    return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND * _RUNS) - 1])
+    cube_root = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0)
+    estimated_sigma = cube_root**1.5
+    limit = critical * math.sqrt(contrast_variance / blocks) * estimated_sigma
+    passes = limit - (total / blocks - baselines)
+    return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND_SHARE * _RUNS) - 1])
 
 
-def _best_of(count: int, kept: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the `kept` largest of `count` normal values in each simulated sweep, descending.
+def _largest(count: int, most: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the `most` largest of `count` normal values in each simulated sweep, descending.
 
     The largest of n uniform values is distributed as a uniform value to the power 1/n, and the next
     one is the largest of n - 1 values below it (L. Devroye, Non-Uniform Random Variate Generation,
     1986, chapter V.3). So values that are too small to matter are not drawn.
     """
-    left = np.arange(count, count - min(kept, count), -1)
-    # in place, for the best 350 of 2,000 in each sweep are 28 MB
-    best = rng.random((_RUNS, left.size))
-    np.log(best, out=best)
-    best /= left
-    np.cumsum(best, axis=1, out=best)
-    np.exp(best, out=best)
-    special().ndtri(best, out=best)
-    return best
+    remaining = np.arange(count, count - min(most, count), -1)
+    # all is computed in place, because the best 350 of 2,000 in each sweep take 28 MB
+    values = rng.random((_RUNS, remaining.size))
+    np.log(values, out=values)
+    values /= remaining
+    np.cumsum(values, axis=1, out=values)
+    np.exp(values, out=values)
+    special().ndtri(values, out=values)
+    return values
 
 
 def outlook(
@@ -577,14 +599,14 @@ def outlook(
 
     `noise` names that noise and its source if it does not come from jobs of this cell.
     """
-    seen = []
+    by_budget = []
     for budget in budgets:
         layout = plan(profiles, budget)
         if isinstance(layout, Refusal):
-            seen.append(say("{jobs} jobs: ranking only", jobs=budget))
+            by_budget.append(say("{jobs} jobs: ranking only", jobs=budget))
             continue
         start, finalist = layout.from_start80(sigma), layout.mde80(sigma)
-        seen.append(
+        by_budget.append(
             say(
                 "{jobs} jobs: {start:percent} ({finalist:percent})",
                 jobs=budget,
@@ -598,5 +620,5 @@ def outlook(
         "80 % power (in brackets: those of a finalist): {seen}",
         noise=noise,
         profiles=profiles,
-        seen=seen,
+        seen=by_budget,
     )

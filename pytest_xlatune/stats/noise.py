@@ -28,16 +28,16 @@ class Noise(Record, frozen=True, kw_only=True):
 
     # standard deviation of a job's score about the drift line, on its slot and in its allocation
     sigma_job: Real
-    sigma_low: Real  # 95 % interval of it
-    sigma_high: Real
+    sigma_low: Real  # lower end of the 95 % interval of `sigma_job`
+    sigma_high: Real  # upper end of that interval
     slot_sd: Real | None  # standard deviation between node slots; None if there is only one
-    allocation_sd: Real | None  # the same between allocations
+    allocation_sd: Real | None  # standard deviation between allocations; None if there is only one
     # standard deviation of kept steps within a job; None if no steps were kept
     step_sd: Real | None
     lag1: Real | None  # correlation of neighbouring kept steps; None if no steps were kept
     straggler_rate: Real  # share of the window's steps that were dropped as slow
     drift: Real  # change along the line from the first to the last job
-    steady_from: int | None  # first steady step, pooled; None if too few jobs tell
+    steady_from: int | None  # first steady step of all jobs together; None if too few jobs show it
     jobs: int  # number of scored jobs
 
 
@@ -50,14 +50,18 @@ def estimate_noise(
         scores: the scores of jobs of one configuration.
         places: the node slot of each, and the allocation that it was a step of; () for one slot.
     """
-    placed = zip(scores, places or [("", "")] * len(scores), strict=True)
-    told = [(score, *where) for score, where in placed if math.isfinite(score.value)]
-    queues: Counter[Hashable] = Counter()
-    jobs = []
-    for score, slot, allocation in told:
-        at = float(queues[slot])
-        jobs.append(PlacedScore(slot=slot, at=at, value=score.value, allocation=allocation))
-        queues[slot] += 1
+    if not places:
+        places = [("", "")] * len(scores)
+    usable: list[Score] = []
+    jobs: list[PlacedScore] = []
+    queue_lengths: Counter[Hashable] = Counter()
+    for score, (slot, allocation) in zip(scores, places, strict=True):
+        if not math.isfinite(score.value):
+            continue
+        usable.append(score)
+        place = float(queue_lengths[slot])
+        jobs.append(PlacedScore(slot=slot, place=place, value=score.value, allocation=allocation))
+        queue_lengths[slot] += 1
     fit = fit_components(jobs)
     if fit is None or len(jobs) < MIN_SCORES or fit.df < 1:
         return None
@@ -65,26 +69,26 @@ def estimate_noise(
         fit.sigma * math.sqrt(fit.df / (2 * float(special().gammaincinv(fit.df / 2, p))))
         for p in (0.975, 0.025)
     )
-    usable = [score for score, _, _ in told]
-    inside = [levels for score in usable if len(levels := _kept(score)) > 1]
-    within = math.fsum(stdev(levels) ** 2 for levels in inside)
-    seen = sum(score.n_steps + len(score.dropped) for score in usable)
+    steps_of_jobs = [_centred_steps(score) for score in usable]
+    steps_of_jobs = [steps for steps in steps_of_jobs if len(steps) > 1]
+    step_variances = [stdev(steps) ** 2 for steps in steps_of_jobs]
+    steps_in_windows = sum(score.n_steps + len(score.dropped) for score in usable)
     return Noise(
         sigma_job=fit.sigma,
         sigma_low=low,
         sigma_high=high,
         slot_sd=fit.slot_sd,
         allocation_sd=fit.allocation_sd,
-        step_sd=math.sqrt(within / len(inside)) if inside else None,
-        lag1=_lag1(inside),
-        straggler_rate=sum(score.stragglers for score in usable) / max(seen, 1),
-        drift=fit.slope * (max(queues.values()) - 1),
+        step_sd=math.sqrt(fmean(step_variances)) if step_variances else None,
+        lag1=_lag1(steps_of_jobs),
+        straggler_rate=sum(score.stragglers for score in usable) / max(steps_in_windows, 1),
+        drift=fit.slope * (max(queue_lengths.values()) - 1),
         steady_from=steady_start([score.timings for score in usable]),
         jobs=len(jobs),
     )
 
 
-_SPREADS = 3.0
+_DEVIATIONS = 3.0  # standard deviations from the mean to a lower bound
 
 
 def lower_bound(values: Sequence[float]) -> tuple[float, float]:
@@ -95,12 +99,12 @@ def lower_bound(values: Sequence[float]) -> tuple[float, float]:
     the bound is their value.
     """
     jobs = len(values)
-    miss = float(special().stdtr(jobs - 1, -_SPREADS / math.sqrt(1 + 1 / jobs)))
-    return fmean(values) - _SPREADS * stdev(values), miss
+    probability = float(special().stdtr(jobs - 1, -_DEVIATIONS / math.sqrt(1 + 1 / jobs)))
+    return fmean(values) - _DEVIATIONS * stdev(values), probability
 
 
-def _kept(score: Score) -> list[float]:
-    """Return log seconds of the steps of a score, minus their mean."""
+def _centred_steps(score: Score) -> list[float]:
+    """Return log seconds of the steps that a score counts, minus their mean."""
     first, last = score.window
     logs = [
         math.log(seconds)
@@ -111,22 +115,22 @@ def _kept(score: Score) -> list[float]:
     return [x - level for x in logs]
 
 
-def _lag1(inside: Sequence[Sequence[float]]) -> float | None:
-    """Return the pooled lag-1 correlation, corrected for subtracting the means.
+def _lag1(steps_of_jobs: Sequence[Sequence[float]]) -> float | None:
+    """Return the pooled lag-1 correlation of centred steps, corrected for subtracting the means.
 
     For n values, E r = rho - (1 + 4 rho) / n (Marriott and Pope, Biometrika 41, 1954).
     """
-    squares = math.fsum(x * x for levels in inside for x in levels)
-    length = fmean(len(levels) for levels in inside) if inside else 0.0
+    squares = math.fsum(x * x for steps in steps_of_jobs for x in steps)
+    length = fmean(len(steps) for steps in steps_of_jobs) if steps_of_jobs else 0.0
     if not squares or length <= MIN_LENGTH:
         return None
-    raw = math.fsum(x * y for levels in inside for x, y in pairwise(levels)) / squares
+    raw = math.fsum(x * y for steps in steps_of_jobs for x, y in pairwise(steps)) / squares
     return min(max((raw * length + 1) / (length - MIN_LENGTH), -1.0), 1.0)
 
 
-_LEAST_RUNS, _LEAST_SIDE = 5, 2
-_GAP_SHARE = 0.2  # the spread of a group may be so much of the gap between the two
-_LEAST_GAP = 0.005
+_LEAST_RUNS, _LEAST_GROUP = 5, 2  # fewest runs in all, and in each of two groups
+_GAP_SHARE = 0.2  # a group spreads over at most so much of the gap between the two
+_LEAST_GAP = 0.005  # the smallest gap, as a log ratio
 
 
 def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
@@ -143,6 +147,6 @@ def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
     low, high = ordered[:at], ordered[at:]
     gap = high[0] - low[-1]
     spread = max(low[-1] - low[0], high[-1] - high[0])
-    if min(len(low), len(high)) < _LEAST_SIDE or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
+    if min(len(low), len(high)) < _LEAST_GROUP or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
         return None
     return gap, len(low), len(high)

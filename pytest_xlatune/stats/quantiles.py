@@ -1,4 +1,4 @@
-"""Quantiles of Student's t, by functions of scipy, which is loaded when the first is asked for."""
+"""Quantiles of Student's t, computed by scipy, which is loaded when it is used first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def special() -> ModuleType:
-    """Return `scipy.special`, which takes a command a tenth of a second to load."""
+    """Return `scipy.special`; to import it takes a tenth of a second, which most commands save."""
     from scipy import special as functions
 
     return functions

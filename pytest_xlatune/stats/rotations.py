@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from pytest_xlatune.model.record import Real, Record
 
-LOOK = 1  # a first job of the baseline alone shows whether programs can take turns
+LOOK_JOBS = 1  # the look: one job of the baseline alone shows whether programs can take turns
 # copies of the baseline in each rotation: about the square root of the number of profiles
 COPIES = 3
 FIRST_STEPS = 3  # steps of a rotation before its first turn: the default of `RotationSpec`
-RANKINGS = 2  # most rotations of a profile: one leaves an error of .5 %, two leave .35 %
+# The most rotations that rank a profile. One leaves a standard error of .5 %, two leave .35 %.
+RANKINGS = 2
 # Until something is measured, half of a job is taken as start-up, and 40 % of that as compilation:
 # for a large model, image pull, initialisation and compilation take about 2, 3 and 4 minutes, and
 # 15 steps take 7.
@@ -87,7 +88,8 @@ class TurnLayout:
     def paced(cls, pace: JobPace) -> TurnLayout:
         """Return the layout in which a program runs about as long as it compiles.
 
-        So short steps get more rounds, which average noise; long ones get two turns each.
+        So a program with short steps has more turns, which average noise, and one with long steps
+        has only two.
         """
         return cls.of(int(pace.compile_s / pace.step_s) if pace.step_s > 0 else 0)
 
@@ -101,9 +103,9 @@ class TurnLayout:
         return self.turn_steps * self.rounds * programs
 
 
-# Least steps of a program in a rotation, and steps of a turn. The first two or three steps of a
-# turn do not count. Rounds matter more than long turns, because disturbances of a loaded machine
-# outlast a turn: at a load of 9 to 17, log scores of a program in five rotations spread by .22 with
-# 4 rounds of 6 steps, and by .12 with 6 of 4.
+# The fewest steps of a program in a rotation for which a turn has so many steps. The first two or
+# three steps of a turn do not count. Many rounds are better than long turns, because disturbances
+# of a loaded machine outlast a turn: at a load of 9 to 17, log scores of a program in five
+# rotations spread by .22 with 4 rounds of 6 steps, and by .12 with 6 rounds of 4.
 _TURN_STEPS = ((64, 8), (32, 6), (0, 5))
-_ROUNDS = (2, 16)
+_ROUNDS = (2, 16)  # fewest and most rounds of a rotation

@@ -40,29 +40,38 @@ from pytest_xlatune.model.text import whole
 
 PROFILED_FIRST_STEP = 9  # first scored step of a run with a profiler, after its warm-up
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is dropped
-# without dropping outliers, a score has four times the noise if 3 % of the steps straggle
+# A step farther from the median than so many median absolute deviations is dropped. If outliers
+# stayed, a score would have four times the noise where 3 % of the steps straggle.
 OUTLIER_MADS = 4 * 1.4826
-GUARD_MADS = 4.0  # a first step is late if it is so many deviations slower than the last steps
-# If each job chose its own start, that would bias the score, and a late straggler would determine
-# it (MSER and change points: 0.3 % to 4.7 % off in simulated jobs of 15 steps).
-GUARD_STEPS = 4  # the guard moves the start of the window by at most so many steps
-GUARD_TAIL = 6  # last steps with which the guard compares
-SCATTER = 0.10  # a wider limit finds no outlier, since half of the window would have to be one
-# false alarms in 0.4 % of simulated jobs; finds 79 % of those with four steps of warm-up
+# Slow first steps of the window are skipped if they are slower than the last steps by so many
+# median absolute deviations.
+GUARD_MADS = 4.0
+# At most so many first steps are skipped. If each job chose its own start freely, that would bias
+# the score, and a late straggler would determine the start (MSER and change points: 0.3 % to 4.7 %
+# off in simulated jobs of 15 steps).
+GUARD_STEPS = 4
+GUARD_TAIL = 6  # number of last steps with which the first ones are compared
+# A job is flagged if its limit for outliers is wider than this, as a log ratio: its steps scatter
+# so much that hardly any can be an outlier.
+SCATTER = 0.10
+# Halves of a window that differ by no more than this, as a log ratio, are steady. The limit raises
+# a false alarm in 0.4 % of simulated jobs, and finds 79 % of those with four steps of warm-up.
 LEAST_UNSTEADY = 0.015
 # 2.5 standard errors of the difference of two medians of n/2 values each
 UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005  # TGS x seconds may differ so much from the tokens of a step
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three decimals
 
-# with so many values, a sample of this size first narrows down the median
+# if there are more values than `_MANY`, a sample of this size narrows down the median first
 _MANY, _SAMPLE = 1 << 12, 1 << 9
 NO_TOKENS = say(
     "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: set "
     "per_device_batch_size and max_target_length of the cell; xlatune steps takes --tokens"
 )
-_FIRST_STEP = 1  # torchtitan and Megatron-LM count their steps from 1, MaxText from 0
-_OF_THE_LOG = ("invariant-violated", "resumed")  # flags that cannot be derived from timings
+# A log that begins after this step is of a resumed run: MaxText counts steps from 0, torchtitan and
+# Megatron-LM from 1.
+_FIRST_STEP = 1
+_FLAGS_OF_LOG = ("invariant-violated", "resumed")  # flags that cannot be derived from timings
 
 _Figures = Sequence[float | None]  # one value for each step
 
@@ -84,21 +93,21 @@ def score(
     """
     if not steps and protocol.needs_window:
         return NoScore(reason=coded(MessageCode.NO_TURNS, NO_STEP))
-    known = Steps.of(steps)
+    records = Steps.of(steps)
     # MaxText 0.1 exits with 0 even if the loss is NaN
-    if not all(math.isfinite(loss) for loss in known.loss if loss is not None):
-        losses = zip(known.step, known.loss, strict=True)
+    if not all(math.isfinite(loss) for loss in records.loss if loss is not None):
+        losses = zip(records.step, records.loss, strict=True)
         bad = min(step for step, loss in losses if loss is not None and not math.isfinite(loss))
         return NoScore(reason=say("the loss is not finite from step {step} on", step=bad))
-    known = _one_rank(known)
+    records = _one_rank(records)
     if protocol.scored_by is not TGS:
-        return _of_figure(known, logged or Logged(), protocol)
-    first, last = known.step[0], known.step[-1]
-    wanted = window_steps(protocol, resumed_at=first)
-    if len(wanted) < protocol.min_steps:
-        return NoScore(reason=_too_short(protocol, wanted, resumed_at=first))
-    plain_steps = known.chosen(map("step".__eq__, known.kind))
-    inside = plain_steps.chosen(wanted.has(plain_steps.step))
+        return _score_figure(records, logged or Logged(), protocol)
+    first, last = records.step[0], records.step[-1]
+    window = window_steps(protocol, resumed_at=first)
+    if len(window) < protocol.min_steps:
+        return NoScore(reason=_too_short(protocol, window, resumed_at=first))
+    plain_steps = records.chosen(kind == "step" for kind in records.kind)
+    inside = plain_steps.chosen(window.has(plain_steps.step))
     products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     is_rate = tokens is None and any(map(_is_measure, inside.tgs))
@@ -107,9 +116,9 @@ def score(
         tokens = 1.0
     if tokens is None and inside:
         return NoScore(reason=NO_TOKENS)
-    tokens = tokens or 0.0  # there are no steps to time
-    timed = _timed(plain_steps, tokens) if inside else ((), ())
-    job_score = _scored(*timed, tokens, wanted, protocol, seen=last)
+    tokens = tokens or 0.0  # 0 only if the window has no step, so that it is not used
+    ids, seconds = _timed(plain_steps, tokens) if inside else ((), ())
+    job_score = _scored(ids, seconds, tokens, window, protocol, last_step=last)
     if isinstance(job_score, NoScore):
         return job_score
     if is_rate:
@@ -118,7 +127,7 @@ def score(
         "invariant-violated": _violates(products, step_s, tokens_per_device_step or tokens),
         "resumed": first > _FIRST_STEP,
     }
-    loss = [printed for printed in known.loss if printed is not None]
+    loss = [printed for printed in records.loss if printed is not None]
     return replace(
         job_score,
         loss=loss[-1] if loss else None,
@@ -134,13 +143,14 @@ def timed_steps(
 ) -> tuple[StepRecord, ...]:
     """Return one record for each step of the last start, from one rank, with exact seconds.
 
-    They come from TGS, which has more digits: seconds are printed as 0.012 for a step of 12 ms.
+    The seconds come from TGS, which has more digits: a step of 12 ms is printed as 0.012 seconds.
     They are None if neither is printed, and only right up to a factor if the tokens are unknown.
     """
-    known = _one_rank(Steps.of(steps))
-    tokens = tokens_per_device_step or _tokens(_products(known)[0], None) or 1.0
-    exact = dict(zip(*_timed(known, tokens), strict=True))
-    return tuple(step._replace(step_s=exact.get(step.step)) for step in known)
+    records = _one_rank(Steps.of(steps))
+    tokens = tokens_per_device_step or _tokens(_products(records)[0], None) or 1.0
+    ids, seconds = _timed(records, tokens)
+    exact = dict(zip(ids, seconds, strict=True))
+    return tuple(record._replace(step_s=exact.get(record.step)) for record in records)
 
 
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:
@@ -149,36 +159,34 @@ def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | N
     return tgs * _median(ratios) if ratios and tgs else None
 
 
-def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoScore:
-    """Score the median of the metric's figures: of the window, or of all that belong to no step."""
+def _score_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoScore:
+    """Score the median of the metric's figures.
+
+    Figures of steps outside the window do not count. If no figure belongs to a step, all count.
+    """
     metric, values = protocol.scored_by, logged.values
     resumed_at = steps.step[0] if steps else 0
     if logged.problem:
         return NoScore(reason=logged.problem)
     if not values:
-        is_own = bool(metric.field)
-        absent = (
-            say("no line prints `{field}: NUMBER`", field=metric.field)
-            if is_own
-            else say("no line prints `# Avg bus bandwidth : NUMBER`")
-        )
-        return NoScore(reason=absent)
-    of_steps = [(step, value) for step, value in values if step is not None]
-    if of_steps:
-        wanted = window_steps(protocol, resumed_at=resumed_at)
-        of_steps = [pair for pair in of_steps if pair[0] in wanted]
-        if len(of_steps) < protocol.min_steps:
-            least = protocol.min_steps
+        if metric.field:
+            return NoScore(reason=say("no line prints `{field}: NUMBER`", field=metric.field))
+        return NoScore(reason=say("no line prints `# Avg bus bandwidth : NUMBER`"))
+    step_figures = [(step, value) for step, value in values if step is not None]
+    if step_figures:
+        window = window_steps(protocol, resumed_at=resumed_at)
+        step_figures = [(step, value) for step, value in step_figures if step in window]
+        if len(step_figures) < protocol.min_steps:
             return NoScore(
                 reason=say(
                     "{steps} steps of the window print `{field}: NUMBER`, {needed} needed",
-                    steps=len(of_steps),
+                    steps=len(step_figures),
                     field=metric.field,
-                    needed=least,
+                    needed=protocol.min_steps,
                 )
             )
-    kept = [value for _, value in of_steps or values]
-    figure = median(kept)
+    figures = [value for _, value in step_figures or values]
+    figure = median(figures)
     if not _is_measure(figure):
         return NoScore(
             reason=say(
@@ -190,8 +198,8 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
     losses = [loss for loss in steps.loss if loss is not None]
     return Score(
         value=metric.score(figure),
-        n_steps=len(kept),
-        window=(of_steps[0][0], of_steps[-1][0]) if of_steps else (0, 0),
+        n_steps=len(figures),
+        window=(step_figures[0][0], step_figures[-1][0]) if step_figures else (0, 0),
         loss=losses[-1] if losses else None,
         flags=("resumed",) if resumed_at > _FIRST_STEP else (),
         figure=Figure(metric=metric, value=figure),
@@ -201,26 +209,26 @@ def _of_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoSc
 def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     """Return the score of the same job in the window of another protocol, from its timings.
 
-    Loss, violated invariants and resumption, which only the log shows, stay as they were.
+    What only the log shows stays as it was: loss, violated invariants, resumption.
     """
     if not scored.timings or scored.tgs is None or scored.step_s is None:
         return NoScore(reason=say("the seconds of its steps were not kept: it has one window only"))
     first = scored.timings[0][0]
     resumed_at = first if "resumed" in scored.flags or first == _FIRST_STEP else 0
-    wanted = window_steps(protocol, resumed_at=resumed_at)
-    if len(wanted) < protocol.min_steps:
-        return NoScore(reason=_too_short(protocol, wanted, resumed_at=resumed_at))
+    window = window_steps(protocol, resumed_at=resumed_at)
+    if len(window) < protocol.min_steps:
+        return NoScore(reason=_too_short(protocol, window, resumed_at=resumed_at))
     tokens = scored.tgs * scored.step_s
-    seen = scored.timings[-1][0]
+    last_step = scored.timings[-1][0]
     ids, seconds = split_pairs(scored.timings)
-    moved = _scored(ids, seconds, tokens, wanted, protocol, seen=seen)
+    moved = _scored(ids, seconds, tokens, window, protocol, last_step=last_step)
     if isinstance(moved, NoScore):
         return moved
-    kept = (name for name in _OF_THE_LOG if name in scored.flags)
+    log_flags = (name for name in _FLAGS_OF_LOG if name in scored.flags)
     return replace(
         moved,
         loss=scored.loss,
-        flags=(*moved.flags, *kept),
+        flags=(*moved.flags, *log_flags),
         first_loss=scored.first_loss,
         tflops=scored.tflops and moved.tgs and scored.tflops / scored.tgs * moved.tgs,
         mfu=scored.mfu and moved.tgs and scored.mfu / scored.tgs * moved.tgs,
@@ -232,61 +240,61 @@ def _scored(
     ids: Sequence[int],
     seconds: Sequence[float],
     tokens: float,
-    wanted: StepWindow,
+    window: StepWindow,
     protocol: Protocol,
     *,
-    seen: int,
+    last_step: int,
 ) -> Score | NoScore:
-    """Score the steps in the window `wanted`; `seen` is the last step of the job."""
+    """Score the steps in the window, given the seconds and ids of all steps of the job."""
     timings = Pairs(ids, seconds)
-    inside = wanted.has(ids)
+    inside = window.has(ids)
     if not all(inside):
         ids, seconds = [*compress(ids, inside)], [*compress(seconds, inside)]
     if len(ids) < protocol.min_steps:
-        window = {"first": wanted[0], "last": wanted[-1]}
         return NoScore(
             reason=say(
                 "{steps:+usable step} in the window {first}-{last}, {needed} needed (last step "
                 "seen: {seen})",
                 steps=len(ids),
                 needed=protocol.min_steps,
-                seen=seen,
-                **window,
+                seen=last_step,
+                first=window[0],
+                last=window[-1],
             )
         )
     logs = [*map(math.log, seconds)]
-    late = _guarded(ids, logs, protocol)
-    dropped, stragglers, limit = _screened(ids[late:], logs[late:])
-    kept = seconds[late:]
+    skipped = _slow_first_steps(ids, logs, protocol)
+    dropped, stragglers, limit = _screened(ids[skipped:], logs[skipped:])
+    kept_s = seconds[skipped:]
     if dropped:
-        kept = [s for step, s in zip(ids[late:], kept, strict=True) if step not in dropped]
-    if len(kept) < protocol.min_steps:
-        window = {"first": ids[late], "last": ids[-1]}
-        counts = {"steps": len(kept), "outliers": len(dropped)}
+        kept_s = [s for step, s in zip(ids[skipped:], kept_s, strict=True) if step not in dropped]
+    if len(kept_s) < protocol.min_steps:
         return NoScore(
             reason=say(
                 "{steps:+usable step} left after {outliers:+outlier} in the window "
                 "{first}-{last}, {needed} needed; run more steps",
                 needed=protocol.min_steps,
-                **counts,
-                **window,
+                steps=len(kept_s),
+                outliers=len(dropped),
+                first=ids[skipped],
+                last=ids[-1],
             )
         )
-    total_s = math.fsum(kept)
+    total_s = math.fsum(kept_s)
     # on a loaded machine, tokens over time of five runs vary by 0.8 %, means of rates by 6.2 %
-    tgs = tokens * len(kept) / total_s
+    tgs = tokens * len(kept_s) / total_s
     flags = {
         "not-steady": _is_unsteady(logs),
         "scattered-steps": limit > SCATTER,
         "stragglers": stragglers > 0,
-        "incomplete": ids[-1] < wanted[-1],
+        "incomplete": ids[-1] < window[-1],
     }
     return Score(
         value=math.log(tgs),
         tgs=tgs,
-        step_s=total_s / len(kept),
-        n_steps=len(kept),
-        window=(ids[late], ids[-1]),
+        step_s=total_s / len(kept_s),
+        n_steps=len(kept_s),
+        window=(ids[skipped], ids[-1]),
         dropped=tuple(sorted(dropped)),
         stragglers=stragglers,
         window_tgs=tokens * len(ids) / math.fsum(seconds),
@@ -295,8 +303,9 @@ def _scored(
     )
 
 
-# The step after an evaluation looks absurdly fast: a mean rate was 122,578 instead of 5,400.
-_EVALUATED = 3  # an evaluation step and the two after it
+# An evaluation takes so many steps: its own and the two after it, which look absurdly fast (122,578
+# tokens a second instead of 5,400).
+_EVALUATED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +328,7 @@ class StepWindow(Sequence[int]):
         )
 
     def has(self, steps: Sequence[int]) -> list[bool]:
-        """Return for each step whether it is in the window; faster than asking for each."""
+        """Return for each step whether it is in the window; this is faster than `in` for each."""
         inside = [False] * len(steps)
         for piece in self.pieces:
             first, end = piece.start, piece.stop
@@ -357,31 +366,32 @@ class StepWindow(Sequence[int]):
             return 0
         lost = min(_EVALUATED, self.every)
 
-        def below(end: int) -> int:
-            rounds, rest = divmod(end, self.every)
-            return rounds * lost + min(rest, lost)
+        def lost_before(end: int) -> int:
+            periods, remainder = divmod(end, self.every)
+            return periods * lost + min(remainder, lost)
 
-        return below(piece.stop + 1) - below(piece.start + 1) if piece else 0
+        return lost_before(piece.stop + 1) - lost_before(piece.start + 1) if piece else 0
 
 
 def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     """Return the step ids that a protocol scores, in order.
 
-    It leaves out the warm-up after (re)start, the steps of the profiler, of its write-back and the
-    one after, and each evaluation step with the two after it.
+    These are all but the warm-up after a start or restart, the steps of the profiler, those in
+    which it writes and the next one, and each evaluation step with the two after it.
     """
     first = max(protocol.first_step, PROFILED_FIRST_STEP if protocol.profiler else 0)
     first += resumed_at
     pieces: tuple[range, ...] = (range(first, protocol.steps),)
     if protocol.profiler:
         start = protocol.skip_first_steps + resumed_at
-        # the step after a write-back printed 10,975 tokens a second instead of 1,450
+        # the step after the profiler has written looks fast: 10,975 tokens a second, not 1,450
         after = max(start + protocol.profiler_steps + 2, first)
         pieces = (range(first, min(start, protocol.steps)), range(after, protocol.steps))
     return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
 
 
-def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Message:
+def _too_short(protocol: Protocol, window: StepWindow, *, resumed_at: int) -> Message:
+    """Return why the window of a protocol has too few steps."""
     causes = []
     if protocol.profiler:
         end = protocol.skip_first_steps + protocol.profiler_steps + 1
@@ -399,7 +409,7 @@ def _too_short(protocol: Protocol, wanted: StepWindow, *, resumed_at: int) -> Me
         )
     if resumed_at > _FIRST_STEP:
         causes.append(say("the run resumed at step {step}", step=resumed_at))
-    counts = {"steps": len(wanted), "of": protocol.steps, "needed": protocol.min_steps}
+    counts = {"steps": len(window), "of": protocol.steps, "needed": protocol.min_steps}
     if not causes:
         return say("{steps:+usable step} in {of}, {needed} needed; run more steps", **counts)
     return say(
@@ -415,8 +425,9 @@ def _one_rank(steps: Steps) -> Steps:
     """
     ids = steps.step
     is_one = len({*steps.start}) == len({*steps.label}) == 1
-    if not steps or (is_one and all(map(operator.lt, ids, ids[1:]))):
-        return steps  # the log had them in this form already
+    is_ascending = all(map(operator.lt, ids, ids[1:]))
+    if not steps or (is_one and is_ascending):
+        return steps
     start = max(steps.start)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
     chosen: dict[int, StepRecord] = {}
@@ -429,6 +440,7 @@ def _one_rank(steps: Steps) -> Steps:
 
 
 def _rank_order(label: str) -> tuple[bool, int, str]:
+    """Return a sort key for labels of ranks: numbers in order, then other labels."""
     rank = whole(label)
     return (rank is None, rank or 0, label)
 
@@ -446,15 +458,17 @@ def _is_measure(value: float | None) -> TypeGuard[float]:
     return value is not None and 0 < value < math.inf
 
 
-def _measured(ones: _Figures, others: _Figures) -> tuple[Sequence[float], Sequence[float]]:
+def _measured(
+    first_column: _Figures, second_column: _Figures
+) -> tuple[Sequence[float], Sequence[float]]:
     """Return two columns of figures, reduced to the steps that have both."""
-    # `_is_measure` is inlined, because calls for 100,000 steps took longer
-    which = [
+    # `_is_measure` is inlined, because 100,000 calls of it are slow
+    has_both = [
         one is not None and other is not None and 0 < one < math.inf and 0 < other < math.inf
-        for one, other in zip(ones, others, strict=True)
+        for one, other in zip(first_column, second_column, strict=True)
     ]
-    both = ([*compress(ones, which)], [*compress(others, which)])
-    return cast("tuple[list[float], list[float]]", both)
+    reduced = ([*compress(first_column, has_both)], [*compress(second_column, has_both)])
+    return cast("tuple[list[float], list[float]]", reduced)
 
 
 def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
@@ -469,22 +483,29 @@ def _tokens(products: Sequence[float], declared: float | None) -> float | None:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Return the median; for many values faster than sorting all of them.
+    """Return the median of the values.
 
-    A sample first shows between which two values it must lie.
+    If there are many, they are not all sorted: a sample first shows between which two values the
+    median must lie.
     """
     sample = sorted(values[:: len(values) // _SAMPLE]) if len(values) > _MANY else ()
     if not sample:
         return median(values)
     low, high = sample[len(sample) * 9 // 20], sample[len(sample) * 11 // 20]
-    middle = sorted([value for value in values if low <= value <= high])
-    at = (len(values) - 1) // 2 - len([value for value in values if value < low])
-    upper = at + 1 - len(values) % 2
-    return (middle[at] + middle[upper]) / 2 if 0 <= at <= upper < len(middle) else median(values)
+    near = sorted([value for value in values if low <= value <= high])
+    # the places of the one or two middle values among those near the median
+    lower = (len(values) - 1) // 2 - len([value for value in values if value < low])
+    upper = lower + 1 - len(values) % 2
+    if 0 <= lower <= upper < len(near):
+        return (near[lower] + near[upper]) / 2
+    return median(values)
 
 
 def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]:
-    """Return steps and seconds; from TGS if it is printed, since it has more digits."""
+    """Return step ids and their seconds, without steps that print neither seconds nor TGS.
+
+    The seconds come from TGS if it is printed, since it has more digits.
+    """
     figures = zip(steps.tgs, steps.step_s, strict=True)
     seconds = [
         tokens / tgs
@@ -494,8 +515,8 @@ def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]
         else None
         for tgs, step_s in figures
     ]
-    is_told = [exact_s is not None for exact_s in seconds]
-    return [*compress(steps.step, is_told)], [e for e in seconds if e is not None]
+    has_seconds = [exact_s is not None for exact_s in seconds]
+    return [*compress(steps.step, has_seconds)], [s for s in seconds if s is not None]
 
 
 def _violates(products: Sequence[float], step_s: Sequence[float], tokens: float) -> bool:
@@ -506,8 +527,8 @@ def _violates(products: Sequence[float], step_s: Sequence[float], tokens: float)
     )
 
 
-def _guarded(ids: Sequence[int], logs: Sequence[float], protocol: Protocol) -> int:
-    """Return how many first steps are still slower than the end of the job."""
+def _slow_first_steps(ids: Sequence[int], logs: Sequence[float], protocol: Protocol) -> int:
+    """Return how many first steps are slower than the end of the job; `logs` are of seconds."""
     tail = logs[-GUARD_TAIL:]
     level = median(tail)
     limit = level + max(GUARD_MADS * median(abs(x - level) for x in tail), LEAST_OUTLIER)
@@ -519,24 +540,26 @@ def _guarded(ids: Sequence[int], logs: Sequence[float], protocol: Protocol) -> i
 
 
 def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int, float]:
-    """Return the step ids to drop, how many of them are slow, and the limit used.
+    """Return the step ids to drop, how many of them are slow, and the limit used, as a log ratio.
 
-    The limit is two-sided. A slow step also takes the fast step after it that compensates it, for
-    which half the limit is enough. `logs` are logarithms of seconds.
+    The limit is two-sided. After a slow step, half the limit is enough to drop a fast step, because
+    that one compensates the slow one. `logs` are logarithms of seconds.
     """
     level = _median(logs)
     limit = max(OUTLIER_MADS * _median([abs(x - level) for x in logs]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
-    slow_at = -1
+    slow_step = -1
     half = limit / 2
-    for at, x in [(at, x) for at, x in enumerate(logs) if abs(x - level) > half]:
+    # only steps beyond half the limit can be dropped, and there are few of these
+    far_steps = [(at, x) for at, x in enumerate(logs) if abs(x - level) > half]
+    for at, x in far_steps:
         step = ids[at]
         if x - level > limit:
             stragglers += 1
-            slow_at = step
+            slow_step = step
             dropped.add(step)
-        elif level - x > limit or (step == slow_at + 1 and level - x > half):
+        elif level - x > limit or (step == slow_step + 1 and level - x > half):
             dropped.add(step)
     return dropped, stragglers, limit
 
@@ -544,10 +567,9 @@ def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int,
 def _is_unsteady(logs: Sequence[float]) -> bool:
     """Return whether the medians of the window's halves differ by more than their scatter."""
     half = len(logs) // 2
-    parts = (logs[:half], logs[-half:])
-    levels = [*map(_median, parts)]
-    scatter = 1.4826 * _median(
-        [abs(x - level) for part, level in zip(parts, levels, strict=True) for x in part]
-    )
+    first, second = logs[:half], logs[-half:]
+    first_level, second_level = _median(first), _median(second)
+    distances = [abs(x - first_level) for x in first] + [abs(x - second_level) for x in second]
+    scatter = 1.4826 * _median(distances)
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
-    return abs(levels[0] - levels[1]) > limit
+    return abs(first_level - second_level) > limit

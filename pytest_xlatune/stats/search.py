@@ -21,7 +21,7 @@ Point = tuple[int, ...]
 MOST_POINTS = 20_000  # a larger space would take seconds to draw from
 
 
-def points_of(sizes: Sequence[int]) -> Iterator[Point]:
+def all_points(sizes: Sequence[int]) -> Iterator[Point]:
     """Yield all points of ladders with these lengths: first of one setting, then of two."""
     for setting_count in (1, 2):
         for chosen in combinations(range(len(sizes)), setting_count):
@@ -30,7 +30,7 @@ def points_of(sizes: Sequence[int]) -> Iterator[Point]:
                 yield tuple(place_of.get(setting, DEPLOYED) for setting in range(len(sizes)))
 
 
-def count_of(sizes: Sequence[int]) -> int:
+def count_points(sizes: Sequence[int]) -> int:
     """Return how many points ladders with these lengths have."""
     return sum(sizes) + sum(one * other for one, other in combinations(sizes, 2))
 
@@ -40,7 +40,7 @@ def ask(
     ordered: Sequence[bool],
     measured: Mapping[Point, float],
     *,
-    without: Collection[Point] = (),
+    excluded: Collection[Point] = (),
     count: int,
     rng_seed: str,
 ) -> tuple[Point, ...]:
@@ -50,19 +50,19 @@ def ask(
         sizes: how many values each setting has.
         ordered: for each setting, whether its values have an order, so that neighbours are alike.
         measured: point -> its log ratio to the baseline; if it is empty, all points are drawn.
-        without: other points that must not be returned.
+        excluded: other points that must not be returned.
         count: how many points the batch has at most.
         rng_seed: the seed of the order in which free points are taken.
     """
-    tried = {*measured, *without}
-    points = shuffled(list(points_of(sizes)), f"search {rng_seed}")
-    free = [point for point in points if point not in tried]
-    steps: dict[Point, None] = {}
+    taken = {*measured, *excluded}
+    points = shuffled(list(all_points(sizes)), f"search {rng_seed}")
+    free = [point for point in points if point not in taken]
+    neighbours: dict[Point, None] = {}
     for best in sorted(measured, key=lambda point: (-measured[point], point)):
-        if len(steps) >= count / 2:
+        if len(neighbours) >= count / 2:
             break
-        steps.update(dict.fromkeys(point for point in free if _is_step(best, point, ordered)))
-    chosen = list(steps)[: -(-count // 2)]
+        neighbours.update(dict.fromkeys(point for point in free if _is_step(best, point, ordered)))
+    chosen = list(neighbours)[: (count + 1) // 2]
     drawn = [point for point in free if point not in chosen]
     return (*chosen, *drawn[: count - len(chosen)])
 

@@ -9,7 +9,7 @@ out in two windows without common steps, by 2 % or more in each. Windows begin a
 that looking more often does not raise the error rate. `benchmarks/straggler_rates.py` measures how
 often a job without a straggler is accused.
 
-It cannot see a straggler if every step waits for all ranks: all then print the same seconds.
+A straggler cannot be seen if every step waits for all ranks: all then print the same seconds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pytest_xlatune.stats.quantiles import t_quantile
 
 WINDOW = 16  # number of steps in a window
-WINDOWS = 2
-LEAST_RANKS = 4
-LEAST = 0.02  # a straggler is at least so much slower than the median rank; 0.02 is 2 %
+WINDOWS = 2  # number of windows in which a straggler stands out
+LEAST_RANKS = 4  # with fewer ranks, the outlier test finds none
+LEAST_LOSS = 0.02  # a straggler is at least so much slower than the median rank; 0.02 is 2 %
 ALPHA = 0.005  # error rate of one window, over all ranks
 
 
@@ -49,8 +49,8 @@ class RankTimes:
     Attributes:
         ranks: number of ranks that were compared.
         first, last: the range of steps that was compared.
-        stragglers: the slowest one first.
-        spread: standard deviation of the other ranks' ratios; 0.01 is 1 %.
+        stragglers: the ranks that take longer, the slowest first; () if none does.
+        spread: standard deviation of the other ranks' log ratios; 0.01 is 1 %.
     """
 
     ranks: int
@@ -60,7 +60,9 @@ class RankTimes:
     spread: float
 
 
-def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) -> RankTimes | None:
+def compare_ranks(
+    seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0
+) -> RankTimes | None:
     """Compare the ranks in the last two complete windows of steps that all of them printed.
 
     Args:
@@ -68,7 +70,7 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
         first_step: windows are counted from it; earlier steps compile or warm up.
 
     Returns:
-        None if too few ranks or steps were printed, or a figure is not a time.
+        The comparison; None if too few ranks or steps were printed, or a figure is not a time.
     """
     if len(seconds) < LEAST_RANKS:
         return None
@@ -85,6 +87,7 @@ def watched(seconds: Mapping[int, Mapping[int, float]], *, first_step: int = 0) 
 
 
 def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: range) -> RankTimes:
+    """Compare the ranks, given the seconds of each (a row) in each step (a column)."""
     medians = [statistics.median(column) for column in zip(*values, strict=True)]
     log_ratios = [
         [math.log(value / usual) for value, usual in zip(row, medians, strict=True)]
@@ -97,27 +100,28 @@ def _compared(ranks: Sequence[int], values: Sequence[Sequence[float]], steps: ra
     outlying = set.intersection(*(outliers(window) for window in windows))
     slower = {at: math.expm1(min(window[at] for window in windows)) for at in outlying}
     slow = sorted(
-        (at for at in outlying if slower[at] >= LEAST), key=lambda at: (-slower[at], ranks[at])
+        (at for at in outlying if slower[at] >= LEAST_LOSS), key=lambda at: (-slower[at], ranks[at])
     )
-    rest = [value for window in windows for at, value in enumerate(window) if at not in slow]
+    others = [value for window in windows for at, value in enumerate(window) if at not in slow]
     return RankTimes(
         ranks=len(ranks),
         first=steps[0],
         last=steps[-1],
         stragglers=tuple(Straggler(rank=ranks[at], slower=slower[at]) for at in slow),
-        spread=_spread(rest),
+        spread=_spread(others),
     )
 
 
 def outliers(values: Sequence[float]) -> set[int]:
     """Return the indices of values that are too large to belong with the others."""
-    left = sorted(range(len(values)), key=lambda at: values[at])
+    remaining = sorted(range(len(values)), key=lambda at: values[at])
     n_outliers, removed = 0, list[int]()
     for number in range(1, len(values) // 4 + 1):
-        rest = [values[at] for at in left]
-        spread, at = _spread(rest), left[-1]
-        distance = (values[at] - math.fsum(rest) / len(rest)) / spread if spread else 0.0
-        removed.append(left.pop())
+        remaining_values = [values[at] for at in remaining]
+        spread, largest = _spread(remaining_values), remaining_values[-1]
+        mean = math.fsum(remaining_values) / len(remaining_values)
+        distance = (largest - mean) / spread if spread else 0.0
+        removed.append(remaining.pop())
         if distance > _critical(len(values), number):
             n_outliers = number
     return {*removed[:n_outliers]}
@@ -131,7 +135,10 @@ def _spread(values: Sequence[float]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _critical(size: int, number: int) -> float:
-    """Return by how many deviations the largest of the values left may exceed their mean."""
-    left = size - number + 1
-    quantile = t_quantile(1 - ALPHA / left, left - 2)
-    return (left - 1) * quantile / math.sqrt((left - 2 + quantile**2) * left)
+    """Return by how many deviations the largest remaining value may exceed the mean.
+
+    `size` counts all values, and `number` is that of the outlier that is tested, from 1.
+    """
+    remaining = size - number + 1
+    quantile = t_quantile(1 - ALPHA / remaining, remaining - 2)
+    return (remaining - 1) * quantile / math.sqrt((remaining - 2 + quantile**2) * remaining)

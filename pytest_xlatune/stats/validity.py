@@ -1,4 +1,4 @@
-"""Whether a trial measured what it was meant to: settings in effect, same computation.
+"""Decide whether a trial measured what it was meant to: settings in effect, same computation.
 
 This is decided before any statistics. Each setting is compared with the strongest witness that
 shows it: XLA's dump of its options for a flag, the framework's configuration lines for an override,
@@ -35,8 +35,8 @@ from pytest_xlatune.model.text import is_relative, same_value
 
 # Options that say where things are and not what the program computes. XLA omits them from a list of
 # the options that are not at their default.
-_UNTOLD = ("xla_dump_", "xla_force_host_platform_device_count")
-_OF_NCCL = ("NCCL_", "RCCL_")
+_OMITTED_OPTIONS = ("xla_dump_", "xla_force_host_platform_device_count")
+_NCCL_PREFIXES = ("NCCL_", "RCCL_")
 _KEY_VARIABLE = "M_"  # MaxText reads a key from the variable M_<KEY>
 # values that the framework replaces: `-1`, for example, becomes the parallelism that is left
 _CHOSEN_LATER = frozenset({"", "-1", "auto", "default", "none", "null"})
@@ -46,20 +46,21 @@ Defaults = Callable[[str], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Witnesses:
     """What the logs and dumps of an attempt show of its settings.
 
     Attributes:
         flags: text of XLA_FLAGS in a list of the environment; None if there is no such list.
-        env: other variables of such a list, possibly only some.
+        env: other variables of such a list, possibly only some; empty if there is no list.
         options: XLA's dump of its options; None without a dump.
         config: the keys that the framework says it uses; empty if it prints none.
         nccl: the variables that NCCL or RCCL says it reads; empty if it prints none.
         read: the flags that readers of other channels say they read; empty if none says so.
         is_restarted: whether the program started more than once. Then the options may come from a
-            start that died, and the one that trained may have lacked them.
-        expects_options: whether the program was asked to dump its options and came far enough.
-        expects_nccl: the same for NCCL's lines, and for readers of other channels.
+            start that died, and the start that trained may have lacked them.
+        expects_options: whether the program was asked to dump its options and ran far enough to.
+        expects_nccl: whether NCCL was asked to print its variables and ran far enough to; also
+            readers of other channels.
         pgle_found: number of operations of the scheduler's profile that XLA found in a program;
             None if unknown.
         pgle_unread: the file of such a profile that XLA could not read; "" if none.
@@ -78,9 +79,9 @@ class Shown:
     pgle_unread: str = ""
 
 
-def judged(
+def judge_settings(
     profile: Profile,
-    shown: Shown,
+    witnesses: Witnesses,
     *,
     deployed: str = "",
     overrides: Mapping[str, str] | None = None,
@@ -91,36 +92,43 @@ def judged(
 
     Args:
         profile: the profile that was applied.
-        shown: what the attempt shows.
+        witnesses: what the attempt shows.
         deployed: text of the deployed XLA_FLAGS.
         overrides: all keys that the trainer was given, the profile's on top of the cell's.
-        exempt: patterns of names that nothing can show, as the sweep says.
-        defaults: flag -> all defaults that it is known to have had, to tell an option at its
-            default from one that was lost.
+        exempt: patterns of the names of settings that nothing can show, according to the sweep.
+        defaults: flag -> all defaults that it is known to have had. They distinguish an option at
+            its default from one that was lost.
     """
-    # the last value wins: profiles before an env file ran as the baseline, without a sign of it
+    # the last value of a flag wins, so the profile's flags come after the deployed ones
     flags = effective_values((*parse_flags(deployed), *profile.flags))
+    profile_flags = {flag.name for flag in profile.flags}
     keys = overrides or profile.overrides
-    of_flag = _of_flags(shown, defaults)
-    asked: list[tuple[SettingKind, str, str, _Testimony, bool]] = [
+    flag_testimony = _flag_testimony(witnesses, defaults)
+    # kind, name, value, evidence, and whether the profile itself has the setting
+    evidence: list[tuple[SettingKind, str, str, _Testimony, bool]] = [
         *(
-            (SettingKind.FLAG, name, value, of_flag(name, value), name in profile_flags)
-            for profile_flags in [{flag.name for flag in profile.flags}]
+            (SettingKind.FLAG, name, value, flag_testimony(name, value), name in profile_flags)
             for name, value in flags.items()
         ),
         *(
-            (SettingKind.VARIABLE, name, value, _of_variable(shown, name, value), True)
+            (SettingKind.VARIABLE, name, value, _variable_testimony(witnesses, name, value), True)
             for name, value in profile.env.items()
             if name not in CHANNELS
         ),
         *(
-            (SettingKind.FLAG, flag, value, _of_channel(shown, name, flag, value), True)
+            (SettingKind.FLAG, flag, value, _channel_testimony(witnesses, name, flag, value), True)
             for name, text in profile.env.items()
             if name in CHANNELS
             for flag, value in flags_in(name, text).items()
         ),
         *(
-            (SettingKind.OVERRIDE, key, value, _of_key(shown, key, value), key in profile.overrides)
+            (
+                SettingKind.OVERRIDE,
+                key,
+                value,
+                _key_testimony(witnesses, key, value),
+                key in profile.overrides,
+            )
             for key, value in keys.items()
         ),
     ]
@@ -134,12 +142,12 @@ def judged(
             witness=testimony.witness,
             seen=testimony.seen,
             why=testimony.why,
-            is_deployed=not is_own,
+            is_deployed=not is_of_profile,
             is_exempt=any(fnmatchcase(name, pattern.removeprefix("--")) for pattern in patterns),
         )
-        for kind, name, value, testimony, is_own in asked
-        # the cell's own keys are only worth a note if they are contradicted
-        if is_own or kind is SettingKind.FLAG or testimony.effect is Effect.CONTRADICTED
+        for kind, name, value, testimony, is_of_profile in evidence
+        # the keys of the cell are reported only if they are contradicted
+        if is_of_profile or kind is SettingKind.FLAG or testimony.effect is Effect.CONTRADICTED
     )
 
 
@@ -209,10 +217,10 @@ def different_loss(
     """Return how a loss differs from the baseline's; None if it does not.
 
     With the same data and random numbers, another loss means another computation. But a GPU adds up
-    in another order in each job, so a loss may be twice as far off as one of the baseline's own
-    losses, up to five times the tolerance. And if a run memorises its one batch, so that the loss
-    falls below a tenth of the first one, the tolerance is relative to that tenth: on an H200, two
-    equal jobs began at 9.5 and ended at 0.061 and 0.048.
+    in another order in each job, so a loss may be twice as far off as the farthest loss of the
+    baseline's trials, up to five times the tolerance. And if a run memorises its one batch, so that
+    the loss falls below a tenth of the first one, the tolerance is relative to that tenth: on an
+    H200, two equal jobs began at 9.5 and ended at 0.061 and 0.048.
 
     Args:
         loss: the trial's loss.
@@ -221,12 +229,13 @@ def different_loss(
         others: the losses of the baseline's trials.
         first: the loss of the baseline's first step; None if unknown.
     """
-    scale, off = max(abs(reference), _BY_HEART * abs(first or 0.0)), abs(loss - reference)
-    # written so that a NaN is not within the tolerance
-    if off <= tolerance * scale:
+    scale = max(abs(reference), _MEMORISED_SHARE * abs(first or 0.0))
+    distance = abs(loss - reference)
+    # a NaN fulfils no comparison, so it is not within the tolerance
+    if distance <= tolerance * scale:
         return None
-    limit = _TIMES_THEIR_OWN * max((abs(other - reference) for other in others), default=0.0)
-    if off <= min(limit, _MOST_TIMES * tolerance * scale):
+    farthest = max((abs(other - reference) for other in others), default=0.0)
+    if distance <= min(_TIMES_BASELINES * farthest, _TIMES_TOLERANCE * tolerance * scale):
         return None
     return say(
         "its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} "
@@ -237,9 +246,10 @@ def different_loss(
     )
 
 
-_BY_HEART = 0.1  # share of the first loss below which a run has memorised its batch
-# limits of the tolerance: times the baselines' own distance, times the tolerance
-_TIMES_THEIR_OWN, _MOST_TIMES = 2.0, 5.0
+_MEMORISED_SHARE = 0.1  # share of the first loss below which a run has memorised its batch
+# A loss is accepted beyond the tolerance if it is within both limits: so many times the distance of
+# the baseline's farthest loss, and so many times the tolerance.
+_TIMES_BASELINES, _TIMES_TOLERANCE = 2.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,29 +267,32 @@ _ASKED = _Testimony(effect=Effect.ASKED)
 
 
 def _testimony(witness: Witness, seen: str | Message, *, is_so: bool) -> _Testimony:
-    """Return the evidence from a value, or from the reason why none is shown."""
+    """Return the evidence from a value, or from the reason why no value is shown."""
     effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
     if isinstance(seen, Message):
         return _Testimony(effect=effect, witness=witness, why=seen)
     return _Testimony(effect=effect, witness=witness, seen=seen)
 
 
-def _of_flags(shown: Shown, defaults: Defaults) -> Callable[[str, str], _Testimony]:
+def _flag_testimony(witnesses: Witnesses, defaults: Defaults) -> Callable[[str, str], _Testimony]:
     """Return a function that gives the evidence for a flag and its value."""
-    listed, dropped = _listed(shown.flags)
+    listed, dropped = _listed(witnesses.flags)
 
     def testimony(name: str, value: str) -> _Testimony:
-        if name == PGLE and (why := pgle_refused(value, shown.pgle_found, shown.pgle_unread)):
+        if name == PGLE and (
+            why := pgle_refused(value, witnesses.pgle_found, witnesses.pgle_unread)
+        ):
             return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, why=why)
-        dumped = _dumped(name, value, shown.options, defaults) if shown.options else None
+        dumped = _dumped(name, value, witnesses.options, defaults) if witnesses.options else None
         if dumped is not None:
-            is_of_another = shown.is_restarted and dumped.effect is Effect.IN_EFFECT
-            return dataclasses.replace(dumped, effect=Effect.ASKED) if is_of_another else dumped
+            # another start than the one that trained may have dumped the options
+            is_uncertain = witnesses.is_restarted and dumped.effect is Effect.IN_EFFECT
+            return dataclasses.replace(dumped, effect=Effect.ASKED) if is_uncertain else dumped
         if listed is not None:
             listed_value = listed.get(name)
             if listed_value is None or not same_value(listed_value, value):
-                return _not_listed(listed_value, dropped)
-        if _is_silent(name, value, shown):
+                return _listed_otherwise(listed_value, dropped)
+        if _is_silent(name, value, witnesses):
             return _NOT_SEEN
         return (
             _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
@@ -293,8 +306,9 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
 
     Args:
         file: the file that the profile names.
-        operations: how many of its operations XLA found, the largest number over all programs.
-        unread: a file that XLA says it could not read; for a folder, one of no program.
+        operations: how many of its operations XLA found, the largest number over all programs;
+            None if unknown.
+        unread: a file that XLA says it could not read; "" if none.
     """
     if unread == file:
         return coded(
@@ -306,8 +320,8 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
         coded(
             MessageCode.PGLE,
             "XLA found no operation of {file} in any program, and scheduled without it: the "
-            "profile is of another program. Where autotuning chooses other kernels it is "
-            "another one, too; Protocol(autotune_cache=...) pins them",
+            "profile belongs to another program. A program also differs if autotuning chooses "
+            "other kernels; Protocol(autotune_cache=...) pins them",
             file=file,
         )
         if operations == 0
@@ -315,8 +329,8 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
     )
 
 
-def _not_listed(listed: str | None, dropped: str) -> _Testimony:
-    """Return the evidence that a list of the environment shows another value, or none."""
+def _listed_otherwise(listed: str | None, dropped: str) -> _Testimony:
+    """Return the evidence of a list of the environment with another value, or without the flag."""
     seen = None if listed is None else repr(listed)
     why = _NOT_SET if listed is None else None
     if dropped:
@@ -325,15 +339,16 @@ def _not_listed(listed: str | None, dropped: str) -> _Testimony:
             seen=_NOT_SET if seen is None else seen,
             at=dropped[:40],
         )
-    where = Witness.LOG
-    return _Testimony(effect=Effect.CONTRADICTED, witness=where, seen=seen or "", why=why)
+    return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen or "", why=why)
 
 
-def _is_silent(name: str, value: str, shown: Shown) -> bool:
-    """Return whether XLA printed its options, or should have, without a flag that it reads."""
-    if shown.options is None:
-        return shown.expects_options
-    return shown.options.is_whole or not (name.startswith(_UNTOLD) or is_relative(value))
+def _is_silent(name: str, value: str, witnesses: Witnesses) -> bool:
+    """Return whether XLA should have printed a flag, but did not."""
+    if witnesses.options is None:
+        return witnesses.expects_options
+    return witnesses.options.is_whole or not (
+        name.startswith(_OMITTED_OPTIONS) or is_relative(value)
+    )
 
 
 def _listed(text: str | None) -> tuple[Mapping[str, str] | None, str]:
@@ -342,23 +357,23 @@ def _listed(text: str | None) -> tuple[Mapping[str, str] | None, str]:
         return None, ""
     try:
         read, dropped = read_as_xla(text)
-    except ConfigError:  # cut off, or not flags: it shows nothing
+    except ConfigError:  # the text is cut off, or is no list of flags, so it shows nothing
         return None, ""
     return effective_values(read), dropped
 
 
 def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Testimony | None:
-    """Return the evidence of a dump for a flag; None if the flag is none of its options."""
-    if name.startswith(_UNTOLD) and not options.is_whole:
+    """Return the evidence of a dump for a flag; None if the dump does not show the flag."""
+    if name.startswith(_OMITTED_OPTIONS) and not options.is_whole:
         return None
-    other = ALIASES.get(name, name)
+    alias = ALIASES.get(name, name)
     values = options.values
-    is_alias = other in values and name not in values
-    dumped = values.get(other if is_alias else name)
+    is_alias = alias in values and name not in values
+    dumped = values.get(alias if is_alias else name)
     if dumped is None:
         known = defaults(name)
-        # Nothing is printed for an emptied list, a zero or a default: jaxlib 0.6 omits a field
-        # without presence.
+        # An empty list, a zero or a default is not printed: jaxlib 0.6 omits a field of the
+        # protocol buffer that has no presence.
         if options.is_whole and known and value.lower() in ("", "0", "false"):
             return _testimony(Witness.OPTIONS, say("left out"), is_so=True)
         if options.is_whole or not known or not value or is_relative(value):
@@ -382,6 +397,7 @@ def _is_edited(value: str, dumped: str) -> bool:
 
 
 def _is_default(mode: str) -> bool:
+    """Return whether the mode that replaces a boolean flag means "off"."""
     return mode.lower().rpartition("_")[2] in ("default", "off")
 
 
@@ -391,44 +407,46 @@ def _parts(text: str) -> set[str]:
 
 def has_witness(variable: str) -> bool:
     """Return whether anything may show that a variable was in effect, if the trainer reads it."""
-    return variable in CHANNELS or variable.startswith((*_OF_NCCL, _KEY_VARIABLE))
+    return variable in CHANNELS or variable.startswith((*_NCCL_PREFIXES, _KEY_VARIABLE))
 
 
-def _of_variable(shown: Shown, name: str, value: str) -> _Testimony:
-    if name.startswith(_KEY_VARIABLE) and (key := name[2:].lower()) in shown.config:
-        return _of_key(shown, key, value)
-    is_nccl = name.startswith(_OF_NCCL)
-    if is_nccl and (logged := shown.nccl.get(name)) is not None:
+def _variable_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimony:
+    """Return the evidence for a variable of the environment that carries no flags."""
+    if name.startswith(_KEY_VARIABLE) and (key := name[2:].lower()) in witnesses.config:
+        return _key_testimony(witnesses, key, value)
+    is_nccl = name.startswith(_NCCL_PREFIXES)
+    if is_nccl and (logged := witnesses.nccl.get(name)) is not None:
         return _testimony(Witness.NCCL, repr(logged), is_so=same_value(value, logged))
-    listed = shown.env.get(name)
+    listed = witnesses.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
-    # a library that does not print one variable may not be loaded at all
-    if is_nccl and (shown.nccl or shown.expects_nccl):
+    # the library prints other variables, or should print some, but not this one
+    if is_nccl and (witnesses.nccl or witnesses.expects_nccl):
         return _NOT_SEEN
     return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
 
-def _of_channel(shown: Shown, variable: str, flag: str, value: str) -> _Testimony:
+def _channel_testimony(witnesses: Witnesses, variable: str, flag: str, value: str) -> _Testimony:
     """Return the evidence for a flag in another channel than XLA_FLAGS."""
-    if shown.read:  # all flags that the library read are listed
-        read = shown.read.get(flag)
+    if witnesses.read:  # all flags that the library read are listed
+        read = witnesses.read.get(flag)
         is_so = read is not None and same_value(value, read)
         return _testimony(Witness.READER, "" if read is None else repr(read), is_so=is_so)
-    text = shown.env.get(variable)
+    text = witnesses.env.get(variable)
     listed = None if text is None else flags_in(variable, text).get(flag)
     if text is not None and (listed is None or not same_value(value, listed)):
         seen = "" if listed is None else repr(listed)
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
-    if shown.expects_nccl and CHANNELS[variable].says:
+    if witnesses.expects_nccl and CHANNELS[variable].says:
         return _NOT_SEEN
     return _ASKED if text is None else _Testimony(effect=Effect.ASKED, witness=Witness.LOG)
 
 
-def _of_key(shown: Shown, name: str, value: str) -> _Testimony:
-    used = shown.config.get(name)
+def _key_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimony:
+    """Return the evidence for a key of the framework's configuration."""
+    used = witnesses.config.get(name)
     if used is None:
-        return _NOT_SEEN if shown.config else _ASKED
+        return _NOT_SEEN if witnesses.config else _ASKED
     # The ledger keeps no secret, so the value that was asked for is not known here.
     if HIDDEN in value:
         return _ASKED
@@ -444,12 +462,13 @@ def _same_key(asked: str, printed: str) -> bool:
 
     Python prints `True`, `7.0`, `ProfilerType.NONE` and `['a', 'b']`.
     """
-    one, other = (_plain(text) for text in (asked, printed))
+    plain_asked, plain_printed = _plain(asked), _plain(printed)
     with contextlib.suppress(ValueError):
-        return float(one) == float(other)
-    return same_value(one, other)
+        return float(plain_asked) == float(plain_printed)
+    return same_value(plain_asked, plain_printed)
 
 
 def _plain(text: str) -> str:
+    """Return a value without quotes, brackets and blanks, and only the last name of an enum."""
     member = _MEMBER.fullmatch(text.strip())
     return re.sub(r"[\s\[\](){}'\"]", "", member[1] if member else text)

@@ -1,8 +1,8 @@
 """Find where steady state begins, pooled over all jobs of a comparison, and set the window.
 
-One job has too few steps to tell, and a start chosen for each job would bias the comparison. The
-pooled start moves the window of all jobs alike. This module must not know of profiles: whether one
-warms up longer is a comparison of jobs like any other.
+A single job has too few steps to show it, and a start chosen for each job would bias the
+comparison. The pooled start moves the window of all jobs alike. This module must not know of
+profiles: whether a profile warms up longer is a comparison of jobs like any other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from pytest_xlatune.stats.score import window_steps
 
 Timings = Sequence[tuple[int, float]]  # step id and seconds of each step
 
-TAIL = 6
-TOLERANCE = 0.005
+TAIL = 6  # a job's level is the median of so many last steps
+TOLERANCE = 0.005  # a step that is slower by no more than this, as a log ratio, is level
 MIN_JOBS = 12  # with fewer jobs the answer is noise
 LEVEL_STEPS = 3  # one step may be level by chance, so the steady state takes so many in a row
-# without it, one of 105 steps of a noisy cell is late by chance and moves the window
-ERRORS = 3.0  # noise alone explains so many standard errors of the pooled median
+# A step that is slower by no more standard errors of the pooled median is level too. Without this
+# limit, one of 105 steps of a noisy cell is slow by chance and moves the window.
+ERRORS = 3.0
 # standard error of a median, in units of MAD over the square root of the number of jobs
 _MEDIAN_ERROR = 1.2533 * 1.4826
-SPARE = 2  # usable steps beyond the least, so that one straggler does not cost a job its score
+SPARE = 2  # steps beyond the fewest allowed, so that one straggler does not cost a job its score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +70,16 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
     if len(curves) < MIN_JOBS:
         return None
     start: int | None = None
-    level = 0
-    # step by step, because the search ends early: the later steps of long jobs are not read
+    level_steps = 0
+    # the curves are merged step by step, because the search does not need the end of long jobs
     in_order = heapq.merge(*curves, key=operator.itemgetter(0))
     for step, pooled in itertools.groupby(in_order, key=operator.itemgetter(0)):
         if _is_slow([distance for _, distance in pooled]):
-            start, level = None, 0
+            start, level_steps = None, 0
             continue
         start = step if start is None else start
-        level += 1
-        if level == LEVEL_STEPS:
+        level_steps += 1
+        if level_steps == LEVEL_STEPS:
             return start
     return None
 
@@ -92,13 +93,17 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     declared = window_steps(protocol)
     if not declared:
         return Window(protocol=protocol)
-    # a capture or an evaluation is no warm-up, and a resumed run warms up at another step
     first = declared[0]
     jobs = []
     for score in scores:
+        # a resumed run warms up at another step
         if "resumed" not in score.flags:
             steps, seconds = split_pairs(score.timings)
-            is_used = [*map(operator.or_, declared.has(steps), map(first.__gt__, steps))]
+            # steps of a capture or an evaluation are slow for another reason than warm-up
+            is_used = [
+                is_scored or step < first
+                for step, is_scored in zip(steps, declared.has(steps), strict=True)
+            ]
             jobs.append(
                 Pairs(itertools.compress(steps, is_used), itertools.compress(seconds, is_used))
             )
@@ -106,12 +111,12 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     if start is None or start <= first:
         return Window(protocol=protocol)
     step_numbers = {"start": start, "declared": first}
-    kept = sum(bool(score.timings) for score in scores)
-    if kept < len(scores):
+    with_steps = sum(bool(score.timings) for score in scores)
+    if with_steps < len(scores):
         note = say(
             "steady state begins at step {start}, the protocol's window at step {declared}: "
             "it stays there, for the steps of {trials} trials were not kept; measure again",
-            trials=len(scores) - kept,
+            trials=len(scores) - with_steps,
             **step_numbers,
         )
         return Window(protocol=protocol, note=note)
@@ -145,7 +150,8 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
 def first_half_excess(score: Score, protocol: Protocol) -> float | None:
     """Return how much slower the first half of a job's window is than the second, as a log ratio.
 
-    It compares medians, so that stragglers have no effect. None if steps are missing or too few.
+    Medians are compared, so that stragglers have no effect. None if there are fewer than four
+    steps.
     """
     steps, seconds = split_pairs(score.timings)
     logs = [*map(math.log, itertools.compress(seconds, window_steps(protocol).has(steps)))]
@@ -154,6 +160,7 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
 
 
 def _too_few(start: int, protocol: Protocol) -> Message:
+    """Return how many steps the protocol needs if the steady state begins at step `start`."""
     return say(
         "{steps} steps are too few, use steps={use} for the whole cell",
         steps=protocol.steps,
@@ -162,6 +169,7 @@ def _too_few(start: int, protocol: Protocol) -> Message:
 
 
 def _is_slow(distances: Sequence[float]) -> bool:
+    """Return whether a step is slower than the jobs' last steps by more than noise explains."""
     level = median(distances)
     scatter = median(abs(x - level) for x in distances)
     error = _MEDIAN_ERROR * scatter / math.sqrt(len(distances))
@@ -169,5 +177,6 @@ def _is_slow(distances: Sequence[float]) -> bool:
 
 
 def _curve(job: Timings) -> Iterator[tuple[int, float]]:
+    """Yield each step id and its log seconds minus the median of the job's last steps."""
     level = median(math.log(seconds) for _, seconds in job[-TAIL:])
     return ((step, math.log(seconds) - level) for step, seconds in job)

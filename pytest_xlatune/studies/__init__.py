@@ -1,9 +1,9 @@
 """Questions asked of cells: the contract between a study and all that runs or reports it.
 
-Each study is pure: `decide` says what to run next and what follows, `outlook` what is still to
-come, `answer` what a waiting test may know. Any code that can feed results back drives them: a
-campaign on a cluster, a simulated cluster that measures their error rates, a recorded ledger that
-is replayed. Outside this package no code names a study's class or a stage.
+Each study is pure: `decide` returns what to run next and what follows from the results so far,
+`outlook` what is still to come, `answer` what a waiting test may know. Any code that can return
+results drives a study: a campaign on a cluster, a simulated cluster that measures error rates, a
+recorded ledger that is replayed. Outside this package no code names a study's class or a stage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ History = Sequence[TrialResult]
 S = TypeVar("S", bound="Study")
 Owner = TypeVar("Owner")
 Value = TypeVar("Value")
-_REMEMBERED = 4  # a method keeps its results for so many histories
+_REMEMBERED = 4  # number of results that a method of a study caches
 
 
 class OnNodeFailure(StrEnum):
@@ -50,9 +50,10 @@ class Policy:
         reads_evidence: whether the history of the study includes other studies' evidence.
         compiled_stage: the stage whose trials are only compiled and never submitted; the result of
             each is the memory that its cell needs. "" if the study has no such stage.
-        asks_nodes: whether the log of each node is asked for errors, where the site allows it.
+        asks_nodes: whether the log of each node is searched for errors, where the site allows it.
         derives: whether profiles follow from results, so that a plan cannot name them in advance.
-        rules: failure class -> what follows. The site's rule goes first, the playbook's last.
+        rules: failure class -> what follows. A rule of the site takes precedence over these, and
+            these over the playbook.
     """
 
     on_node_failure: OnNodeFailure = OnNodeFailure.STOP
@@ -72,7 +73,9 @@ class Ask(StrEnum):
     SLOT = "slot"  # the arm that filled a named slot, once the wave of the slot is over
     RANKED = "ranked"  # the arm that entered the confirmation at a rank, counted from 0
     BEST = "best"  # the arm that is shown to be the fastest, once everything is over
-    PROVEN = "proven"  # the same from the results so far, although this run deselected some trials
+    # the arm that is shown to be the fastest by the results so far, even if this run deselected
+    # some trials
+    PROVEN = "proven"
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -81,8 +84,8 @@ class Question(Record, frozen=True, kw_only=True):
     Attributes:
         about: what is asked.
         name: the name of an arm, or of a slot.
-        wave: the wave of the arm or slot; "" if any wave will do.
-        number: the rank of the arm that is asked for, from 0.
+        wave: the wave of the arm or slot; "" accepts any wave.
+        number: for `Ask.RANKED`, the rank of the arm, from 0.
     """
 
     about: Ask
@@ -105,8 +108,9 @@ class Answer(Record, frozen=True, kw_only=True):
 
     Attributes:
         state: whether the question has its answer yet.
-        verdict: the verdict, if one was asked for and the trials are over.
-        arm: the arm, if one was asked for. None with the state YES says that there is none.
+        verdict: the verdict, if the question was about one and the trials are over; else None.
+        arm: the arm, if the question was about one. None with the state YES means that there is
+            none.
     """
 
     state: Answered
@@ -121,11 +125,13 @@ NEVER = Answer(state=Answered.NEVER)
 class Aim(StrEnum):
     """What a kind of study does with its arms. It decides when the test of an arm fails."""
 
-    # fails if the arm is slower; an arm that cannot run is an expected failure
+    # the test fails if the arm is slower; an arm that cannot run is an expected failure
     EXPLORES = "explores"
-    ACCUSES = "accuses"  # fails if the arm is slower or cannot run: both are findings about it
-    RANKS = "ranks"  # never fails: every rank is an answer. The arms are cells on the same nodes
-    GATES = "gates"  # fails unless the arm is shown to be no worse
+    # the test fails if the arm is slower or cannot run: both are findings about the arm
+    ACCUSES = "accuses"
+    # the test never fails, because every rank is an answer; the arms are cells on the same nodes
+    RANKS = "ranks"
+    GATES = "gates"  # the test fails unless the arm is shown to be no worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +141,16 @@ class Traits:
     Attributes:
         aim: what the study does with its arms. The verdicts of a study that gates also say whether
             a winner holds on another configuration.
-        about_cell: whether the study describes the cell itself. No sweep file asks for such a
+        about_cell: whether the study describes the cell itself. No sweep file declares such a
             study, and a report shows it only if it has nothing else.
-        compares_settings: whether a report adds what the settings change in program and pipeline.
+        compares_settings: whether a report adds what the settings change in the compiled program.
         is_deployed: whether the tuning document of the model covers the study. A sweep file
             declares such a study by its profiles.
-        cell_nodes: nodes of each cell of the study; 0 means all named nodes. With another number, a
-            node that takes no job is an answer and does not keep the sweep from starting.
-        has_slots: whether its trials can be spread over node slots, which then stay as they are.
+        cell_nodes: number of nodes of each cell of the study; 0 means all named nodes. With another
+            number, a node that takes no job is an answer and does not keep the sweep from starting.
+        has_slots: whether its trials can be spread over node slots, which are then fixed.
         selection_fields: fields that select a part of the study -> their values if all is selected.
-        measured_fields: the fields that hold what earlier sessions measured.
+        measured_fields: names of the fields that hold what earlier sessions measured.
     """
 
     aim: Aim = Aim.EXPLORES
@@ -162,10 +168,10 @@ class Decision:
     """What a study decides from a history. It has no slots: the conclusion is cached on first use.
 
     Attributes:
-        due: the trials to run next, in order; () when there is nothing left to run. Every trial
-            that can be planned now and is not final in the history.
+        due: the trials to run next, in order: every trial that can be planned now and is not final
+            in the history. () when nothing is left to run.
         arms: all arms that are compared, the reference first, derived arms last.
-        concluded: draws the conclusion; it never raises for what a workload did.
+        concluded: a function that draws the conclusion; it raises nothing for what a workload did.
         added: which trials were added to the planned ones, and why; None if none were.
     """
 
@@ -194,11 +200,11 @@ class Outlook:
         ahead: trials that are due, then the trials that wait for others but have a name already.
         left: how many trials are likely still to come, including those not planned yet.
         at_most: how many trials may still come at most.
-        rounds: the number of rounds that must follow one another, of the trials that are left.
-        work: what each trial to come has to do; None if all are alike, as in most studies.
-        places: id of a trial -> its place in the study, e.g. `round 3 of about 7, 4 pairs`. For a
-            trial without an entry, a block number means that it belongs to the confirmation.
-        write_lines: writes `lines`; it is called only when a plan asks for them.
+        rounds: the number of rounds of trials that must still follow one another.
+        work: what the trials to come have to do; None if all are alike, as in most studies.
+        places: id of a trial -> its place in the study, e.g. `round 3 of about 7, 4 pairs`. A trial
+            without an entry belongs to the confirmation if it has a block number.
+        write_lines: a function that writes `lines`; it is called only when a plan shows them.
     """
 
     ahead: tuple[Trial, ...]
@@ -225,7 +231,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True)
     """The whole contract between a study and all that runs it.
 
     A subclass is a frozen record with a `__dict__`, because values derived from its fields are
-    cached there. The JSON form of a study (`to_json`), with a history, reproduces every conclusion.
+    cached there. The JSON form of a study (`to_json`) and a history reproduce every conclusion.
 
     Attributes:
         traits: the traits of the kind of study.
@@ -233,7 +239,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True)
     """
 
     traits: ClassVar[Traits] = Traits()
-    if TYPE_CHECKING:  # not fields: a subclass has a field or a property of the name
+    if TYPE_CHECKING:  # these are no fields here: a subclass has a field or a property of the name
 
         @property
         def seed(self) -> int | None:
@@ -248,7 +254,7 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True)
     @property
     @abstractmethod
     def name(self) -> str:
-        """The kind of study, e.g. `tuning`; then `-` and a digest if a ledger can hold several."""
+        """The kind of study, e.g. `tuning`, then `-` and a digest if a ledger can hold several."""
 
     @property
     def reference(self) -> str:
@@ -264,8 +270,8 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True)
     def decide(self, history: History) -> Decision:
         """Return what to run next, and what follows from what ran.
 
-        Deterministic given the study and the history: every process that asks gets the same trials
-        in the same order, and the same verdicts.
+        The result depends on the study and the history alone: every process gets the same trials in
+        the same order, and the same verdicts.
         """
 
     @abstractmethod
@@ -274,11 +280,11 @@ class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True)
 
     @abstractmethod
     def answer(self, history: History, question: Question) -> Answer:
-        """Return what a waiting test asks: a verdict, an arm, "not yet" or "never"."""
+        """Return the answer to a waiting test: a verdict, an arm, "not yet" or "never"."""
 
 
 def name_of(kind: str, *parts: Json) -> str:
-    """Return a study's name: its kind, and a digest of the parts that tell it from others."""
+    """Return a study's name: its kind, and a digest of the parts that distinguish it."""
     return f"{kind}-{digest(list(parts), length=8)}" if parts else kind
 
 
@@ -292,18 +298,20 @@ def all_selected(study: S) -> S:
 def as_begun(study: S, declared: Mapping[str, Json]) -> S:
     """Return the study as the first process of its session declared it.
 
-    What was measured since then, such as the noise of a calibration, counts from the next session
+    What was measured since then, such as the noise of a calibration, is used from the next session
     on. Otherwise two processes of one session would plan differently.
+
+    Args:
+        study: the study as this process declares it.
+        declared: the JSON form of the study as the first process declared it.
     """
-    current, before = (
-        study.to_json(),
-        {name: declared.get(name) for name in study.traits.measured_fields},
-    )
-    if current | before == current:
+    current = study.to_json()
+    measured = {name: declared.get(name) for name in study.traits.measured_fields}
+    if current | measured == current:
         return study
-    # A kept declaration has no secrets, so only the measured fields are taken from it.
-    restored = study.from_json(current | before)
-    return replace(study, **{name: getattr(restored, name) for name in before})
+    # A recorded declaration has no secrets, so only the measured fields are taken from it.
+    restored = study.from_json(current | measured)
+    return replace(study, **{name: getattr(restored, name) for name in measured})
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -311,9 +319,9 @@ class Candidate(Record, frozen=True, kw_only=True):
 
     Attributes:
         profile: its id, and its settings on top of the deployed ones; it may have none.
-        code: a commit of the trainer's repository: a hash, a branch or `HEAD`; "" for the cell's.
-        image: the image that replaces the cell's; "" for the cell's.
-        python: the trainer's interpreter that replaces the launcher's; "" for the launcher's.
+        code: a commit of the trainer's repository: a hash, a branch or `HEAD`; "" keeps the cell's.
+        image: the image that replaces the cell's; "" keeps the cell's.
+        python: the interpreter that replaces the launcher's for the trainer; "" keeps it.
     """
 
     profile: Profile
@@ -323,7 +331,7 @@ class Candidate(Record, frozen=True, kw_only=True):
 
     @property
     def is_a_cell(self) -> bool:
-        """Whether it changes more than settings, so that it is measured in its own cell."""
+        """Whether the candidate changes more than settings, so that it has a cell of its own."""
         return bool(self.code or self.image or self.python)
 
 
@@ -335,14 +343,14 @@ class Asked:
         cell: the cell of the sweep.
         variants: config tag -> the cell of the sweep in that configuration.
         profiles: all profiles that the sweep declares.
-        others: id of a profile -> the cell that it is measured in, if that is not `cell`.
+        others: id of a profile -> the cell that it is measured in, for profiles with another cell.
         selected: ids of the arms that the selected tests name; None selects all.
-        budget: how many trials the study may cost.
+        budget: how many trials the study may run.
         seed: the seed of the random orders.
         loss_tolerance: relative deviation of a loss that makes a trial invalid.
         configured: the trainer's configuration file, key -> value; empty if it cannot be read here.
-        commits: the commits as the user named them; empty if none are compared. `others` then holds
-            their cells in order, by short hash and subject.
+        commits: the commits as the user named them; "" if none are compared. If some are, `others`
+            holds their cells in order, by short hash and subject.
         asks_compiler: whether the sweep asks for a compile check.
     """
 
@@ -360,9 +368,9 @@ class Asked:
 
 
 class DeclaredStudy(Written, frozen=True, kw_only=True):
-    """A study as a sweep file declares it: `Sweep(study=...)`. A subclass adds the options.
+    """A study as a sweep file declares it: `Sweep(study=...)`.
 
-    A subclass is a frozen, keyword-only record in the module of its study.
+    A subclass is a frozen, keyword-only record in the module of its study, and adds the options.
 
     Attributes:
         kind: the name of its kind in the registry.
@@ -376,7 +384,7 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
 
     @property
     def names_arms(self) -> bool:
-        """Whether the arms are known before anything runs, so that each can have a test."""
+        """Whether the arms are known before anything runs, so that every arm can have a test."""
         return True
 
     @property
@@ -386,7 +394,10 @@ class DeclaredStudy(Written, frozen=True, kw_only=True):
 
     @property
     def commits(self) -> str | None:
-        """The commits that it compares: "" if an option names them, None if it compares none."""
+        """The commits that the study compares.
+
+        They are "" if an option of the command line names them, None if the study compares none.
+        """
         return None
 
     def is_search(self, commits: str) -> bool:
@@ -414,21 +425,22 @@ def remembered(
     campaign passes the same objects until something happens. Equal studies, such as the session's
     own and the one that a report reads from the ledger, share a cache.
     """
-    known: list[tuple[Owner, tuple[TrialResult, ...], Value]] = []
+    cached: list[tuple[Owner, tuple[TrialResult, ...], Value]] = []
 
     @functools.wraps(method)
-    def asked(self: Owner, history: History) -> Value:
-        asked_of = tuple(history)
-        for at, (study, past, value) in enumerate(known):
-            # a part of a history is compared with all of it up to its end, if not by its length
-            if len(past) != len(asked_of) or not (study is self or study == self):
+    def cached_method(self: Owner, history: History) -> Value:
+        results = tuple(history)
+        for at, (study, cached_results, value) in enumerate(cached):
+            # The lengths are compared first: comparing a history with a longer one that begins with
+            # the same results would go through all of them.
+            if len(cached_results) != len(results) or not (study is self or study == self):
                 continue
-            if past is asked_of or past == asked_of:
-                known.insert(0, known.pop(at))  # the histories asked for most recently stay
+            if cached_results is results or cached_results == results:
+                cached.insert(0, cached.pop(at))  # the entries used most recently stay
                 return value
-        value = method(self, asked_of)
-        known.insert(0, (self, asked_of, value))
-        del known[_REMEMBERED:]
+        value = method(self, results)
+        cached.insert(0, (self, results, value))
+        del cached[_REMEMBERED:]
         return value
 
-    return asked
+    return cached_method

@@ -46,7 +46,7 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.beside import paired, spread_of
-from pytest_xlatune.stats.change_point import LEAST, Posterior, posterior
+from pytest_xlatune.stats.change_point import LEAST_CHANGE, Posterior, posterior
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
@@ -422,7 +422,7 @@ class _Sides:
     @property
     def is_shown(self) -> bool:
         """Whether a change is shown: one-sided 99.5 %, and 1 % or more."""
-        return self.estimate >= LEAST and self.estimate - self.reach(1 - ENDS_ALPHA) > 0
+        return self.estimate >= LEAST_CHANGE and self.estimate - self.reach(1 - ENDS_ALPHA) > 0
 
     @property
     def ceiling(self) -> float:
@@ -433,7 +433,7 @@ class _Sides:
     def is_open(self) -> bool:
         """Whether more pairs may show a change: the estimate leans, and 1 % is not excluded."""
         leans = self.estimate > LEANS * self.error
-        return not self.is_shown and leans and self.ceiling >= LEAST
+        return not self.is_shown and leans and self.ceiling >= LEAST_CHANGE
 
 
 class _Halving(_CommitWalk):
@@ -452,7 +452,7 @@ class _Halving(_CommitWalk):
     @property
     def is_confirmed(self) -> bool:
         fresh = self.confirmed
-        return fresh is not None and fresh.change[1][1] < 0 and fresh.estimate >= LEAST
+        return fresh is not None and fresh.change[1][1] < 0 and fresh.estimate >= LEAST_CHANGE
 
     @property
     def last(self) -> int:

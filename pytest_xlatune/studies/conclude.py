@@ -25,7 +25,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.stats.blocks import Estimate, combine
-from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, stops, winner_figures
+from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, may_stop, winner_figures
 from pytest_xlatune.stats.design import (
     MIN_DF,
     SWEEP_ALPHA,
@@ -35,8 +35,8 @@ from pytest_xlatune.stats.design import (
     selected80,
 )
 from pytest_xlatune.stats.quantiles import t_quantile
+from pytest_xlatune.studies.block_comparison import BlockComparison
 from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
-from pytest_xlatune.studies.look import Look
 from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.slots import notes_on_slots
 from pytest_xlatune.studies.spare import BOUND, is_out, largest
@@ -95,8 +95,8 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     taken = decision.ranked.taken.get(profile_id)
     if taken is not None:
         return taken.verdict_on(measured(base, everything) if taken.can_run else base)
-    if profile_id in decision.kept and confirmed and decision.look is not None:
-        return _confirmed(decision, decision.look, base, confirmed, in_blocks)
+    if profile_id in decision.kept and confirmed and decision.block_comparison is not None:
+        return _confirmed(decision, decision.block_comparison, base, confirmed, in_blocks)
     is_spared = any(usable(result) for result in in_blocks) and not confirmed
     if is_spared or (profile_id in decision.finalists and profile_id not in decision.kept):
         return _ranked(decision, base, everything, is_cut=True)
@@ -161,7 +161,7 @@ def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | No
     """
     if screened is None or arm in decision.ranked.ranks.turned:
         return False
-    fit = decision.look.fit if decision.look else None
+    fit = decision.block_comparison.fit if decision.block_comparison else None
     seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
     sigma = max(seen, decision.ranked.noise.known or DEFAULT_SIGMA)
     return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
@@ -188,14 +188,14 @@ _VETO_P = 0.02  # the steps of screen and blocks give the power that blocks alon
 
 def _confirmed(
     decision: SweepDecision,
-    look: Look,
+    block_comparison: BlockComparison,
     base: Verdict,
     trials: Sequence[TrialResult],
     in_blocks: Sequence[TrialResult],
 ) -> Verdict:
     """Return the verdict on an arm: `trials` decide it, `in_blocks` also give its figures."""
     base = measured(base, trials)
-    comparison = look.comparisons.get(base.arm)
+    comparison = block_comparison.comparisons.get(base.arm)
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
@@ -206,7 +206,7 @@ def _confirmed(
         )
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
-    kind = look.kinds[base.arm]
+    kind = block_comparison.kinds[base.arm]
     figures = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
     if figures is not comparison:
         base = measured(base, in_blocks)
@@ -222,16 +222,18 @@ def _confirmed(
     objections = (straggling, survivor_veto(trials, baselines))
     vetoes = [why for why in objections if why and kind is VerdictKind.FASTER]
     winner = None
-    if kind is VerdictKind.FASTER and not vetoes and look.fit is not None:
-        winner = winner_figures(look.fit, figures, base.arm, family=look.family)
+    if kind is VerdictKind.FASTER and not vetoes and block_comparison.fit is not None:
+        winner = winner_figures(
+            block_comparison.fit, figures, base.arm, family=block_comparison.family
+        )
     reasons = [_change_reason(kind, figures, ends=winner.ci95 if winner else figures.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.told)
-    if base.arm in look.unlike:
-        reasons.append(unlike_warmup(look.unlike[base.arm]))
+    if base.arm in block_comparison.unlike:
+        reasons.append(unlike_warmup(block_comparison.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
     decided = with_comparison(base, figures, kind=kind, reasons=reasons)
     return decided if winner is None else as_winner(decided, winner)
@@ -315,7 +317,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group sorted by change."""
     level = reference(decision.ranked.past)
     shown = list(_verdicts(decision, level))
-    fit = decision.look.fit if decision.look else None
+    fit = decision.block_comparison.fit if decision.block_comparison else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
@@ -357,9 +359,11 @@ def place_of(verdict: Verdict) -> tuple[int, float]:
 
 def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
     """Return the bound M and the arm that sets it; None before screen and blocks are over."""
-    if not decision.is_screened or (decision.finalists and decision.blocks and not decision.look):
+    if not decision.is_screened or (
+        decision.finalists and decision.blocks and not decision.block_comparison
+    ):
         return None
-    fit = decision.ranked.in_blocks if decision.look else None
+    fit = decision.ranked.in_blocks if decision.block_comparison else None
     limit = largest(
         decision.ranked.ranks,
         fit,
@@ -375,8 +379,8 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
 
 def _mde80(decision: SweepDecision) -> float | None:
     """Return the change that the confirmation detects, by measured or planned noise, or None."""
-    if decision.look is not None:
-        compared_arms = decision.look.comparisons.values()
+    if decision.block_comparison is not None:
+        compared_arms = decision.block_comparison.comparisons.values()
         effects = [
             comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
         ]
@@ -396,9 +400,9 @@ def _from_start80(decision: SweepDecision) -> float | None:
     known = decision.ranked.past.design
     if not isinstance(decision.layout, Plan) or not decision.ranked.arms.profiles:
         return None
-    if decision.look is None or known is None:
+    if decision.block_comparison is None or known is None:
         return decision.layout.from_start80(decision.ranked.noise.value)
-    finalist, fit = _mde80(decision), decision.look.fit
+    finalist, fit = _mde80(decision), decision.block_comparison.fit
     if finalist is None or fit is None:
         return None
     widths = known.all_widths
@@ -418,7 +422,7 @@ def _notes(
         notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.described))
     elif isinstance(decision.layout, Refusal):
         notes.append(say(RANKING_ONLY, why=decision.layout.why))
-    elif decision.look is None:
+    elif decision.block_comparison is None:
         notes.append(
             say(
                 "with {noise} this plan ({jobs} jobs) finds a profile that gains "
@@ -435,8 +439,8 @@ def _notes(
         for verdict in verdicts
         if verdict.wins and not decision.ranked.arms.profiles[verdict.arm].is_control
     }
-    look = decision.look
-    if look is not None:
+    block_comparison = decision.block_comparison
+    if block_comparison is not None:
         notes += [
             say(
                 "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: "
@@ -445,11 +449,11 @@ def _notes(
                 change=relative(comparison.estimate),
                 excluded=STOP_FLOOR,
             )
-            for arm, comparison in look.comparisons.items()
-            if arm in may_win and isinstance(comparison, Comparison) and stops(comparison)
+            for arm, comparison in block_comparison.comparisons.items()
+            if arm in may_win and isinstance(comparison, Comparison) and may_stop(comparison)
         ]
-        control = look.comparisons.get(ALIAS.id)
-        notes += _tie(look)
+        control = block_comparison.comparisons.get(ALIAS.id)
+        notes += _tie(block_comparison)
         if isinstance(control, Comparison) and not _is_apart(control):
             low, high = map(relative, control.ci95)
             notes.append(
@@ -526,9 +530,9 @@ def _idle(decision: SweepDecision) -> set[str]:
 
 def _moved(decision: SweepDecision) -> tuple[float, float] | None:
     """Return the A/A interval furthest from 0; None if all contain 0."""
-    if decision.look is None:
+    if decision.block_comparison is None:
         return None
-    compared_arms = decision.look.comparisons
+    compared_arms = decision.block_comparison.comparisons
     apart = [
         comparison
         for arm, comparison in compared_arms.items()
@@ -546,10 +550,10 @@ def _is_apart(control: Comparison) -> bool:
     return low > 0 or high < 0
 
 
-def _tie(look: Look) -> Iterator[Message]:
+def _tie(block_comparison: BlockComparison) -> Iterator[Message]:
     """Yield a note if the best two winners cannot be told apart."""
-    fit = look.fit
-    won = [arm for arm, kind in look.kinds.items() if kind is VerdictKind.FASTER]
+    fit = block_comparison.fit
+    won = [arm for arm, kind in block_comparison.kinds.items() if kind is VerdictKind.FASTER]
     if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
         return
     won.sort(key=lambda arm: -fit.arms[arm].estimate)
@@ -592,8 +596,8 @@ def _window_notes(decision: SweepDecision) -> Iterator[Message]:
     window = decision.ranked.past.window
     if window.note:
         yield window.note
-    if decision.look is not None:
-        unlike = [arm for arm in decision.look.unlike if arm != ALIAS.id]
+    if decision.block_comparison is not None:
+        unlike = [arm for arm in decision.block_comparison.unlike if arm != ALIAS.id]
         if unlike:
             yield say(
                 "profiles differ in warm-up from the baseline: {arms}; the window of all "

@@ -45,7 +45,7 @@ from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.written import Written
-from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, ask, count_of, points_of
+from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, all_points, ask, count_points
 
 # An assumption: exposed communication may be hidden, but kernels mostly stay as they are.
 COMPUTE_COUNTS = 0.1
@@ -616,7 +616,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             )
         for name, values in self.space.items():
             _check_searched(name, values, where=where)
-        points = count_of(self._sizes)
+        points = count_points(self._sizes)
         if points > MOST_POINTS:
             raise ConfigError(
                 f"{where}: {points} points of one flag or two, expected at most {MOST_POINTS}; "
@@ -640,7 +640,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
     @property
     def points(self) -> int:
         """How many candidates the space has."""
-        return count_of(self._sizes)
+        return count_points(self._sizes)
 
     @property
     def at_once(self) -> int:
@@ -697,7 +697,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         """The candidates of one flag; all others are combinations of them."""
         return tuple(
             self.at(point)
-            for point in points_of(self._sizes)
+            for point in all_points(self._sizes)
             if point.count(DEPLOYED) + 1 == len(point)
         )
 
@@ -739,13 +739,13 @@ def _asked(
     rng_seed: str,
 ) -> tuple[Point, ...]:
     """Cache the answer of `ask`: a study is walked again after each trial."""
-    return ask(sizes, ordered, dict(measured), without=without, count=count, rng_seed=rng_seed)
+    return ask(sizes, ordered, dict(measured), excluded=without, count=count, rng_seed=rng_seed)
 
 
 @functools.lru_cache(maxsize=8)
 def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
     values = dict(space)
-    points = points_of(list(map(len, values.values())))
+    points = all_points(list(map(len, values.values())))
     return MappingProxyType(
         {_candidate_id(_set_at(values, point), values): point for point in points}
     )

@@ -1,24 +1,25 @@
 """How arms are compared: rank all of them once, narrow the best on fresh blocks, conclude.
 
 `decide` is a pure function of a plan and the results so far. It returns what runs next and what
-follows, so every process with the same history gets the same answer. Read it from the top:
-`decide`, `rank`, `lay_out`, `second_runs`, `enter`, `confirm`.
+follows from the results, so every process with the same history gets the same answer. The functions
+stand in the order in which they are used: `decide`, `rank`, `lay_out`, `second_runs`, `enter`,
+`confirm`.
 
-This is the history of four profiles in 21 jobs, of which three enter the first of three blocks:
+This is the history of four profiles in 20 jobs, of which three enter the first of three blocks:
 
-    screen     base  a  d  base  c  b  base          each once, in random order: this ranks
-    block 1    c  base  a  base  b                   d is not of interest, or the fourth
+    screen     base  a  d  base  c  b  base          each profile once, in random order: this ranks
+    block 1    c  base  a  base  b                   d is the fourth, or the screen shows no gain
     block 2    base  a  c  base                      b was cut: screen and block 1 rank it last
-    block 3    a  base  base  c                      complete: now comes the one look
+    block 3    a  base  base  c                      the blocks are complete and are compared once
 
 `a` and `c` are compared with the baselines of their blocks by least squares over block and arm,
 with Dunnett's critical value for the three that entered. `b` and `d` are ranked and have no
 verdict. A profile that is cut can never win, so a cut needs no alpha of its own. No result that
 chose an arm counts in its verdict, so ranking needs none either.
 
-A profile that has trials in blocks stays, whatever is read later: alpha is spent once. Jobs that
-are left go to spare blocks (`spare.py`), which bound and rank but decide nothing. This module
-writes no verdict.
+A profile that has trials in blocks stays a finalist, whatever results are added later: alpha is
+spent once. The remaining jobs of the budget go to spare blocks (`spare.py`), which bound and rank
+but decide nothing. This module writes no verdict.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
 from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.look import Look, look_at
+from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
@@ -45,19 +46,20 @@ from pytest_xlatune.studies.tuning_plan import JobNoise, TuningPlan
 from pytest_xlatune.studies.vetoes import Veto, of_arms
 from pytest_xlatune.studies.waves import Waves
 
-_CLEARLY = 1.5  # the spread of a screen times this is hardly exceeded by the noise
+# The noise of a job hardly ever exceeds the spread of a screen times this.
+_SPREAD_FACTOR = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A sweep and the result of its screen. It has no slots, so that properties are cached.
+    """A sweep and the result of its screen. It has no `__slots__`, so that properties are cached.
 
     Attributes:
         arms: the arms that exist by now.
         past: the trials of the plan that count.
         slots: the node slots of the trials; None if there is only one.
-        taken: arm id -> why the arm is out before anything is decided.
-        again: the profiles that have a second run.
+        taken: arm id -> the veto because of which the arm cannot win.
+        again: ids of the profiles that have a second run; () if none has.
         first: the ranking by the first runs of the screen.
         ranks: the ranking by all runs of the screen.
     """
@@ -87,7 +89,7 @@ class Ranked:
 
     @property
     def candidates(self) -> Mapping[str, Profile]:
-        """Id -> profile that this run is about, that can run and differs from the baseline."""
+        """The profiles that may win, by id: selected, without a veto, unlike the baseline."""
         return {
             name: profile
             for name, profile in self.arms.profiles.items()
@@ -98,7 +100,7 @@ class Ranked:
 
     @property
     def jobs_of_blocks(self) -> int:
-        """The jobs that the screen leaves for blocks; 0 if no job may be added to the plan."""
+        """How many jobs the screen leaves for blocks; 0 if no job may be added to the plan."""
         screened = len(self.arms.queued) + len(self.again)
         return self.plan.budget - screened if self.plan.may_spare else 0
 
@@ -117,15 +119,15 @@ class Blocks:
     Attributes:
         design: the design of the blocks that decide.
         planned: the trials of all blocks that can be planned by now.
-        going: the arms that no cut has dropped, the best first, including the alias.
-        look: the comparison on the deciding blocks; None while some are missing.
-        added: why the last block was added, if it is a spare one; None otherwise.
+        going: ids of the arms that no cut has dropped, the best first, including the alias.
+        block_comparison: the comparison on the deciding blocks; None while trials are missing.
+        added: why the last block was added, if it is a spare one; else None.
     """
 
     design: ConfirmDesign
     planned: tuple[Trial, ...]
     going: tuple[str, ...]
-    look: Look | None = None
+    block_comparison: BlockComparison | None = None
     added: Message | None = None
 
 
@@ -138,8 +140,10 @@ class SweepDecision:
         due: the trials to run next, in order; () when nothing is left.
         layout: the layout of the blocks.
         is_screened: whether the screen of the selected waves is over.
-        is_ranked: whether the whole screen is over, second runs too, so that blocks can be planned.
-        entered: the finalists in rank order, then the alias if it runs.
+        is_ranked: whether the whole screen and its second runs are over, so that blocks can be
+            planned.
+        entered: the finalists in rank order, then the alias if it runs; () if blocks cannot be
+            planned.
         blocks: the blocks; None if there are none.
     """
 
@@ -152,9 +156,9 @@ class SweepDecision:
     blocks: Blocks | None
 
     @property
-    def look(self) -> Look | None:
-        """The look at the deciding blocks; None while some are missing."""
-        return self.blocks.look if self.blocks else None
+    def block_comparison(self) -> BlockComparison | None:
+        """The comparison on the deciding blocks; None while trials are missing."""
+        return self.blocks.block_comparison if self.blocks else None
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
@@ -174,24 +178,25 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     """Return what runs next, and what follows from the results: screen, narrow, compare."""
     ranked = rank(plan, history, slots)
     arms, past = ranked.arms, ranked.past
-    has_node = slots is None or bool(slots.alive)
-    to_screen = past.not_over(arms.to_screen) if has_node else ()
+    has_slot = slots is None or bool(slots.alive)
+    to_screen = past.not_over(arms.to_screen) if has_slot else ()
     is_over = not (to_screen or arms.opens)
     layout = lay_out(ranked) if is_over else plan.layout
     again: tuple[Trial, ...] = ()
-    if has_node and is_over:
+    if has_slot and is_over:
         again = past.not_over(second_runs(ranked, layout))
     entered = () if again else enter(ranked, layout)
     blocks = None
     if entered and isinstance(layout, Plan) and (past.confirm or (plan.confirm and not to_screen)):
         blocks = confirm(ranked, layout, entered)
-    # the screen comes first, then second runs, then blocks; some sessions only screen
+    # The screen comes first, then second runs, then blocks. Without `plan.confirm` a session only
+    # screens.
     due = to_screen
     if not to_screen and plan.confirm:
         due = again
-        if blocks is not None and has_node:
-            is_asked = arms.candidates & {trial.arm for trial in blocks.planned}
-            due = past.not_over(blocks.planned) if is_asked else ()
+        if blocks is not None and has_slot:
+            has_selected = arms.candidates & {trial.arm for trial in blocks.planned}
+            due = past.not_over(blocks.planned) if has_selected else ()
     return SweepDecision(
         ranked=ranked,
         due=due,
@@ -221,26 +226,28 @@ def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
 
 
 def lay_out(ranked: Ranked) -> Plan | Refusal:
-    """Return the layout of the blocks after a screen that is over; until then it is as declared.
+    """Return the layout of the blocks once the screen is over.
 
-    Jobs of empty slots go to the finalists.
+    Jobs that were planned for profiles which do not exist, because a wave left slots empty, go to
+    the finalists.
     """
     plan, planned, again = ranked.plan, ranked.plan.layout, ranked.again
     if plan.rotates or not isinstance(planned, Plan):
-        return planned  # no profile that took turns leaves a job
+        return planned  # a profile that takes turns takes no job, so its absence frees none
     queued = ranked.arms.queued
     baselines = sum(trial.is_baseline for trial in queued)
     count = len(queued) - baselines
     # A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
-    # Therefore the spread is widened before a cell counts as quiet.
-    seen = ranked.first.spread
-    sigma = plan.sigma_prior or (None if seen is None else _CLEARLY * seen)
+    # Therefore the spread is widened before it may show that a cell is quiet.
+    spread = ranked.first.spread
+    sigma = plan.sigma_prior or (None if spread is None else _SPREAD_FACTOR * spread)
     layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
     if again and not (isinstance(layout, Plan) and layout.again):
-        # A profile was added since: second runs go on, and the blocks get the jobs that remain.
+        # Profiles were added after second runs had begun, and the new layout has none. They
+        # continue, and the blocks get the remaining jobs.
         runs = SECOND_RUNS if ranked.slots else len(again)
-        left = plan.budget - runs
-        layout = plan.laid_out(count, left, sigma, baselines=baselines, may_repeat=False)
+        remaining = plan.budget - runs
+        layout = plan.laid_out(count, remaining, sigma, baselines=baselines, may_repeat=False)
         if isinstance(layout, Plan):
             return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
         return planned if ranked.past.confirm else layout
@@ -248,9 +255,9 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
 
 
 def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
-    """Return the second runs of the best of the screen; none once there are blocks.
+    """Return the second runs of the best of the screen; () once there are blocks.
 
-    Second runs that exist stay; others are added by rank in the first runs.
+    Second runs that exist stay; further ones are added in the order of the first runs' ranking.
     """
     if isinstance(layout, Refusal) or ranked.past.confirm:
         return ()
@@ -281,20 +288,25 @@ def best_of(
     among: Collection[str] = (),
     always: Container[str] = (),
 ) -> list[str]:
-    """Return the best profiles of a ranking that may help; those in `always` stay in any case.
+    """Return at most `most` ids of the profiles that may be faster, the best of a ranking first.
 
-    If `among` is given, only these profiles are considered.
+    Args:
+        ranked: the result of the screen.
+        ranking: the ranking that orders them.
+        most: the largest number of profiles to return.
+        among: the profiles to choose from; empty means all.
+        always: profiles to which the screen need not leave a chance.
     """
     order = _order(ranked.arms, ranking)
     eligible = (arm for arm in order if not among or arm in among)
     candidates, noise = ranked.candidates, ranked.noise.value
 
     def may_help(arm: str) -> bool:
-        """Return whether the screen leaves it possible that a profile helps."""
+        """Return whether the screen leaves it possible that a profile is faster."""
         screened = ranking.standings[arm]
-        reach = 2 * noise * math.sqrt(screened.variance)
-        is_told = math.isfinite(screened.estimate)
-        return arm in candidates and is_told and screened.estimate + reach > 0
+        two_errors = 2 * noise * math.sqrt(screened.variance)
+        is_measured = math.isfinite(screened.estimate)
+        return arm in candidates and is_measured and screened.estimate + two_errors > 0
 
     chosen = (arm for arm in eligible if arm in always or may_help(arm))
     return entering(sorted(chosen, key=order.__getitem__), most, profiles=ranked.arms.profiles)
@@ -303,13 +315,13 @@ def best_of(
 def enter(ranked: Ranked, layout: Plan | Refusal) -> tuple[Profile, ...]:
     """Return the finalists in rank order, then the alias if there is room.
 
-    Arms that have confirming trials stay. If an earlier process was stopped while it planned the
-    stage, the stage is completed to its own size by the same rule.
+    Arms that have confirming trials stay. If an earlier process was stopped while it submitted the
+    first block, the missing arms are chosen by the same rule, up to the size of that block.
     """
     if isinstance(layout, Refusal):
         return ()
-    begun = ranked.past.design
-    size = begun.arms if begun is not None else 0
+    begun_design = ranked.past.design
+    size = begun_design.arms if begun_design is not None else 0
     most = max(layout.finalists, size)
     chosen = best_of(ranked, ranked.ranks, most=most, among=ranked.again)
     if chosen and len(chosen) < layout.finalists:
@@ -324,7 +336,7 @@ def enter(ranked: Ranked, layout: Plan | Refusal) -> tuple[Profile, ...]:
 
 
 def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
-    """Plan blocks of falling width, cut between them, and look when the deciding ones are complete.
+    """Plan blocks of falling width, cut between them, and compare when the deciding ones are over.
 
     A cut depends only on the screen and the blocks before it.
     """
@@ -345,14 +357,16 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         return Blocks(design=design, planned=planned, going=going)
     inside = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
     inside -= {BASELINE_ID, *past.dropped}
-    look = look_at(
+    block_comparison = compare_blocks(
         past.scored_in_blocks(designs=(design,)),
         [arm for arm in going if arm in inside],
         family=max(len(inside - {ALIAS.id}), 1),
         window=past.window,
     )
-    if look.is_won:
-        return Blocks(design=design, planned=planned, going=going, look=look)
+    if block_comparison.has_winner:
+        return Blocks(
+            design=design, planned=planned, going=going, block_comparison=block_comparison
+        )
     spare, added = spare_blocks(
         past,
         ranked.ranks,
@@ -363,32 +377,42 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         jobs=ranked.jobs_of_blocks,
         lay=ranked.block,
     )
-    return Blocks(design=design, planned=(*planned, *spare), going=going, look=look, added=added)
+    return Blocks(
+        design=design,
+        planned=(*planned, *spare),
+        going=going,
+        block_comparison=block_comparison,
+        added=added,
+    )
 
 
 def _narrowed(
     ranked: Ranked, going: Sequence[str], width: int, design: ConfirmDesign, *, after: int
 ) -> tuple[str, ...]:
-    """Return the arms that stay after a block, the best first; arms with later trials stay too.
+    """Return the `width` arms that stay after a block, the best first.
 
-    They are ranked by screen and blocks together, the alias last. A missing measurement counts as
-    one at the baseline's level: a lost run is no reason to keep an arm, nor to drop it.
+    Arms that have trials in later blocks stay in any case. The arms are ranked by screen and blocks
+    together, the alias last. An arm without a measurement is ranked as if it had the baseline's
+    score: a lost run is no reason to keep an arm, nor to drop it.
     """
     past = ranked.past
     fit = fitted(past.scored_in_blocks(designs=(design,), until=after))
-    lacking = Estimate(0.0, (1 + 1 / design.baselines) / after)
+    not_measured = Estimate(0.0, (1 + 1 / design.baselines) / after)
 
-    def promise(arm: str) -> float:
-        screened = ranked.ranks.standings.get(arm, Estimate(0.0, 1.0))
-        inside = fit.arms.get(arm, lacking) if fit is not None else lacking
-        return combine([screened, inside]).estimate
+    def estimate(arm: str) -> float:
+        """Return the gain of an arm by screen and blocks, as a log ratio."""
+        in_screen = ranked.ranks.standings.get(arm, Estimate(0.0, 1.0))
+        in_blocks = fit.arms.get(arm, not_measured) if fit is not None else not_measured
+        return combine([in_screen, in_blocks]).estimate
 
-    sound = [arm for arm in going if arm not in ranked.taken]
-    best_first = sorted(sound, key=lambda e: (e == ALIAS.id, -promise(e), going.index(e)))
-    passed = past.arms_in_blocks(after=after)
-    able = [arm for arm in best_first if arm != ALIAS.id]
-    frozen = [arm for arm in best_first if arm in passed]
-    chosen = entering(able, width, profiles=ranked.arms.profiles, frozen=frozen)
+    without_veto = [arm for arm in going if arm not in ranked.taken]
+    best_first = sorted(
+        without_veto, key=lambda arm: (arm == ALIAS.id, -estimate(arm), going.index(arm))
+    )
+    in_later_blocks = past.arms_in_blocks(after=after)
+    profiles = [arm for arm in best_first if arm != ALIAS.id]
+    frozen = [arm for arm in best_first if arm in in_later_blocks]
+    chosen = entering(profiles, width, profiles=ranked.arms.profiles, frozen=frozen)
     if len(chosen) < width and ALIAS.id in best_first and ALIAS.id not in chosen:
         chosen.append(ALIAS.id)
     # A dropped arm can never win, and the critical value counts all that entered, so the cut needs

@@ -4,8 +4,8 @@ A candidate is other settings, or another commit, image or interpreter, which ma
 
 Validity comes first, then the margin. A gate never passes on missing trials: every planned trial
 must have a score. There is no screen and no ranking: candidates and baselines run in randomised
-blocks, with one look when all are over. The study's name tells gates apart, so that a new commit is
-compared with baselines of its own blocks and never with those of last night. Pure and
+blocks, with one block_comparison when all are over. The study's name tells gates apart, so that a
+new commit is compared with baselines of its own blocks and never with those of last night. Pure and
 deterministic: this module must not know of executors, ledgers, clocks or logs.
 """
 
@@ -39,7 +39,7 @@ from pytest_xlatune.model.trial import Arm, ConfirmDesign, Trial
 from pytest_xlatune.stats.compare import (
     GateLayout,
     NoComparison,
-    deciding,
+    deciding_layout,
     gate,
     interval90,
     is_within,
@@ -53,7 +53,7 @@ from pytest_xlatune.studies import (
     Traits,
     name_of,
 )
-from pytest_xlatune.studies.look import Look, look_at
+from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
@@ -274,9 +274,13 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
         """Return the verdicts in declared order; none passes before all trials are over."""
         names = [profile.id for profile in self.profiles]
-        look = look_at(past.scored_in_blocks(), names, family=len(names), window=past.window)
-        gated = Gated(study=self, past=past, planned=planned, due=due, look=look)
-        level, fit = reference(past), look.fit
+        block_comparison = compare_blocks(
+            past.scored_in_blocks(), names, family=len(names), window=past.window
+        )
+        gated = Gated(
+            study=self, past=past, planned=planned, due=due, block_comparison=block_comparison
+        )
+        level, fit = reference(past), block_comparison.fit
         verdicts = tuple(levelled(_verdict(gated, name), level) for name in names)
         detectable = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
         return Conclusion(
@@ -302,14 +306,14 @@ class Gated:
         past: the trials of the gate that have begun.
         planned: all trials of the gate, except those of candidates that cannot run.
         due: the planned trials that are not over.
-        look: the comparison of the candidates with the baselines.
+        block_comparison: the comparison of the candidates with the baselines.
     """
 
     study: GateStudy
     past: Past
     planned: Sequence[Trial]
     due: Sequence[Trial]
-    look: Look
+    block_comparison: BlockComparison
 
 
 def _verdict(gated: Gated, candidate: str) -> Verdict:
@@ -338,7 +342,7 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
 
 
 def _compared(gated: Gated, base: Verdict) -> Verdict:
-    comparison, margin = gated.look.comparisons[base.arm], gated.study.gate.margin
+    comparison, margin = gated.block_comparison.comparisons[base.arm], gated.study.gate.margin
     missing = _missing(gated, base.arm)
     if isinstance(comparison, NoComparison):
         return _because(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
@@ -357,8 +361,8 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
     kind = claims[0][0]
     reasons = [reason for _, reason in claims]
-    if base.arm in gated.look.unlike:
-        reasons.append(unlike_warmup(gated.look.unlike[base.arm]))
+    if base.arm in gated.block_comparison.unlike:
+        reasons.append(unlike_warmup(gated.block_comparison.unlike[base.arm]))
     method = say(
         "non-inferiority at {margin:size}; {method}", margin=margin, method=comparison.method
     )
@@ -403,7 +407,7 @@ def _margin(gated: Gated, comparison: Comparison) -> _Claim:
 def _enough(gated: Gated, comparison: Comparison) -> Message:
     """Return how many trials would decide it."""
     design, sigma = gated.study.design, comparison.sigma
-    enough = deciding(comparison, design, margin=gated.study.gate.margin)
+    enough = deciding_layout(comparison, design, margin=gated.study.gate.margin)
     if enough is None:
         text = (
             "at a job noise of {sigma:.2%} no reasonable number of trials would decide it: "

@@ -22,7 +22,7 @@ from pytest_xlatune.stats.design import (
     screen_slots,
     unused,
 )
-from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK, RANKINGS, JobWork
+from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK_JOBS, RANKINGS, JobWork
 from pytest_xlatune.studies import History, Outlook
 from pytest_xlatune.studies.derived import Rule, Singles
 from pytest_xlatune.studies.engine import SweepDecision
@@ -147,8 +147,8 @@ def _at_most(sweep: SweepDecision, left: int) -> int:
     blocks = sweep.blocks if sweep.is_ranked else None
     if blocks is not None:
         are_planned = max(trial.block for trial in blocks.planned) >= blocks.design.blocks
-        is_won = blocks.look is not None and blocks.look.is_won
-        if are_planned and (is_won or ranked.jobs_of_blocks <= 0):
+        has_winner = blocks.block_comparison is not None and blocks.block_comparison.has_winner
+        if are_planned and (has_winner or ranked.jobs_of_blocks <= 0):
             return of_sweep
     past = ranked.past
     spent = sum(
@@ -286,7 +286,7 @@ def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
             "{copies} times in each. A turn has {turn_steps:+step}, a rotation {rounds:+round} "
             "or so: {steps} steps. Ordinary jobs decide",
             arms=(*turning, *(search.wave for search in plan.searches)),
-            rotations=plan.rotations - LOOK - RANKINGS + turns.rankings,
+            rotations=plan.rotations - LOOK_JOBS - RANKINGS + turns.rankings,
             copies=COPIES,
             turn_steps=turns.turn_steps,
             rounds=turns.rounds,

@@ -171,14 +171,14 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
         jobs += [
             (
                 result,
-                PlacedScore(slot=slot, at=at, value=value, is_baseline=result.trial.is_baseline),
+                PlacedScore(slot=slot, place=at, value=value, is_baseline=result.trial.is_baseline),
             )
             for at, (result, value) in enumerate(queue)
         ]
     lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
     placed = [
-        (result, job.value - lines.at(job.slot, job.at), lines.leverage(job.slot, job.at))
+        (result, job.value - lines.at(job.slot, job.place), lines.leverage(job.slot, job.place))
         for result, job in jobs
         if lines is not None and not job.is_baseline and job.slot in lines.levels
     ]

@@ -32,8 +32,8 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockScore, Estimate, fit_group
 from pytest_xlatune.stats.design import (
-    FEW,
     MIN_DF,
+    SLOTS_PER_MISSING_BASELINE,
 )
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, start_of, usable
@@ -117,7 +117,7 @@ class Slots:
             }
             for is_baseline in (True, False):
                 level = [slot for slot in open_slots if is_baseline or with_baseline[slot]]
-                if len(open_slots) - len(level) <= len(open_slots) // FEW:
+                if len(open_slots) - len(level) <= len(open_slots) // SLOTS_PER_MISSING_BASELINE:
                     level = list(open_slots)
                 for trial in segment.trials:
                     key = place(trial)

@@ -52,7 +52,7 @@ from pytest_xlatune.studies import History
 STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
-LOOK = "look"  # the stage of the first rotation, which tests whether programs can take turns
+LOOK_STAGE = "look"  # the stage of the first rotation, which tests whether programs can take turns
 TURNS = "rotation"
 SPARE = 3  # number of the look of spare blocks, which decide nothing and spend no alpha
 CANNOT_RUN = say("it cannot run")

@@ -185,7 +185,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def _is_told_by_the_look(self, history: History) -> bool:
         """Return whether the first rotation measured the baseline; if not, jobs must."""
         rotations = self.rotated(history)
-        return rotations.look is not None and not rotations.is_look_in_vain
+        return rotations.look is not None and not rotations.look_failed
 
     def _reference_wave(self, history: History) -> str:
         """Return the wave of this run by whose end two baselines are planned, else the last wave.

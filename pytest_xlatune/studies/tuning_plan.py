@@ -42,7 +42,7 @@ from pytest_xlatune.stats.design import (
 from pytest_xlatune.stats.rotations import (
     COPIES,
     FIRST_STEPS,
-    LOOK,
+    LOOK_JOBS,
     RANKINGS,
     JobPace,
     JobWork,
@@ -312,7 +312,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if not self.rotates:
             return 0
         is_first = any(map(self.can_turn, self.profiles))
-        count = LOOK + RANKINGS * is_first
+        count = LOOK_JOBS + RANKINGS * is_first
         for rule in self._turning_rules:
             if isinstance(rule, Singles):
                 count += RANKINGS
@@ -337,11 +337,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The work of this plan at most, and that of the same plan without rotations."""
         steps, programs = self.cell.protocol.steps, self.turned + COPIES
         jobs = self._jobs - self.rotations
-        turned = self.rotations - LOOK - (RANKINGS - self.turns.rankings)
+        turned = self.rotations - LOOK_JOBS - (RANKINGS - self.turns.rankings)
         rotating = JobWork(
-            jobs=jobs + LOOK + turned,
+            jobs=jobs + LOOK_JOBS + turned,
             steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
-            compilations=turned * programs + LOOK,
+            compilations=turned * programs + LOOK_JOBS,
         )
         others = self.rotated_in_vain(0)._jobs  # noqa: SLF001 - of a plan as this
         return rotating, JobWork(jobs=others, steps=others * steps)

@@ -2,13 +2,14 @@
 
 A job in which the programs of several profiles take turns is a rotation. It ranks the programs and
 decides nothing: a program may be fast in turns and slow once it is deployed, or may warm up
-differently after each switch. Such a program is ranked too high, but gets no verdict from it. What
-a rotation says about a program becomes the result of a screening trial of its profile. So waves,
-finalists, blocks and verdicts are the same as in any sweep, and the blocks are ordinary jobs.
+differently after each switch. Such a program may be ranked too high, but the rotation gives it no
+verdict. The score of a program in a rotation becomes the result of a screening trial of its
+profile. So waves, finalists, blocks and verdicts are the same as in any sweep, and the blocks are
+ordinary jobs.
 
 The first rotation is the look: it runs the baseline alone to show whether the trainer can rotate.
-If the look or the rotation after it shows that it cannot, all profiles run as jobs. A rotation that
-was cancelled, or lost through the site, stops the sweep and is tried again.
+If the look or the rotation after it shows that the trainer cannot, all profiles run as jobs. A
+rotation that was cancelled, or lost through the site, stops the sweep and is tried again.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
 from pytest_xlatune.stats.rotations import COPIES
 from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.trials import LOOK as LOOK_STAGE
-from pytest_xlatune.studies.trials import STUDY, TURNS, pace_of, usable
+from pytest_xlatune.studies.trials import LOOK_STAGE, STUDY, TURNS, pace_of, usable
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.waves import Waves
 
@@ -45,7 +45,7 @@ class Rotations:
     Attributes:
         looks: the looks that have begun; more than one if a look was lost.
         numbered: the other rotations that have begun, in the order of their numbers.
-        results: the history, in which each program of a rotation is a trial.
+        results: the history, in which each program of a rotation counts as an ordinary trial.
     """
 
     looks: tuple[TrialResult, ...]
@@ -58,30 +58,31 @@ class Rotations:
         return next((result for result in self.looks if result.status.is_final), None)
 
     @property
-    def is_look_in_vain(self) -> bool:
+    def look_failed(self) -> bool:
         """Whether the look shows that the trainer cannot rotate."""
         look = self.look
-        is_found = look is not None and look.rotation is not None and look.rotation.is_found
-        return look is not None and _is_conclusive(look) and not is_found
+        if look is None or not _is_conclusive(look):
+            return False
+        return look.rotation is None or not look.rotation.is_found
 
     @property
     def why_not(self) -> Message | None:
-        """Why nothing can rotate, by the look or the first rotation; None as long as all is well.
+        """Why nothing can rotate, by the look or the first rotation; None unless one shows that.
 
-        A rotation that could not be measured tells nothing: the next session tries it again.
+        A rotation that could not be measured shows nothing: the next session tries it again.
         """
         look = self.look
         first_rotation = next((result for result in self.numbered if result.status.is_final), None)
-        if look is not None and self.is_look_in_vain:
-            text = "all profiles are jobs, because programs cannot take turns: {said}"
-            return say(text, said=_why_no_turns(look))
+        if look is not None and self.look_failed:
+            text = "all profiles are jobs, because programs cannot take turns: {reason}"
+            return say(text, reason=_why_no_turns(look))
         if (
             first_rotation is not None
             and _is_conclusive(first_rotation)
             and _score_of(first_rotation) is None
         ):
-            text = "all profiles are jobs, because the first rotation measured nothing: {said}"
-            return say(text, said=_why_no_turns(first_rotation))
+            text = "all profiles are jobs, because the first rotation measured nothing: {reason}"
+            return say(text, reason=_why_no_turns(first_rotation))
         return None
 
     @property
@@ -105,17 +106,17 @@ class Rotations:
             for program in rotation_of(result).spec.programs
             if not is_baseline(program.id)
         }
-        rotate = say(
+        summary = say(
             "{profiles:+profile} took turns, to be ranked: {rotations:+rotation} with "
             "{turns:+turn} so far",
             profiles=len(programs),
             rotations=len(counts),
             turns=sum(counts.values()),
         )
-        cut = [
+        ended = [
             say(
-                "a time limit ended rotation {number}: {turns} of its {planned:+turn} count, "
-                "longer jobs hold them all",
+                "a time limit ended rotation {number}: {turns} of its {planned:+turn} count; "
+                "a longer time limit leaves room for all",
                 number=rotation_of(result).number,
                 turns=counts[rotation_of(result).number],
                 planned=len(rotation_of(result).spec.order),
@@ -125,7 +126,7 @@ class Rotations:
             and result.outcome is not None
             and result.outcome.state is State.TIMEOUT
         ]
-        return (rotate, *cut)
+        return (summary, *ended)
 
 
 def rotation_of(result: TrialResult) -> Rotation:
@@ -153,7 +154,7 @@ def _is_conclusive(result: TrialResult) -> bool:
 
 
 def _why_no_turns(result: TrialResult) -> Message | None:
-    """Return why a rotation ended, or else why no turns can be read from its log and journal."""
+    """Return why a rotation failed, or else why no turns can be read from its log and journal."""
     return first([result.reason, result.rotation.reason if result.rotation else None])
 
 
@@ -181,27 +182,36 @@ def rotations(plan: TuningPlan, history: History) -> Rotations:
         if result.status.is_final:
             results += _programs(plan, result, results, baseline_score)
     so_far = Rotations(looks=looks, numbered=numbered, results=tuple(results))
-    return (
-        so_far if so_far.why_not is None else dataclasses.replace(so_far, results=tuple(ordinary))
-    )
+    if so_far.why_not is not None:
+        return dataclasses.replace(so_far, results=tuple(ordinary))
+    return so_far
 
 
 def _programs(
     plan: TuningPlan, result: TrialResult, before: Sequence[TrialResult], base: Score | None
 ) -> list[TrialResult]:
-    """Return a result for each program of a rotation whose profile was not edited since."""
-    programs = [e for e in rotation_of(result).spec.programs if not is_baseline(e.id)]
-    known = _known(plan, [program.id for program in programs], before)
-    ranked_arms = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
-    return [
-        _as_job(
-            result,
-            plan.orders.trial(profile, profile.wave, position=ranked_arms.count(profile.id)),
-            base,
-        )
-        for program in programs
-        if (profile := known.get(program.id)) and program.options == _options(plan, profile)
+    """Return a result for each program of a rotation whose profile was not edited since.
+
+    Args:
+        plan: the sweep.
+        result: the result of the rotation.
+        before: ordinary trials, and the programs of earlier rotations as trials.
+        base: the score of the baseline as a job; None if it has none.
+    """
+    programs = [
+        program for program in rotation_of(result).spec.programs if not is_baseline(program.id)
     ]
+    profiles = _profiles_of(plan, [program.id for program in programs], before)
+    ranked_arms = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
+    results = []
+    for program in programs:
+        profile = profiles.get(program.id)
+        if profile is None or program.options != _options(plan, profile):
+            continue
+        position = ranked_arms.count(profile.id)
+        trial = plan.orders.trial(profile, profile.wave, position=position)
+        results.append(_as_job(result, trial, base))
+    return results
 
 
 def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
@@ -211,8 +221,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     the turns of the baseline in the rotation are used.
     """
     rotation, program = result.rotation or RotationResult(), job.arm
-    # The outcome is left out: a retry of the rotation says nothing about a program, unless that is
-    # blamed for it.
+    # The outcome is left out: a retry of the rotation says nothing about a program, unless the
+    # program is blamed for it.
     blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
     job_result = TrialResult(
         trial=job,
@@ -228,8 +238,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     change = score.of(program) if score is not None else None
     if score is None or change is None:
         return job_result
-    # a program with the same text as the baseline still has its own score: the level at which LLVM
-    # optimises loops is not in the text, and made a step 2.2 times slower
+    # A program with the same text as the baseline still has a score of its own: the level at which
+    # LLVM optimises loops is not in the text, and can make a step 2.2 times slower.
     program_score = replace(score, programs=(change,), turns=())
     return replace(
         job_result,
@@ -276,16 +286,19 @@ def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
     return {} if isinstance(way, Message) else way
 
 
-def _known(
+def _profiles_of(
     plan: TuningPlan, names: Sequence[str], before: Sequence[TrialResult]
 ) -> Mapping[str, Profile]:
-    """Return name -> profile: declared, proposed by a search, or derived from earlier results."""
+    """Return name -> profile: declared, proposed by a search, or derived from earlier results.
+
+    A name without a profile is left out.
+    """
     profiles = {profile.id: profile for profile in plan.profiles}
-    # a name alone gives the profile that a search proposed, even if it would propose others now
+    # the name determines the profile that a search proposed, even if it would propose others now
     for name in names:
-        candidates = (search.find(name) for search in plan.searches)
-        if profile := next((candidate for candidate in candidates if candidate is not None), None):
-            profiles.setdefault(name, profile)
+        for search in plan.searches:
+            if (profile := search.find(name)) is not None:
+                profiles.setdefault(name, profile)
     if not profiles.keys() >= set(names):
         profiles |= Waves(plan, before, None).profiles
     return {name: profiles[name] for name in names if name in profiles}
@@ -313,13 +326,13 @@ def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[
 
 
 def next_rotation(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Trial | None:
-    """Return the rotation that due trials go to; None if they need none."""
+    """Return the rotation that ranks the due trials; None if none of them can take turns."""
     turned = [trial for trial in due if is_turned(plan, trial)]
     return _next(plan, so_far, turned) if turned else None
 
 
 def look_of(plan: TuningPlan) -> Trial:
-    """Return the look: one turn of the baseline alone, as long as a turn of a rotation."""
+    """Return the look: one turn of the baseline alone, with the steps of a turn of a rotation."""
     spec = RotationSpec(
         programs=(RotatedProgram(id=BASELINE.id),),
         order=(0,),
@@ -335,8 +348,8 @@ def _step_function(plan: TuningPlan) -> str:
     return plan.rotation.step_function if plan.rotation else ""
 
 
-_LONGER = 2.0  # a rotation may take so many times as long as the look suggests
-_COMPILES_S = 300  # seconds for each program to compile, if the look has not measured it
+_LONGER = 2.0  # a rotation may take so many times as long as the times of the look predict
+_COMPILES_S = 300  # seconds allowed for each program to compile if the look has not measured it
 
 
 def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResult | None) -> int:
@@ -353,20 +366,17 @@ def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResu
 
 
 def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
-    """Return the next rotation: of the trials that were ranked least often.
+    """Return the next rotation, with the trials that were ranked least often.
 
-    Each round of a search has rotations of its own.
+    Each round of a search has rotations of its own, after those of the other waves.
     """
-    waves = [search.wave for search in plan.searches]
-    stages = [None, *waves]
-    groups = [
-        [trial for trial in turned if (trial.stage if trial.stage in waves else None) == stage]
-        for stage in stages
-    ]
+    searched_waves = [search.wave for search in plan.searches]
+    groups = [[trial for trial in turned if trial.stage not in searched_waves]]
+    groups += ([trial for trial in turned if trial.stage == wave] for wave in searched_waves)
     chosen = next(group for group in groups if group)
     least = min(trial.position for trial in chosen)
     order = {profile.id: at for at, profile in enumerate(plan.profiles)}
-    # in the order of the sweep file, so that its author can put programs that may abort first
+    # programs run in the order of the sweep file, so its author can put one that may abort first
     profiles = sorted(
         (trial.profile for trial in chosen if trial.position == least),
         key=lambda profile: order.get(profile.id, len(order)),

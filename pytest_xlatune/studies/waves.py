@@ -41,7 +41,7 @@ from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
-    LOOK,
+    LOOK_STAGE,
     Past,
     Segment,
     is_ours,
@@ -140,7 +140,7 @@ class Waves:
         """Return a queue without second rankings that are not needed or take too long."""
         if not self.plan.rotates:
             return queue
-        looks = [result for result in self.history if result.trial.stage == LOOK]
+        looks = [result for result in self.history if result.trial.stage == LOOK_STAGE]
         is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
         kept = (
             trial

@@ -31,7 +31,7 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import begun, counted, whole
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.stats.stragglers import LEAST_RANKS, watched
+from pytest_xlatune.stats.stragglers import LEAST_RANKS, compare_ranks
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one job, that of rank 0 is read
@@ -404,7 +404,7 @@ def slower_of(read: Read) -> tuple[Message, ...]:
     """
     if max(read.report.origins, len(_logs_by_rank(read.path))) < LEAST_RANKS:
         return ()
-    times = watched(_all_ranks(read).seconds(), first_step=read.protocol.first_step)
+    times = compare_ranks(_all_ranks(read).seconds(), first_step=read.protocol.first_step)
     if times is None:
         return ()
     if not times.stragglers:

@@ -18,7 +18,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Outcome, Submission, TrialResult, TrialSetting, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.stats.validity import Shown, judged
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from tests.helpers.scripted import (
     FAILED,
     OK,
@@ -109,14 +109,14 @@ def test_an_attempt_whose_log_breaks_the_reader_ends_with_reason_and_path(
 def test_a_log_that_cannot_be_assessed_is_that_attempts_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = judged
+    real = judge_settings
 
-    def breaking(asked: Profile, shown: Shown, **said: Any) -> tuple[TrialSetting, ...]:
+    def breaking(asked: Profile, shown: Witnesses, **said: Any) -> tuple[TrialSetting, ...]:
         if asked.id == "fast" and shown.env:
             raise ZeroDivisionError(BROKEN)
         return real(asked, shown, **said)
 
-    monkeypatch.setattr("pytest_xlatune.campaign.assess.judged", breaking)
+    monkeypatch.setattr("pytest_xlatune.campaign.assess.judge_settings", breaking)
     made = campaign(tmp_path, FakeExecutor(writing("fast", "NCCL_DEBUG=INFO\n" + log())))
     run(made)
     assert not made.view().stopped

@@ -30,7 +30,7 @@ from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report._deployed_files import with_settings
-from pytest_xlatune.stats.validity import Shown, judged
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import NoEnv
 from pytest_xlatune.tasks.known_settings import seen_in
 
@@ -151,7 +151,7 @@ def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(
 def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     read = read_log([log]).nccl
     own = msgspec.structs.replace(VMEM, flags=())
-    (found,) = judged(own, Shown(read=read, expects_nccl=True))
+    (found,) = judge_settings(own, Witnesses(read=read, expects_nccl=True))
     assert found.effect is effect
 
 

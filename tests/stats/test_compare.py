@@ -32,14 +32,14 @@ from pytest_xlatune.stats.blocks import (
 from pytest_xlatune.stats.compare import (
     GateLayout,
     NoComparison,
-    above,
+    against_level,
     compare,
     decide,
-    deciding,
+    deciding_layout,
     is_not_slower_than,
     is_within,
+    may_stop,
     standard_error,
-    stops,
     straggler_p,
     two_samples,
     winners,
@@ -284,7 +284,7 @@ def test_non_inferiority_is_one_sided_at_5_percent(error: float, *, expected: bo
 
 def test_one_trial_shows_nothing() -> None:
     alone = comparison(math.log1p(0.08), 0.001, n=1)
-    assert not stops(alone)
+    assert not may_stop(alone)
     assert not is_not_slower_than(alone, margin=0.01)
 
 
@@ -301,7 +301,7 @@ def test_a_floor_is_told_at_5_percent_either_way(distance: float, kind: VerdictK
     """Five scores, so many standard errors above the floor; the 95 % quantile is 2.132."""
     scores = np.array([7.01, 7.02, 6.99, 7.00, 6.98])
     floor = scores.mean() - distance * scores.std(ddof=1) / math.sqrt(5)
-    assert above(list(scores), float(floor)) is kind
+    assert against_level(list(scores), float(floor)) is kind
 
 
 def test_a_design_promises_what_its_trials_then_give() -> None:
@@ -318,7 +318,7 @@ def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -
     """By the noncentral t; the rule is a little simpler, hence the tolerance."""
     seen = replace(comparison(change, 0.01), sigma=0.008)
     start = GateLayout(arms=1, blocks=4, baselines=1)
-    enough = deciding(seen, start, margin=0.01)
+    enough = deciding_layout(seen, start, margin=0.01)
     assert enough is not None
 
     def power(design: GateLayout) -> float:
@@ -333,7 +333,7 @@ def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -
 
 def test_a_change_close_to_the_margin_is_told_by_no_design() -> None:
     seen = replace(comparison(-0.0099, 0.01), sigma=0.008)
-    assert deciding(seen, GateLayout(arms=1, blocks=4), margin=0.01) is None
+    assert deciding_layout(seen, GateLayout(arms=1, blocks=4), margin=0.01) is None
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_change_close_to_the_margin_is_told_by_no_design() -> None:
 def test_the_stop_rule_wants_5_percent_seen_and_4_excluded(
     estimate: float, error: float, *, expected: bool
 ) -> None:
-    assert stops(comparison(math.log1p(estimate), error)) is expected
+    assert may_stop(comparison(math.log1p(estimate), error)) is expected
 
 
 @given(

@@ -24,7 +24,7 @@ from pytest_xlatune.model.rotation_score import (
 )
 from pytest_xlatune.stats.design import MAX_BLOCKS, Plan, Refusal, plan
 from pytest_xlatune.stats.rotations import JobPace, JobWork, TurnLayout
-from pytest_xlatune.stats.rounds import draw_turns, fit_turns, turns_of
+from pytest_xlatune.stats.rounds import draw_turns, fit_turns, read_turns
 from tests.helpers.turned import at_call
 
 
@@ -105,7 +105,7 @@ def measured_turns(
 ) -> tuple[MeasuredTurn, ...] | NoTurns:
     first = min((each.step for each in told), default=0)
     whose = [(each.program, first + each.first_call, each.calls) for each in read.turns]
-    return turns_of(whose, told, programs=len(own.programs), left_out=left_out)
+    return read_turns(whose, told, programs=len(own.programs), left_out=left_out)
 
 
 @pytest.mark.parametrize("late", [0, 1])

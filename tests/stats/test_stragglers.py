@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.stats.stragglers import outliers, watched
+from pytest_xlatune.stats.stragglers import compare_ranks, outliers
 from tests.helpers.benchmarks import load
 
 STEPS = 40
@@ -47,7 +47,7 @@ def job(
 def test_a_rank_that_is_slower_than_its_like_stands_out(
     slow: dict[int, float], ranks: int, found: list[int]
 ) -> None:
-    told = watched(job(slow, ranks=ranks))
+    told = compare_ranks(job(slow, ranks=ranks))
     assert told is not None
     assert [each.rank for each in told.stragglers] == found
     assert (told.ranks, told.first, told.last) == (ranks, 0, 31)  # whole windows
@@ -58,25 +58,25 @@ def test_a_rank_that_is_slower_than_its_like_stands_out(
 def test_a_rank_that_was_slow_for_one_window_is_not_named() -> None:
     seconds = job({})
     seconds[3] |= dict.fromkeys(range(16, 32), 0.7)
-    told = watched(seconds)
+    told = compare_ranks(seconds)
     assert told is not None
     assert told.stragglers == ()
 
 
 def test_too_few_ranks_or_steps_and_figures_that_are_no_time_tell_nothing() -> None:
-    assert watched(job({}, ranks=3)) is None
-    assert watched(job({}), first_step=10) is None
-    assert watched({}) is None
+    assert compare_ranks(job({}, ranks=3)) is None
+    assert compare_ranks(job({}), first_step=10) is None
+    assert compare_ranks({}) is None
     for bad in (0.0, -2.0, float("nan")):
-        assert watched({**job({}), 3: dict.fromkeys(range(STEPS), bad)}) is None
+        assert compare_ranks({**job({}), 3: dict.fromkeys(range(STEPS), bad)}) is None
     # a rank whose lines are missing holds the others' up to where it printed
     short = job({2: 0.1})
     short[5] = {step: value for step, value in short[5].items() if step < 30}
-    assert watched(short) is None
+    assert compare_ranks(short) is None
 
 
 def test_ranks_that_are_equal_to_the_digit_are_all_well() -> None:
-    told = watched({rank: dict.fromkeys(range(32), 0.512) for rank in range(8)})
+    told = compare_ranks({rank: dict.fromkeys(range(32), 0.512) for rank in range(8)})
     assert told is not None
     assert (told.stragglers, told.spread) == ((), 0.0)
 
@@ -84,7 +84,7 @@ def test_ranks_that_are_equal_to_the_digit_are_all_well() -> None:
 @given(st.permutations(range(8)), st.floats(0.001, 1000))
 def test_names_and_units_change_nothing(order: list[int], unit: float) -> None:
     seconds = job({3: 0.05})
-    told = watched(
+    told = compare_ranks(
         {order[rank]: {s: v * unit for s, v in of.items()} for rank, of in seconds.items()}
     )
     assert told is not None

@@ -11,7 +11,7 @@ from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.result import Effect, TrialSetting
-from pytest_xlatune.stats.validity import Shown, contradictions, different_loss, judged
+from pytest_xlatune.stats.validity import Witnesses, contradictions, different_loss, judge_settings
 
 DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
 OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
@@ -43,7 +43,7 @@ OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
     ],
 )
 def test_flags_in_effect(of: Profile, shown: str, words: str) -> None:
-    found = judged(of, Shown(flags=shown), deployed=DEPLOYED)
+    found = judge_settings(of, Witnesses(flags=shown), deployed=DEPLOYED)
     reasons = contradictions(found)
     assert bool(reasons) == bool(words)
     assert words in " ".join(map(sentence, reasons))
@@ -58,11 +58,11 @@ def effects(found: tuple[TrialSetting, ...]) -> dict[str, str]:
 
 @pytest.mark.parametrize("text", [None, "--xla_gpu='never closed"], ids=["silent", "cut"])
 def test_only_we_say_so_or_a_witness_is_silent(text: str | None) -> None:
-    quiet = judged(OVERLAP, Shown(flags=text), deployed="")
+    quiet = judge_settings(OVERLAP, Witnesses(flags=text), deployed="")
     assert effects(quiet) == {"--xla_gpu_enable_latency_hiding_scheduler": "asked"}
-    silent = judged(OVERLAP, Shown(flags=text, expects_options=True), deployed="")
+    silent = judge_settings(OVERLAP, Witnesses(flags=text, expects_options=True), deployed="")
     assert effects(silent) == {"--xla_gpu_enable_latency_hiding_scheduler": "not seen"}
-    assert judged(profile("none"), Shown(), deployed="") == ()
+    assert judge_settings(profile("none"), Witnesses(), deployed="") == ()
 
 
 RINGS = profile("rings", env={"NCCL_ALGO": "Ring", "HSA_NO_SCRATCH_RECLAIM": "1"})
@@ -71,20 +71,27 @@ RINGS = profile("rings", env={"NCCL_ALGO": "Ring", "HSA_NO_SCRATCH_RECLAIM": "1"
 @pytest.mark.parametrize(
     ("shown", "algo"),
     [
-        pytest.param(Shown(env={"NCCL_ALGO": "Ring"}), "asked", id="a list of the environment"),
-        pytest.param(Shown(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
-        pytest.param(Shown(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
+        pytest.param(Witnesses(env={"NCCL_ALGO": "Ring"}), "asked", id="a list of the environment"),
+        pytest.param(Witnesses(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
+        pytest.param(Witnesses(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
         pytest.param(
-            Shown(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}), "contradicted",
+            Witnesses(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}), "contradicted",
             id="NCCL says otherwise",
         ),
-        pytest.param(Shown(nccl={"NCCL_PROTO": "LL"}), "not seen", id="NCCL says nothing of it"),
-        pytest.param(Shown(expects_nccl=True), "not seen", id="NCCL was asked and says nothing"),
-        pytest.param(Shown(), "asked", id="there is nothing that could say it"),
+        pytest.param(
+            Witnesses(nccl={"NCCL_PROTO": "LL"}), "not seen", id="NCCL says nothing of it"
+        ),
+        pytest.param(
+            Witnesses(expects_nccl=True), "not seen", id="NCCL was asked and says nothing"
+        ),
+        pytest.param(Witnesses(), "asked", id="there is nothing that could say it"),
     ],
 )  # fmt: skip
-def test_variables(shown: Shown, algo: str) -> None:
-    assert effects(judged(RINGS, shown)) == {"NCCL_ALGO": algo, "HSA_NO_SCRATCH_RECLAIM": "asked"}
+def test_variables(shown: Witnesses, algo: str) -> None:
+    assert effects(judge_settings(RINGS, shown)) == {
+        "NCCL_ALGO": algo,
+        "HSA_NO_SCRATCH_RECLAIM": "asked",
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,20 +113,22 @@ def test_overrides_against_the_lines_of_the_framework(
     asked: str, printed: str, effect: str
 ) -> None:
     of = profile("keys", overrides={"remat_policy": asked})
-    found = judged(of, Shown(config={"remat_policy": printed}), overrides=of.overrides)
+    found = judge_settings(of, Witnesses(config={"remat_policy": printed}), overrides=of.overrides)
     assert effects(found) == {"remat_policy": effect}
 
 
 def test_a_key_that_the_framework_does_not_print() -> None:
     of = profile("keys", overrides={"remat_policy": "full"})
-    assert effects(judged(of, Shown())) == {"remat_policy": "asked"}
-    assert effects(judged(of, Shown(config={"steps": "15"}))) == {"remat_policy": "not seen"}
+    assert effects(judge_settings(of, Witnesses())) == {"remat_policy": "asked"}
+    assert effects(judge_settings(of, Witnesses(config={"steps": "15"}))) == {
+        "remat_policy": "not seen"
+    }
 
 
 def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
     of, keys = profile("p", "--xla_a=1"), {"remat_policy": "full", "dtype": "bfloat16"}
-    shown = Shown(config={"remat_policy": "none", "dtype": "bfloat16"})
-    (_, lost) = judged(of, shown, overrides=keys)
+    shown = Witnesses(config={"remat_policy": "none", "dtype": "bfloat16"})
+    (_, lost) = judge_settings(of, shown, overrides=keys)
     assert (lost.name, lost.effect, lost.is_deployed) == (
         "remat_policy", Effect.CONTRADICTED, True,
     )  # fmt: skip
@@ -127,26 +136,28 @@ def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
 
 def test_a_variable_of_maxtext_is_a_key_of_its_configuration() -> None:
     of = profile("m", env={"M_REMAT_POLICY": "full"})
-    assert effects(judged(of, Shown(config={"remat_policy": "full"}))) == {
+    assert effects(judge_settings(of, Witnesses(config={"remat_policy": "full"}))) == {
         "M_REMAT_POLICY": "in effect"
     }
-    assert effects(judged(of, Shown(config={"remat_policy": "none"}))) == {
+    assert effects(judge_settings(of, Witnesses(config={"remat_policy": "none"}))) == {
         "M_REMAT_POLICY": "contradicted"
     }
 
 
 def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
-    hsa, algo = reversed(judged(RINGS, Shown(), exempt=["HSA_*"]))
+    hsa, algo = reversed(judge_settings(RINGS, Witnesses(), exempt=["HSA_*"]))
     assert (hsa.is_proved, hsa.effect) == (True, Effect.ASKED)
     assert not algo.is_proved
-    (lost,) = judged(profile("a", env={"HSA_A": "1"}), Shown(env={"HSA_A": "2"}), exempt=["HSA_*"])
+    (lost,) = judge_settings(
+        profile("a", env={"HSA_A": "1"}), Witnesses(env={"HSA_A": "2"}), exempt=["HSA_*"]
+    )
     assert not lost.is_proved, "what is contradicted stays so"
 
 
 def test_the_dump_is_a_stronger_witness_than_a_list_of_the_environment() -> None:
     name = "xla_gpu_enable_latency_hiding_scheduler"
     whole = Options(values={name: "false"}, is_whole=True)
-    found = judged(OVERLAP, Shown(flags=f"--{name}=true", options=whole), deployed="")
+    found = judge_settings(OVERLAP, Witnesses(flags=f"--{name}=true", options=whole), deployed="")
     assert effects(found) == {f"--{name}": "in effect"}
 
 
@@ -245,9 +256,9 @@ def test_a_dump_contradicts_what_was_asked_for(
     of: Profile, options: dict[str, str], *, lost: bool, shown: bool
 ) -> None:
     log = of.settings_text if shown else None
-    found = judged(
+    found = judge_settings(
         of,
-        Shown(flags=log, options=Options(values=options), expects_options=True),
+        Witnesses(flags=log, options=Options(values=options), expects_options=True),
         deployed="",
         defaults=history().defaults,
     )
@@ -258,8 +269,8 @@ def test_a_dump_contradicts_what_was_asked_for(
 
 def test_what_xla_silently_drops_was_not_in_effect() -> None:
     overlap = profile("o", "--xla_gpu_autotune_level=0")
-    shown = Shown(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
-    settings = judged(overlap, shown, deployed="")
+    shown = Witnesses(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
+    settings = judge_settings(overlap, shown, deployed="")
     (setting,) = (each for each in settings if each.effect is Effect.CONTRADICTED)
     assert setting.why is not None
     assert setting.why.values["at"] == ", --xla_gpu_autotune_level=0"
@@ -283,6 +294,6 @@ def test_a_whole_dump_tells_more(flags: str, values: str | None, effect: str) ->
     of = profile("p", flags)
     name = of.flags[0].name
     options = Options(values={name: values} if values else {}, is_whole=True)
-    shown = Shown(options=options, expects_options=True)
-    (found,) = judged(of, shown, defaults=history().defaults)
+    shown = Witnesses(options=options, expects_options=True)
+    (found,) = judge_settings(of, shown, defaults=history().defaults)
     assert found.effect == effect

@@ -79,12 +79,12 @@ def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) 
     gated = GateStudy(cell=CELL, profiles=(new,))
     history = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(gated.decide([]).due)]
     calls = counted(monkeypatch, verdicts, "read")
-    looks = counted(monkeypatch, gate, "look_at")
+    comparisons = counted(monkeypatch, gate, "compare_blocks")
     asked = GateStudy(cell=CELL, profiles=(new,))
     for _ in range(3):
         assert asked.decide(history).due == ()
         assert asked.decide(tuple(history)).conclusion.complete
-    assert (calls, looks) == ({"read": 1}, {"look_at": 1})
+    assert (calls, comparisons) == ({"read": 1}, {"compare_blocks": 1})
     table = ImportedStudy(cell=CELL, profiles=(new,))
     calls = counted(monkeypatch, imported, "Conclusion")
     assert table.decide([]).conclusion is table.decide(()).conclusion

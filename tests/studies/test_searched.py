@@ -18,7 +18,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.stats.search import ask, count_of, points_of
+from pytest_xlatune.stats.search import all_points, ask, count_points
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Search, Stacks, doubled
 from pytest_xlatune.studies.trials import TURNS
@@ -167,7 +167,7 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
 
     def otherwise(sizes: Sequence[int], *_: object, count: int, **more: Any) -> Any:
         tried = {*more["without"]}
-        return tuple(each for each in reversed([*points_of(sizes)]) if each not in tried)[:count]
+        return tuple(each for each in reversed([*all_points(sizes)]) if each not in tried)[:count]
 
     monkeypatch.setattr("pytest_xlatune.studies.derived._asked", otherwise)
     other = searching(0, seed=sweep.seed)
@@ -297,7 +297,7 @@ def test_values_and_names() -> None:
     assert (found.id, found.wave) == (pair, "wave4")
     assert [str(each) for each in found.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
     assert RULES.find("ar-threshold-3m") is None
-    assert len(RULES.names) == RULES.points == count_of((7, 7, 2))
+    assert len(RULES.names) == RULES.points == count_points((7, 7, 2))
     assert len(RULES.singles) == 16
 
 
@@ -366,9 +366,9 @@ def test_half_of_a_later_round_is_what_promises_and_the_rest_is_drawn() -> None:
 
 
 def test_of_no_space_left_nothing_is_asked() -> None:
-    told = dict.fromkeys(points_of((2, 1)), 0.0)
+    told = dict.fromkeys(all_points((2, 1)), 0.0)
     assert ask((2, 1), (True, True), told, count=5, rng_seed="") == ()
-    left = ask((2, 1), (True, True), {}, without=list(told)[1:], count=5, rng_seed="")
+    left = ask((2, 1), (True, True), {}, excluded=list(told)[1:], count=5, rng_seed="")
     assert left == (next(iter(told)),)
 
 

@@ -344,11 +344,11 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
             for at, effect in enumerate(effects):
                 value = slow * slot + effect + next(noise)
                 name = f"{slot}.{at}" if effect else f"other {slot}.{at}"
-                jobs[name] = PlacedScore(slot=slot, at=at, value=value, is_baseline=at == place)
+                jobs[name] = PlacedScore(slot=slot, place=at, value=value, is_baseline=at == place)
         lines = fit_components(list(jobs.values()))
         assert lines is not None
         found = {
-            name: job.value - lines.at(job.slot, job.at)
+            name: job.value - lines.at(job.slot, job.place)
             for name, job in jobs.items()
             if not job.is_baseline
         }

@@ -26,7 +26,7 @@ from pytest_xlatune.model.trial import ROTATION, Trial
 from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, JobWork
 from pytest_xlatune.studies import Answered, Ask, Question, as_begun
 from pytest_xlatune.studies.derived import Stacks
-from pytest_xlatune.studies.trials import CONFIRM, LOOK, TURNS, pace_of
+from pytest_xlatune.studies.trials import CONFIRM, LOOK_STAGE, TURNS, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.history import CELL, cluster, history, knobs, study, verdict
 from tests.helpers.turn_answers import NCCL, RULE, Machine, mixed, turning
@@ -66,7 +66,7 @@ def test_25_profiles_in_25_jobs() -> None:
     run = Machine({"p3": 0.03, "p7": 0.025, "p11": -0.1})
     done = history(paced(run, step_s=0.1, compile_s=4.0), of=sweep)
     blocks = [*[(CONFIRM, 1)] * 7, *[(CONFIRM, at) for at in (2, 3, 4) for _ in range(5)]]
-    assert stages(done) == [(LOOK, 0), (TURNS, 0), (TURNS, 0), *blocks]
+    assert stages(done) == [(LOOK_STAGE, 0), (TURNS, 0), (TURNS, 0), *blocks]
     first, second = [each.trial for each in done if each.trial.stage == TURNS]
     assert first.rotation
     assert second.rotation
@@ -233,7 +233,8 @@ def _dropped(trial: Trial) -> TrialResult:
             "programs cannot take turns: no call of", id="no step is found",
         ),
         pytest.param(
-            lambda trial: (_dropped if trial.stage == LOOK else Machine({"p3": 0.04}))(trial), 1,
+            lambda trial: (_dropped if trial.stage == LOOK_STAGE else Machine({"p3": 0.04}))(trial),
+            1,
             "programs cannot take turns: a GPU's memory", id="the look is dropped",
         ),
         pytest.param(
@@ -260,14 +261,14 @@ def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
     assert told.verdict.n >= 1
 
 
-@pytest.mark.parametrize("stage", [LOOK, TURNS])
+@pytest.mark.parametrize("stage", [LOOK_STAGE, TURNS])
 def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> None:
     """A cancel, a node, a full disk: the sweep has stopped, and the next session tries it again."""
     sweep = turning()
     done = history(Machine({"p3": 0.04}, fails=lambda each: each.stage == stage), of=sweep)
-    assert {each.trial.stage for each in done} <= {LOOK, TURNS, CONFIRM}
+    assert {each.trial.stage for each in done} <= {LOOK_STAGE, TURNS, CONFIRM}
     found = sweep.decide(done).conclusion
-    assert found.complete is (stage == LOOK), "nothing was ranked, and no block decided"
+    assert found.complete is (stage == LOOK_STAGE), "nothing was ranked, and no block decided"
     notes = " ".join(each.text for each in found.notes)
     assert "profiles are jobs" not in notes
 
@@ -340,7 +341,7 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     assert any("30 jobs of 50" in each for each in told)
     assert any("with 80 % power" in each for each in told)
     ahead = mixed().outlook(()).ahead
-    assert [each.stage for each in ahead[:2]] == [LOOK, TURNS]
+    assert [each.stage for each in ahead[:2]] == [LOOK_STAGE, TURNS]
     assert {each.arm for each in ahead[2:]} == {"channels", "remat", BASELINE_ID}
     # 60 profiles are two jobs and 22 behind them: the budget is asked for what is really run
     assert turning(60, rotation=USUAL).outlook(()).left == 24
@@ -454,7 +455,7 @@ def test_what_jobs_ranked_takes_no_turns_once_rotation_is_on() -> None:
     run = cluster({"p3": 0.04})
     plain = study(12, sigma_prior=None)
     screen = [run(each) for each in plain.decide(()).due]
-    for count, due in ((len(screen), set()), (4, {LOOK})):
+    for count, due in ((len(screen), set()), (4, {LOOK_STAGE})):
         found = {each.stage for each in turning(12).decide(screen[:count]).due if not each.block}
         assert found == due, count
     assert turning(12).decide(history(run, of=plain)).due == (), "a sweep that is over stays so"

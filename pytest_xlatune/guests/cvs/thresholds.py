@@ -30,7 +30,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.compare import above
+from pytest_xlatune.stats.compare import against_level
 from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.studies import (
     Aim,
@@ -235,5 +235,5 @@ def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
         return kind, f"{_TERMS[kind]}: {shown}; every job has the same value"
     # A job counts as one value. If single steps counted, a limit two standard deviations of a step
     # below the mean would fail 43 % of healthy runs of 24 steps.
-    kind = above([sign * value for value in values], sign * demand.value)
+    kind = against_level([sign * value for value in values], sign * demand.value)
     return kind, f"{_TERMS[kind]}: {shown}"

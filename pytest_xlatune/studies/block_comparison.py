@@ -16,15 +16,17 @@ from pytest_xlatune.studies.verdicts import compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One comparison of arms on complete blocks.
+class BlockComparison:
+    """A comparison of arms on complete blocks.
 
     Attributes:
         family: the number of arms that entered the blocks.
         fit: least squares over the blocks; None if no block has a baseline and another arm.
-        comparisons: each arm with the baseline, including the alias, without dropped arms.
-        kinds: the kind of verdict on each arm.
-        unlike: the arms whose steps become steady at another time: see `unlike_warmups`.
+        comparisons: arm -> its comparison with the baseline, including the alias, without arms that
+            a cut has dropped.
+        kinds: arm -> the kind of its verdict.
+        unlike: what `unlike_warmups` returns: the arms that warm up longer or shorter than the
+            baseline.
     """
 
     family: int
@@ -34,26 +36,26 @@ class Look:
     unlike: Mapping[str, float]
 
     @property
-    def is_won(self) -> bool:
-        """Whether an arm is faster; what the alias seems to gain is noise."""
+    def has_winner(self) -> bool:
+        """Whether an arm is faster; a gain of the alias can only be noise."""
         return any(
             kind is VerdictKind.FASTER for arm, kind in self.kinds.items() if arm != ALIAS.id
         )
 
 
-def look_at(
+def compare_blocks(
     cells: Sequence[ScoredTrial],
     arms: Sequence[str],
     *,
     family: int,
     window: Window,
-) -> Look:
-    """Compare arms with the baselines beside them, once.
+) -> BlockComparison:
+    """Compare arms with the baselines of their blocks, once.
 
     Args:
         cells: the scored trials of complete blocks.
-        arms: the arms that were kept to the end. A dropped arm can never win, so the cut spends no
-            alpha of those that stay.
+        arms: the arms that no cut has dropped. A dropped arm can never win, so a cut spends no
+            alpha of the arms that stay.
         family: the number of arms that entered, which share alpha.
         window: the window in which the trials are scored.
     """
@@ -71,7 +73,7 @@ def look_at(
         arm: decide(comparison) if isinstance(comparison, Comparison) else VerdictKind.INCONCLUSIVE
         for arm, comparison in comparisons.items()
     }
-    return Look(
+    return BlockComparison(
         family=family,
         fit=fit,
         comparisons=comparisons,

@@ -25,7 +25,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.campaign.ended import Leftovers
 from pytest_xlatune.campaign.rotating import read_journals
 from pytest_xlatune.evidence.hlo.dump import (
-    dumped_options,
     keep_options,
     seen_devices,
     seen_options,
@@ -289,8 +288,7 @@ def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Fin
 def dumped(folder: Path, protocol: Protocol) -> Options | None:
     """Return the options that the XLA of an attempt dumped; None if it dumped none."""
     if protocol.dump:
-        values = dumped_options(folder / DUMP_FOLDER)
-        return None if values is None else Options(values=values)
+        return seen_options(folder / DUMP_FOLDER)
     options = seen_options(folder / OPTIONS_FOLDER)
     keep_options(folder / OPTIONS_FOLDER)
     return options

@@ -12,9 +12,11 @@ from pytest_xlatune.cli.parsers import (
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.cli.sweep_file import resolved_sweep
+from pytest_xlatune.evidence import read_each
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.tasks.artifacts import Recorded
-from pytest_xlatune.tasks.programs import program_document, read_programs
+from pytest_xlatune.tasks.programs import program_document
 from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
 
 
@@ -38,7 +40,7 @@ def run_evidence(arguments: argparse.Namespace) -> Output:
     documents: tuple[Document, ...] = ()
     if len(dumps) == len(records) > 1:
         show([""])
-        programs, unread = read_programs([dumps[0], dumps[-1]])
+        programs, unread = read_each(read_program, [dumps[0], dumps[-1]])
         documents = (program_document(*programs),)
         problems += unread
     return Output(documents=documents, problems=tuple(problems))

@@ -8,16 +8,17 @@ from pytest_xlatune.cli.parsers import (
     options_of,
 )
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.evidence import read_each
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.tasks.artifacts import dump_of
-from pytest_xlatune.tasks.programs import program_document, programs_json, read_programs
+from pytest_xlatune.tasks.programs import program_document, programs_json
 
 
 def run_hlo(arguments: argparse.Namespace) -> Output:
     """Return the facts of one program, or what differs between two."""
     names = [arguments.dump, arguments.other] if arguments.other else [arguments.dump]
-    programs, problems = read_programs(
-        [dump_of(name, lambda: options_of(arguments).workdir) for name in names]
-    )
+    dumps = [dump_of(name, lambda: options_of(arguments).workdir) for name in names]
+    programs, problems = read_each(read_program, dumps)
     return Output(
         documents=(program_document(*programs),),
         json=lambda: programs_json(*programs),

@@ -15,11 +15,34 @@ environment. A file that cannot be read is a `ParseError` that names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_xlatune.entry_points import EntryPointGroup
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+
+_Source = TypeVar("_Source")
+_Read = TypeVar("_Read")
+
+
+def read_each(
+    read: Callable[[_Source], _Read], sources: Iterable[_Source]
+) -> tuple[list[_Read], tuple[str, ...]]:
+    """Return what can be read, and for each of the others a sentence that says why not.
+
+    Raises:
+        ParseError: nothing can be read.
+    """
+    values, problems = [], []
+    for source in sources:
+        try:
+            values.append(read(source))
+        except XlatuneError as error:
+            problems.append(str(error))
+    if not values:
+        raise ParseError("; ".join(problems))
+    return values, tuple(problems)
 
 
 def absent(path: Path, expected: str) -> str:

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import (
-    BELOW,
     Change,
     change,
     difference,
@@ -153,7 +152,7 @@ def run_time_settings(
         # XLA prints neither an emptied list nor a default
         flags |= {name: value for name, value in asked.items() if not value}
     # a flag that acts only on the program has no effect if the programs are equal
-    in_program = {name for name, seen in expectations().items() if seen.fact not in BELOW}
+    in_program = {name for name, seen in expectations().items() if not seen.below}
     return {
         **{f"--{name}": value for name, value in flags.items() if name not in in_program},
         **profile.env,

@@ -13,7 +13,7 @@ from pytest_xlatune.catalog.entries import (
     load,
     probed_libtpu,
 )
-from pytest_xlatune.evidence.hlo.difference import ProgramFact, expectations
+from pytest_xlatune.evidence.hlo.difference import expectations
 from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.record import Json
 
@@ -49,11 +49,7 @@ def seen_in(entry: CatalogEntry) -> str:
     expected = expectations().get(entry.name)
     if expected is None:
         return "not known"
-    if expected.fact is ProgramFact.RUN_TIME:
-        return "run time only"
-    if expected.fact is ProgramFact.MACHINE_CODE:
-        return "below HLO: only time shows it"
-    return f"HLO: {expected}"
+    return expected.text if expected.below else f"HLO: {expected.text}"
 
 
 def entry_line(entry: CatalogEntry) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from pytest_xlatune.evidence.hlo import KINDS, Collective, Loop, Program
 from pytest_xlatune.evidence.hlo.difference import difference, size
-from pytest_xlatune.evidence.hlo.dump import read_program
-from pytest_xlatune.model.errors import ParseError, XlatuneError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
@@ -18,41 +15,21 @@ from pytest_xlatune.report.document import Document, brief, lines, plain
 SCHEMA = 1
 
 
-def read_programs(dumps: Sequence[Path]) -> tuple[list[Program], tuple[str, ...]]:
-    """Return the programs of the dumps that can be read, and why the others cannot.
-
-    Raises:
-        ParseError: no dump can be read.
-    """
-    programs, problems = [], []
-    for path in dumps:
-        try:
-            programs.append(read_program(path))
-        except XlatuneError as error:
-            problems.append(str(error))
-    if not programs:
-        raise ParseError("; ".join(problems))
-    return programs, tuple(problems)
-
-
 def program_document(program: Program, other: Program | None = None) -> Document:
     """Return the document of a program's facts, or of the difference between two.
 
     Each flag that the `*.debug_options` of the two dumps set differently is judged.
     """
     if other is None:
-        title, head = "What the compiler made of a program", [_name(program)]
-        facts = _facts(program)
+        title = "What the compiler made of a program"
+        head = [f"{program.module} for {program.target} ({program.source})"]
+        facts = [*_facts(program)]
     else:
         changes = difference(program, other)
         title, head = "What changed", [changes.before, f"-> {changes.after}"]
         messages = (*changes.messages, *(proof.message for proof in changes.proofs))
-        facts = map(sentence, messages)
+        facts = [*map(sentence, messages)]
     return brief(title, lines(*map(plain, head), *(f"  {plain(fact)}" for fact in facts)))
-
-
-def _name(program: Program) -> str:
-    return f"{program.module} for {program.target} ({program.source})"
 
 
 def _facts(program: Program) -> Iterator[str]:
@@ -60,8 +37,10 @@ def _facts(program: Program) -> Iterator[str]:
     yield f"fingerprint before scheduling: {program.fingerprint or 'not written'}"
     if program.memory_bytes is not None:
         yield f"memory {size(program.memory_bytes)}"
-    yield from _alike(_collective(one) for kind in KINDS for one in program.collectives_of(kind))
-    yield from _alike(_loop(loop) for loop in program.loops)
+    # equal ones are counted, in the order of the program
+    of_kinds = (_collective(one) for kind in KINDS for one in program.collectives_of(kind))
+    for facts in (Counter(of_kinds), Counter(map(_loop, program.loops))):
+        yield from (f"{count} x {fact}" for fact, count in facts.items())
     flying = counted(program.in_flight, "collective")
     yield f"up to {flying} in flight" if program.in_flight else "no collective in flight"
     if program.unknown_trips:
@@ -70,32 +49,27 @@ def _facts(program: Program) -> Iterator[str]:
     yield from (f"option {name}={value}" for name, value in (program.options or {}).items())
 
 
-def _alike(facts: Iterable[str]) -> Iterator[str]:
-    """Yield facts in the order of the program, with a count for equal ones."""
-    return (f"{count} x {fact}" for fact, count in Counter(facts).items())
-
-
 def _loop(loop: Loop) -> str:
     trips = "an unknown number of" if loop.trips is None else str(loop.trips)
-    notes = [
-        *(["double-buffered"] if loop.is_unrolled else []),
-        *(["windowed einsum"] if loop.is_windowed_einsum else []),
-    ]
-    return ", ".join((f"loop: {trips} rounds", *notes))
+    return (
+        f"loop: {trips} rounds"
+        + (", double-buffered" if loop.is_unrolled else "")
+        + (", windowed einsum" if loop.is_windowed_einsum else "")
+    )
 
 
 def _collective(collective: Collective) -> str:
     traits = [
         size(collective.size_bytes),
         "asynchronous" if collective.is_async else "synchronous",
-        *(["pipelined"] if collective.is_pipelined else []),
-        *([f"stream {collective.stream}"] if collective.stream else []),
+        "pipelined" if collective.is_pipelined else "",
+        f"stream {collective.stream}" if collective.stream else "",
         f"{counted(collective.executions, 'execution')} a step "
         + ("in a loop" if collective.in_loop else "outside of loops"),
-        *(["at most: in a branch"] if collective.in_branch else []),
+        "at most: in a branch" if collective.in_branch else "",
         collective.groups or "all devices",
     ]
-    return f"{collective.kind}: {', '.join(traits)}"
+    return f"{collective.kind}: {', '.join(filter(None, traits))}"
 
 
 def programs_json(program: Program, other: Program | None = None) -> Json:

@@ -18,11 +18,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.evidence.hlo import (
-    read_debug_options,
-    read_hlo,
-    read_memory_report,
-)
+from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
 from pytest_xlatune.evidence.trace import Trace, parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill

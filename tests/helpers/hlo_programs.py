@@ -7,6 +7,7 @@ import gzip
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import Program, read_hlo
+from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
 
 DATA = Path(__file__).parents[1] / "data" / "evidence"
 VERSIONS = ("0.6.2", "0.8.3", "0.10.2", "0.12.0")
@@ -31,8 +32,8 @@ def program(version: str, name: str) -> Program:
     return read_hlo(
         text(version, name).splitlines(keepends=True),
         source,
-        memory=small("memory-usage-report.txt"),
-        options=small("debug_options"),
+        memory_bytes=read_memory_report(small("memory-usage-report.txt")),
+        options=read_debug_options(small("debug_options")),
     )
 
 

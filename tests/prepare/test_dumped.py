@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.evidence.hlo.dump import dumped_options
+from pytest_xlatune.evidence.hlo.dump import seen_options
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import Options
@@ -37,13 +37,12 @@ def dump(folder: Path, options: str) -> Path:
     return folder
 
 
-def assessed(of: Profile, options: dict[str, str] | None, *, log: str = STEPS) -> list[str]:
+def assessed(of: Profile, dumped: Options | None, *, log: str = STEPS) -> list[str]:
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
     trial = Trial(
         cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
     )
     report = read_log([log.encode()])
-    dumped = None if options is None else Options(values=options)
     found = assess(trial, cell, Outcome(state=State.COMPLETED), report, options=dumped)
     classes = [each.cls for each in found.findings]
     dropped = FailureClass.FLAGS_NOT_EFFECTIVE in classes
@@ -56,9 +55,9 @@ def test_flags_that_the_dump_does_not_have_make_a_trial_invalid(tmp_path: Path) 
     whole = dump(
         tmp_path / "whole", 'xla_gpu_autotune_level: 0\nxla_disable_hlo_passes: "fusion"\n'
     )
-    assert assessed(ASKED, dumped_options(whole)) == []
+    assert assessed(ASKED, seen_options(whole)) == []
     lost = dump(tmp_path / "lost", 'xla_disable_hlo_passes: "algsimp"\n')
-    assert assessed(ASKED, dumped_options(lost)) == [FailureClass.FLAGS_NOT_EFFECTIVE] * 2
+    assert assessed(ASKED, seen_options(lost)) == [FailureClass.FLAGS_NOT_EFFECTIVE] * 2
 
 
 def test_a_log_that_says_nothing_leaves_a_finding_and_the_trial_counts() -> None:
@@ -68,16 +67,14 @@ def test_a_log_that_says_nothing_leaves_a_finding_and_the_trial_counts() -> None
     ], "a list of the environment shows what was asked for"
 
 
-@pytest.mark.parametrize("content", ["no folder", "empty", "program only", "cut"])
-def test_no_whole_dump_is_none(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["no folder", "empty", "program only"])
+def test_no_dump_of_options_is_none(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "dump"
     if content != "no folder":
         folder.mkdir()
     if content == "program only":
         (folder / "module_0001.jit_f.cpu_after_optimizations.txt").write_text("HloModule f\n")
-    if content == "cut":
-        (folder / "module_0001.jit_f.debug_options").write_text("xla_gpu_autotune_level: 0\n")
-    assert dumped_options(folder) is None
+    assert seen_options(folder) is None
 
 
 @pytest.mark.jax
@@ -99,7 +96,7 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
             capture_output=True,
             timeout=240,
         )
-        options = dumped_options(folder)
+        options = seen_options(folder)
         assert options is not None
         found[name] = assessed(asked, options)
     assert found == {"whole": [], "cut": [FailureClass.FLAGS_NOT_EFFECTIVE]}

@@ -13,9 +13,10 @@ The lines are read once, and all but collectives, calls and loops are only hashe
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -104,19 +105,18 @@ class Program(Record, frozen=True, kw_only=True):
         return tuple(collective for collective in self.collectives if collective.kind in kinds)
 
 
-CALLERS = frozenset({"while", "call", "conditional", "fusion", "async-start", "custom-call"})
-# operations whose called computations have a schedule
-_WITH_A_SCHEDULE = frozenset({"while", "call", "conditional"})
-
 MAX_LINE = 1 << 24  # most characters of a line: constants and tuples may be long, but not longer
-MAX_COMPUTATIONS = 1 << 20
 _MOST_BITS = 1 << 63
-_MOST_DIGITS = 20  # most digits of a number
+_MOST_DIGITS = 20  # most digits of a number; Python refuses more than 4,300, which a dump may hold
 _MOST_EXECUTIONS = 1 << 63  # limit for the product of trip counts in nested loops
+
+# operations that call computations, and those of them whose computations have a schedule
+_SCHEDULED = frozenset({"while", "call", "conditional"})
+_CALLERS = _SCHEDULED | {"fusion", "async-start", "custom-call"}
 
 # an instruction:    ROOT %all-gather.5 = bf16[2048,8192]{1,0} all-gather(%param_0.78), channel_id=1
 #   with a tuple:    %while.1 = (s32[], /*index=5*/f32[8]{0:S(1)}) while(%tuple.13), condition=...
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(")
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?(\S+) = (\(.*?\)|\S+) ([a-z][a-z0-9-]*)\(")
 # a computation:  %fused_slice.1 (param_0: s32[]) -> f32[8] {
 #                 ENTRY %main.5_spmd (param: f32[8]) -> f32[8] {
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{\s*$")
@@ -125,9 +125,10 @@ _MODULE = re.compile(r"HloModule ([^\s,]+)")
 # in it:  frontend_attributes={fingerprint_before_lhs="70caf7744d6db14c500bc2be2259cefc"}
 _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 # in a call:  calls=%comp    body=%region_0.1_spmd, condition=%region_1.2    to_apply=%add
-_CALLED = re.compile(r"(?:calls|body|to_apply)=%?([\w.-]+)")
-# in a conditional:  branch_computations={%a, %b}    true_computation=%a, false_computation=%b
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.-]+)")
+# in a conditional:  true_computation=%a, false_computation=%b    branch_computations={%a, %b}
+_CALLED = re.compile(
+    r"(?:calls|body|to_apply|(?:true|false)_computation)=(%?[\w.-]+)|branch_computations=\{([^}]*)\}"
+)
 # in a while, in any order:  "known_trip_count":{"n":"8"},"known_init_step":{"init":"0","step":"2"}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"')
 _STEP = re.compile(r'"known_init_step":\{[^}]*"step":"(\d{1,18})"')
@@ -142,11 +143,20 @@ _GROUPS = re.compile(
 )
 # in frontend_attributes:  _xla_gpu_collective_stream="p2p"
 _STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
-# an array in a shape:  bf16[8,256,8192]    f32[]    s32[<=8]
-_ARRAY = re.compile(r"([a-z][a-z0-9]{0,31})\[([^][]*)\]")
-# a file name:  module_0001.jit_f.sm_9.0a_gpu_after_optimizations.txt   .cpu_after_optimizations.txt
-# libtpu:    module_0000.jit_f.cl_1014260217.after_optimizations.txt
-_TARGET = re.compile(r"\.((?:sm_|gfx)[\w.]+?)_gpu_after_opt|\.(cpu)_after_opt|\.cl_\d+\.after_opt")
+# an array in a shape:  bf16[8,256,8192]    f8e4m3fn[8]    s32[<=8]    pred[]
+# A token[] or opaque[] takes no space.
+_ARRAY = re.compile(r"(?<!\w)(?:pred|(?:bf|[fsuc])(\d{1,3})\w*)\[([^][]*)\]")
+# an element of a tuple:  f32[8]{0:T(8,128)}    (f32[8]{0}, f32[4]{0:S(1)})
+_ELEMENT = re.compile(r"\((?:[^()]|\([^()]*\))*\)|\w+\[[^]]*\]")
+# the file of a program:  module_0001.jit_train_step.sm_9.0a_gpu_after_optimizations.txt
+# module_0000.jit_train_step.cpu_after_optimizations.txt
+# module_0000.jit_train_step.cl_1014260217.after_optimizations.txt    (libtpu, with its build)
+PROGRAM_FILE = re.compile(
+    r"(?P<module>.*?)\.(?:(?P<target>(?:sm_|gfx)[\w.]+?(?=_gpu_)|cpu)(?:_gpu)?_"
+    r"|(?P<build>cl_\d{1,19})\.)after_optimizations\.txt"
+)
+# names in the source:  , metadata={op_name="jit(f)/{x}" source_file="/a/b.py" source_line=7}
+_METADATA = re.compile(r', metadata=\{(?:[^"}]++|"[^"]*")*+(?:\}|.*)')
 
 # a name that is used:  calls=%fused_add    dot(%param_0, %copy.1)
 _NAMED = re.compile(r"%([\w.-]+)")
@@ -161,47 +171,35 @@ _NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 #   in a matrix product inside a Triton kernel:  backend_config={"sizes":["16"]}
 #   "kind":"__triton_nested_gemm_fusion","block_level_fusion_config":{"num_warps":"2",...}
 #   the same in 0.11.2 in the other order: "block_level_fusion_config":{...},"kind":"__triton_n...
-_TUNED = (
-    ("_gemm", "algorithm", '={"sizes"'),
-    re.compile(
-        rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
-        r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
-        rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
-        rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
-        r"|(?<=[}\]]), s8\[\d+\]\{0\}(?=\))"
-    ),
-)
-# The emitter that makes a kernel of a fusion, which autotuning also chooses in 0.11.2:
+#   the emitter that makes a kernel of a fusion, which autotuning also chooses in 0.11.2:
 #   kind=kInput, calls=%a, backend_config={..., "native_emitter_backend_config":{...},...}
 #   kind=kCustom, calls=%a, backend_config={..., "fusion_backend_config":
 #     {"block_level_fusion_config":{"num_warps":"4",...},"kind":"__triton"},...}
-_EMITTER = (
-    ('"native_emitter_backend_config"', '"__triton"}'),
-    re.compile(
-        rf'(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
-        rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
-    ),
+_WITH_CHOICES = ("_gemm", "algorithm", '={"sizes"', "native_emitter_", '"__triton"}')
+_CHOICES = re.compile(
+    rf'"triton_gemm_config":{_NESTED}|"selected_algorithm":"-?\d+"|"algorithm":{_NESTED}'
+    r'|"algorithm":"-?\d+"|"autotune_workspace_size":"\d+"|backend_config=\{"sizes":\[[^]]*\]\}'
+    rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
+    rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
+    r"|(?<=[}\]]), s8\[\d+\]\{0\}(?=\))"
+    r'|(?<=kind=)k[A-Z]\w+(?=.*(?:"native_emitter_backend_config"|"__triton"\}))'
+    rf'|"native_emitter_backend_config":{_NESTED}'
+    rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
 )
 
-# bits of an element; types without bits (token, opaque, tuple) take no space
-_BITS = {
-    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
-    "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
-    "c64": 64, "c128": 128, "f4e2m1fn": 4,
-}  # fmt: skip
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Operation:
-    """A collective, the start or end of one, or a call of computations."""
+    """A collective, the asynchronous start of one, or another call of computations."""
 
     name: str
     opcode: str
     kind: str  # kind of collective; "" for other operations
-    text: str = ""  # operands and attributes, if they are needed
-    called: Sequence[str] = ()
-    ends: str = ""  # the start that a done belongs to; "" for other operations
-    size_bytes: int = 0
+    called: Sequence[str]
+    text: str  # operands and attributes of a collective, a start or a loop
+    size_bytes: int
+    is_in_flight: bool = False  # whether a collective runs until the done
+    below: list[_Operation] = field(default_factory=list)  # collectives that an async-start runs
 
     @property
     def is_async(self) -> bool:
@@ -209,20 +207,24 @@ class _Operation:
         return is_start and '"is_sync":true' not in self.text
 
     def number(self, pattern: re.Pattern[str]) -> int | None:
-        """Return a number in a loop's backend_config; None if it is missing."""
+        """Return a number in the backend_config of a loop; None if it is missing."""
         match = pattern.search(self.text) if self.opcode == "while" else None
         return int(match[1]) if match else None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Computation:
+    name: str
     place: int
-    operations: list[_Operation] = field(default_factory=list)  # in schedule order
+    operations: list[_Operation] = field(default_factory=list)
+    sum: int = 0  # of the digests of all its operations, in any order
+    communicates: bool = False  # whether it has a collective, or calls a computation with one
+    in_flight: int = 0  # number of collectives between start and done at the line that is read
+    most_in_flight: int = 0
     executions: int = 0
     in_loop: bool = False
     in_branch: bool = False
-    # outermost asynchronous starts that run this computation: (their computation, their name)
-    starts: set[tuple[str, str]] = field(default_factory=set)
+    starts: set[_Operation] = field(default_factory=set)  # outermost async-starts that run it
 
 
 class _Module:
@@ -232,53 +234,47 @@ class _Module:
         self.name = self.entry = ""
         self.fingerprint: str | None = None
         self.computations: dict[str, _Computation] = {}
-        self.here: str | None = None
         self.opcodes: Counter[str] = Counter()
         self.digest = blake2b(digest_size=16)
         self.unordered = self.tuned = 0
-        # name -> digest of this computation's operations, and of the computations
+        self.here: _Computation | None = None  # the computation that is being read
+        # name -> digest of the operations of this computation, and of finished computations
         self._known: dict[str, str] = {}
-        self._called: dict[str, str] = {}
-        self._sum_here = 0
-        # name -> operation of this computation whose done may follow
-        self._sized: dict[str, _Operation] = {}
+        self._finished: dict[str, str] = {}
+        # name -> start in this computation whose done may follow
+        self._open: dict[str, _Operation] = {}
 
-    def line(self, line: str) -> None:
+    def read(self, line: str) -> None:
         if len(line) > MAX_LINE:
             raise ParseError(f"a line of {len(line)} characters")
         if line.startswith(("  ", "\t")):
-            match = None if self.here is None else _INSTRUCTION.match(line)
+            match = _INSTRUCTION.match(line) if self.here else None
             if match is not None and self.here is not None:
-                self.opcodes[match[3]] += 1
-                self._identify(match, line)
-                self.computations[self.here].operations += self._operations(match, line)
+                self.opcodes[match[4]] += 1
+                text = _METADATA.sub("", line, count=1).rstrip()
+                self._identify(self.here, match, text[match.start(3) :])
+                self._keep(self.here, match, text[match.end() :])
         elif line.startswith("HloModule "):
             name, fingerprint = _MODULE.match(line), _FINGERPRINT.search(line)
             self.name = name[1] if name else ""
             self.fingerprint = fingerprint[1] if fingerprint else None
         elif line.startswith(("%", "ENTRY ")) or (line[:1].isalpha() and line.endswith("{\n")):
             if (match := _COMPUTATION.match(line)) is not None:
-                self.here = match[2]
                 self.entry = match[2] if match[1] else self.entry
-                place = len(self.computations)
-                self.computations.setdefault(self.here, _Computation(place=place))
-                if place >= MAX_COMPUTATIONS:
-                    raise ParseError(f"more than {MAX_COMPUTATIONS} computations")
+                computation = _Computation(name=match[2], place=len(self.computations))
+                self.here = self.computations.setdefault(match[2], computation)
                 self.digest.update(b"{")
-                self._known, self._sum_here, self._sized = {}, 0, {}
-        elif line.startswith("}"):
-            if self.here is not None:
-                self._called[self.here] = f"{self._sum_here % (1 << 64):016x}"
+                self._known, self._open = {}, {}
+        elif line.startswith("}") and self.here is not None:
+            self._finished[self.here.name] = f"{self.here.sum % (1 << 64):016x}"
             self.here = None
 
-    def _identify(self, match: re.Match[str], line: str) -> None:
+    def _identify(self, here: _Computation, match: re.Match[str], text: str) -> None:
         """Hash an operation with its operands and calls, so that no names have to be compared."""
-        text = _without_metadata(line)[match.start(2) :]
-        for words, pattern in (_TUNED, _EMITTER):
-            if any(map(text.__contains__, words)):
-                picks, text = repr(pattern.findall(text)), pattern.sub("", text)
-                hashed = blake2b(picks.encode(), digest_size=16).digest()
-                self.tuned += int.from_bytes(hashed, "little") * (len(self._known) + 1)
+        if any(map(text.__contains__, _WITH_CHOICES)):
+            choices, text = repr(_CHOICES.findall(text)), _CHOICES.sub("", text)
+            hashed = blake2b(choices.encode(), digest_size=16).digest()
+            self.tuned += int.from_bytes(hashed, "little") * (len(self._known) + 1)
         # a digest that contained the compiler's numbers differed for equal programs
         if "channel_id=" in text:
             text = _CHANNEL.sub("", text)
@@ -286,90 +282,92 @@ class _Module:
         parts = _NAMED.split(text)
         for at in range(1, len(parts), 2):
             # calls=%fused_add    but  dot(%param_0, %copy.1)
-            tables = (self._known, self._called)
+            tables = (self._known, self._finished)
             first, then = reversed(tables) if parts[at - 1].endswith("=") else tables
             parts[at] = first.get(parts[at]) or then.get(parts[at], "")
-        if "ROOT " in line[: match.start(1)]:
+        if match[1]:
             parts.append("ROOT")
         operation = blake2b("".join(parts).encode(), digest_size=16)
         self.digest.update(operation.digest())
         number = int.from_bytes(operation.digest(), "little")
         self.unordered += number
-        self._sum_here += number
-        self._known[match[1]] = operation.hexdigest()
+        here.sum += number
+        self._known[match[2]] = operation.hexdigest()
 
-    def _operations(self, match: re.Match[str], line: str) -> Iterator[_Operation]:
-        """Yield the operation of a line, unless hashing it is enough."""
-        name, shape, opcode = match.groups()
-        kind = opcode.removesuffix("-start")
-        operation = _Operation(name=name, opcode=opcode, kind=kind if kind in KINDS else "")
+    def _keep(self, here: _Computation, match: re.Match[str], text: str) -> None:
+        """Keep a collective and a call of computations; hashing is enough for the others."""
+        _, name, shape, opcode = match.groups()
         if opcode.endswith("-done"):
-            operand = _OPERAND.search(line, match.end())
-            if operand is None or operand[1] not in self._sized:
-                return
-            operation.ends = operand[1]
-            # The done gives the size, because the tuple that a start returns differs between
-            # releases. The done of a send returns only a token, so it keeps the operand's size.
-            start = self._sized[operand[1]]
-            start.size_bytes = shape_bytes(shape) or start.size_bytes
-        elif operation.kind or opcode in CALLERS:
-            text = line[match.end() :]
-            operation.called = _callees(opcode, text) if opcode in CALLERS else ()
-            if operation.kind or opcode in {"async-start", "while"}:
-                operation.text = text
-            if operation.kind or opcode == "async-start":
-                operation.size_bytes = _start_bytes(shape, opcode)
-                self._sized[name] = operation
-        else:
+            operand = _OPERAND.search(text)
+            start = self._open.get(operand[1]) if operand else None
+            if start is not None:
+                here.in_flight -= start.is_in_flight
+                # The done gives the size, because the tuple that a start returns differs between
+                # releases. The done of a send returns only a token: it keeps the operand's size.
+                start.size_bytes = shape_bytes(shape) or start.size_bytes
             return
-        yield operation
-
-
-def _callees(opcode: str, text: str) -> list[str]:
-    # metadata and what follows may be long: names in the source, and notes of the compiler
-    end = text.find(", metadata={")
-    called = _CALLED.findall(text, 0, end if end >= 0 else len(text))
-    if opcode == "while":
-        return called[:1] or [""]
-    for several, one in _BRANCHES.findall(text) if opcode == "conditional" else ():
-        called += [name.strip(" %") for name in several.split(",")] if several else [one]
-    return called
+        kind = opcode.removesuffix("-start")
+        is_start = kind in KINDS or opcode == "async-start"
+        if not is_start and opcode not in _CALLERS:
+            return
+        names = ",".join(one or several for one, several in _CALLED.findall(text))
+        operation = _Operation(
+            name=name,
+            opcode=opcode,
+            kind=kind if kind in KINDS else "",
+            called=[one.strip(" %") for one in names.split(",")] if opcode in _CALLERS else (),
+            text=text if is_start or opcode == "while" else "",
+            size_bytes=_start_bytes(shape, opcode) if is_start else 0,
+        )
+        here.operations.append(operation)
+        called = [*filter(None, map(self.computations.get, operation.called))]
+        # a send and its recv are in flight as one
+        is_counted = kind in KINDS and kind != "send"
+        is_counted |= any(computation.communicates for computation in called)
+        here.communicates |= is_counted
+        if is_start:
+            self._open[name] = operation
+            operation.is_in_flight = is_counted and operation.is_async
+            here.in_flight += operation.is_in_flight
+        # what is in flight around a loop is also in flight inside it
+        inside = [one.most_in_flight for one in called] if opcode in _SCHEDULED else []
+        most = here.in_flight + max(inside, default=0)
+        here.most_in_flight = max(here.most_in_flight, most)
 
 
 def read_hlo(
     lines: Iterable[str],
     source: str,
     *,
-    memory: str | None = None,
-    options: str | None = None,
+    memory_bytes: int | None = None,
+    options: dict[str, str] | None = None,
 ) -> Program:
-    """Read the lines of a compiled module, and the texts of files beside it in a dump.
+    """Read the lines of a compiled module; memory and options stand in files beside it.
 
     `source` is the name of the file, for messages and for the target in it.
 
     Raises:
         ParseError: it is no HLO module, is incomplete, or calls itself.
     """
-    module = _Module()
     try:
+        module = _Module()
         for line in lines:
-            module.line(line)
+            module.read(line)
         _follow_calls(module)
     except ParseError as error:
         raise ParseError(f"{source}: no readable HLO: {error}") from None
-    collectives = tuple(_collectives(module.computations))
-    target = _TARGET.search(source)
+    name, computations = PROGRAM_FILE.search(source), module.computations.values()
     return Program(
         source=source,
         module=module.name,
-        target=(target[1] or target[2] or "tpu") if target else "unknown",
+        target=(name["target"] or "tpu") if name else "unknown",
         fingerprint=module.fingerprint,
         digest=module.digest.hexdigest(),
         unordered=f"{module.unordered % (1 << 128):032x}",
         tuned=f"{module.tuned % (1 << 128):032x}",
         instructions=module.opcodes.total(),
         opcodes=dict(sorted(module.opcodes.items())),
-        collectives=collectives,
+        collectives=tuple(itertools.chain.from_iterable(map(_collectives, computations))),
         loops=tuple(
             Loop(
                 name=operation.name,
@@ -378,13 +376,13 @@ def read_hlo(
                 unrolled=operation.number(_STEP) or 1,
                 executions=computation.executions,
             )
-            for computation in module.computations.values()
+            for computation in computations
             for operation in computation.operations
             if operation.opcode == "while"
         ),
-        in_flight=_in_flight(module.computations, collectives),
-        memory_bytes=None if memory is None else read_memory_report(memory),
-        options=None if options is None else read_debug_options(options),
+        in_flight=max(computation.most_in_flight for computation in computations),
+        memory_bytes=memory_bytes,
+        options=options,
     )
 
 
@@ -394,97 +392,62 @@ def _follow_calls(module: _Module) -> None:
     Raises:
         ParseError: the module is incomplete, or computations call each other in a cycle.
     """
-    if not module.name or not module.entry or module.here is not None:
+    inside = module.here.name if module.here else ""
+    if not module.name or not module.entry or inside:
         missing = (
             "no 'HloModule' line" if not module.name
             else "no ENTRY computation" if not module.entry
-            else f"it ends inside %{module.here}"
+            else f"it ends inside %{inside}"
         )  # fmt: skip
         raise ParseError(
             f"{missing}; expected an *after_optimizations.txt of --xla_dump_to, whole, or the "
             "text of compiled.as_text()"
         )
     module.computations[module.entry].executions = 1
-    for name, caller in reversed(module.computations.items()):
+    for caller in reversed(module.computations.values()):
         for operation in caller.operations:
             rounds = operation.number(_TRIPS)
             executions = caller.executions * (1 if rounds is None else rounds)
             for called in filter(None, map(module.computations.get, operation.called)):
                 if called.place >= caller.place:
                     raise ParseError(
-                        f"%{name} calls a computation that is not above it, as if they called "
-                        "each other in a ring"
+                        f"%{caller.name} calls a computation that is not above it, as if they "
+                        "called each other in a ring"
                     )
                 called.executions = min(called.executions + executions, _MOST_EXECUTIONS)
                 called.in_loop |= caller.in_loop or operation.opcode == "while"
                 called.in_branch |= caller.in_branch or operation.opcode == "conditional"
-                started_here = operation.opcode == "async-start" and not caller.starts
-                called.starts |= {(name, operation.name)} if started_here else caller.starts
+                is_outermost = operation.opcode == "async-start" and not caller.starts
+                called.starts |= {operation} if is_outermost else caller.starts
+    # the computation of an async-start may itself call others: jaxlib 0.12 puts the collective
+    # into a fusion in a call
+    for computation in module.computations.values():
+        for start in computation.starts:
+            start.below += [operation for operation in computation.operations if operation.kind]
 
 
-def _collectives(computations: Mapping[str, _Computation]) -> Iterator[Collective]:
-    """Yield the collectives of all computations; one in an async-start counts at the start."""
-    # The computation of an async-start may itself call others: jaxlib 0.12 puts the collective into
-    # a fusion in a call, which was once counted as synchronous.
-    below: dict[tuple[str, str], list[_Operation]] = defaultdict(list)
-    for computation in computations.values():
-        inner = [operation for operation in computation.operations if operation.kind]
-        for start_place in computation.starts:
-            below[start_place] += inner
-    for where, computation in computations.items():
-        for start in computation.operations if not computation.starts else ():
-            # an asynchronous copy or fusion has no collective below it
-            operations = [start] if start.kind else below.get((where, start.name), [])
-            for place, operation in enumerate(operations):
-                text = start.text + operation.text
-                groups, stream = _GROUPS.search(operation.text), _STREAM.search(text)
-                yield Collective(
-                    name=operation.name if place else start.name,
-                    kind=operation.kind,
-                    computation=where,
-                    size_bytes=(start if len(operations) == 1 else operation).size_bytes,
-                    is_async=start.is_async,
-                    is_pipelined='"is_pipelined":true' in text,
-                    groups=groups[1] if groups else "",
-                    stream=stream[1] if stream else None,
-                    executions=computation.executions,
-                    in_loop=computation.in_loop,
-                    in_branch=computation.in_branch,
-                    inner="" if operation is start else operation.name,
-                )
-
-
-def _in_flight(computations: Mapping[str, _Computation], collectives: Iterable[Collective]) -> int:
-    """Return the largest number of collectives that are between start and done at once.
-
-    Those in flight around a loop also count inside it. A send and its recv count as one.
-    """
-    counted = {
-        (collective.computation, collective.name)
-        for collective in collectives
-        if collective.kind != "send" and collective.is_async
-    }
-    most: dict[str, int] = {}
-    for where, computation in computations.items():
-        now = highest = 0
-        for operation in computation.operations:
-            now += ((where, operation.name) in counted) - ((where, operation.ends) in counted)
-            calls = operation.called if operation.opcode in _WITH_A_SCHEDULE else ()
-            highest = max(highest, now, *(now + most.get(callee, 0) for callee in calls))
-        most[where] = highest
-    return max(most.values(), default=0)
-
-
-def _without_metadata(line: str) -> str:
-    """Return an instruction without `metadata={...}`: names and source lines do not count."""
-    begin = line.find(", metadata={")
-    if begin < 0:
-        return line.rstrip()
-    end = line.find("}", begin)
-    # a brace inside a string does not count, so the quotes before it must be paired
-    while end >= 0 and line.count('"', begin, end) % 2:
-        end = line.find("}", end + 1)
-    return (line[:begin] + line[end + 1 :]).rstrip() if end >= 0 else line[:begin]
+def _collectives(computation: _Computation) -> Iterator[Collective]:
+    """Yield the collectives of a computation; those in an async-start count at the start."""
+    for start in computation.operations if not computation.starts else ():
+        # an asynchronous copy or fusion has no collective below it
+        operations = [start] if start.kind else start.below
+        for place, operation in enumerate(operations):
+            text = start.text + operation.text
+            groups, stream = _GROUPS.search(operation.text), _STREAM.search(text)
+            yield Collective(
+                name=operation.name if place else start.name,
+                kind=operation.kind,
+                computation=computation.name,
+                size_bytes=(start if len(operations) == 1 else operation).size_bytes,
+                is_async=start.is_async,
+                is_pipelined='"is_pipelined":true' in text,
+                groups=groups[1] if groups else "",
+                stream=stream[1] if stream else None,
+                executions=computation.executions,
+                in_loop=computation.in_loop,
+                in_branch=computation.in_branch,
+                inner="" if operation is start else operation.name,
+            )
 
 
 def shape_bytes(shape: str) -> int:
@@ -494,10 +457,9 @@ def shape_bytes(shape: str) -> int:
         ParseError: the size is impossible.
     """
     bits = 0
-    for kind, dimensions in _ARRAY.findall(shape):
-        size = _BITS.get(kind, 8 if kind.startswith("f8") else 0)
+    for element_bits, dimensions in _ARRAY.findall(shape):
+        size = int(element_bits or 8)
         for dimension in re.findall(r"\d+", dimensions):
-            # Python refuses more than 4,300 digits, which a dump may contain
             size *= int(dimension[:_MOST_DIGITS])
         bits += size
     if bits > _MOST_BITS:
@@ -511,49 +473,8 @@ def _start_bytes(shape: str, opcode: str) -> int:
     In (in, out), (in, out, u32[], u32[]) and ((in, in), (out, out)) it is second; for send and recv
     it is first; for an all-reduce and a plain operation the shape is the result's.
     """
-    if not shape.startswith("(") or opcode == "all-reduce-start" or not opcode.endswith("-start"):
-        return shape_bytes(_parts(shape)[0] if opcode in {"send", "recv"} else shape)
-    parts = _parts(shape)
-    return shape_bytes(parts[1] if len(parts) > 1 else shape)
-
-
-def _parts(shape: str) -> list[str]:
-    """Split a tuple shape at its outermost commas."""
-    parts, depth, begin = [], 0, 1
-    for at, char in enumerate(shape):
-        depth += (char in "([{") - (char in ")]}")
-        if (char == "," and depth == 1) or (at == len(shape) - 1):
-            parts.append(shape[begin:at])
-            begin = at + 1
-    return parts or [shape]
-
-
-# the total up to 0.8:  Total bytes used: 367005318 (350.00MiB)
-# later, for each memory space, with gaps between buffers:  Total bytes: 377495198 (360.01MiB)
-_TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
-# options in a dump:  xla_gpu_autotune_level: 0      xla_dump_to: "/tmp/dump"
-_OPTION = re.compile(r'^(xla_\w+): "?(.*?)"?$', re.MULTILINE)
-# options about the dump and the host, not about the program
-_OWN = ("xla_dump_", "xla_force_host_platform_device_count")
-
-
-def read_memory_report(text: str) -> int | None:
-    """Return the total bytes in a `*-memory-usage-report.txt`; None if it has none."""
-    # the spaces of a TPU are separate memories; its programs run out of the first
-    totals = _TOTAL.findall(text)[: 1 if "Memory Space: vmem" in text else None]
-    used = [int(size) for name, size in totals if name]
-    return used[0] if used else sum(int(size) for _, size in totals) if totals else None
-
-
-def read_debug_options(text: str) -> dict[str, str]:
-    """Return the options in a `*.debug_options` file, which are not at their default."""
-    options = join_lists(_OPTION.findall(text))
-    return {name: value for name, value in options.items() if not name.startswith(_OWN)}
-
-
-def join_lists(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return options by name; a list has one line for each value, and is joined by commas."""
-    options: dict[str, str] = {}
-    for name, value in lines:
-        options[name] = f"{options[name]},{value}" if name in options else value
-    return options
+    place = {"send": 0, "recv": 0, "all-reduce-start": None}.get(
+        opcode, 1 if opcode.endswith("-start") else None
+    )
+    elements = _ELEMENT.findall(shape[1:]) if shape.startswith("(") else []
+    return shape_bytes(shape if place is None or place >= len(elements) else elements[place])

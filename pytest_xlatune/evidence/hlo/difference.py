@@ -131,15 +131,10 @@ def differing(before: Program, after: Program) -> list[str] | None:
 
 def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
     """Yield what changed for each kind of collective, in loops and outside of them."""
-    for kind, (where, in_loop) in itertools.product(
-        KINDS, (("in the loop", True), ("outside of loops", False))
-    ):
+    places = (("in the loop", True), ("outside of loops", False))
+    for kind, (where, in_loop) in itertools.product(KINDS, places):
         old, new = (
-            [
-                collective
-                for collective in program.collectives_of(kind)
-                if collective.in_loop == in_loop
-            ]
+            [one for one in program.collectives_of(kind) if one.in_loop == in_loop]
             for program in (before, after)
         )
         if parts := [*_parts(old, new)]:
@@ -148,34 +143,25 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
 
 def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
     """Yield each fact in which the old and the new collectives of one kind differ."""
-    executions = [sum(collective.executions for collective in side) for side in (old, new)]
-    of_sizes = [Counter(collective.size_bytes for collective in side) for side in (old, new)]
-    is_resized = of_sizes[0] != of_sizes[1]
-    if is_resized:
-        yield say("{old} -> {new}", old=_sizes(of_sizes[0]), new=_sizes(of_sizes[1]))
-        was, now = (
-            size(sum(collective.size_bytes * collective.executions for collective in side))
-            for side in (old, new)
-        )
+    sides = (old, new)
+    sizes = [Counter(one.size_bytes for one in side) for side in sides]
+    executions = [sum(one.executions for one in side) for side in sides]
+    if sizes[0] != sizes[1]:
+        yield say("{old} -> {new}", old=_sizes(sizes[0]), new=_sizes(sizes[1]))
+        was, now = (size(sum(one.size_bytes * one.executions for one in side)) for side in sides)
         yield (
             say("bytes unchanged ({now} a step)", now=now)
             if was == now
             else say("{was} -> {now} a step", was=was, now=now)
         )
-    if is_resized or executions[0] != executions[1]:
+    if sizes[0] != sizes[1] or executions[0] != executions[1]:
         yield say("{old} -> {new} executions", old=executions[0], new=executions[1])
     for trait, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        counts = [sum(getattr(collective, attribute) for collective in side) for side in (old, new)]
-        if counts[0] * len(new) != counts[1] * len(old):
-            yield say(
-                "{was} of {old} -> {now} of {new} {trait}",
-                was=counts[0],
-                old=len(old),
-                now=counts[1],
-                new=len(new),
-                trait=trait,
-            )
-    groups = [Counter(collective.groups for collective in side) for side in (old, new)]
+        was, now = (sum(getattr(one, attribute) for one in side) for side in sides)
+        if was * len(new) != now * len(old):
+            text = "{was} of {old} -> {now} of {new} {trait}"
+            yield say(text, was=was, old=len(old), now=now, new=len(new), trait=trait)
+    groups = [Counter(one.groups for one in side) for side in sides]
     if len(old) == len(new) and groups[0] != groups[1]:
         yield say("between a different set of devices")
 
@@ -183,66 +169,9 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
 def _sizes(counts: Counter[int]) -> str:
     """Return e.g. `6 of 32 MiB` or `2 of 96 MiB + 1 of 4 B`, the largest first."""
     largest = sorted(counts.items(), reverse=True)
-    shown = " + ".join(f"{count} of {size(size_bytes)}" for size_bytes, count in largest[:3])
+    shown = [f"{count} of {size(size_bytes)}" for size_bytes, count in largest[:3]]
     rest = sum(count for _, count in largest[3:])
-    return (shown + (f" + {rest} smaller" if rest else "")) or "none"
-
-
-def _trips(program: Program) -> str:
-    """Return the trip counts in the order of the program, e.g. `8, 8`."""
-    trips = ("?" if loop.trips is None else str(loop.trips) for loop in program.loops)
-    return ", ".join(trips) or "no"
-
-
-def _windowed(program: Program) -> int:
-    return sum(loop.is_windowed_einsum for loop in program.loops)
-
-
-# the message about a change of a fact, and the function that reads the fact from a program
-_OF_PROGRAM: tuple[tuple[str, Callable[[Program], Value]], ...] = (
-    ("loops run {old} -> {new} rounds", _trips),
-    (
-        "double-buffered loops: {old} -> {new}",
-        lambda program: sum(loop.is_unrolled for loop in program.loops),
-    ),
-    ("windowed einsum loops: {old} -> {new}", _windowed),
-    ("collectives in flight: {old} -> {new}", lambda program: program.in_flight),
-    (
-        "memory {old} -> {new}",
-        lambda program: None if program.memory_bytes is None else size(program.memory_bytes),
-    ),
-)
-
-
-def _of_program(before: Program, after: Program) -> Iterator[Message]:
-    """Yield what changed for the program as a whole; a fact that one dump lacks is left out."""
-    for text, fact in _OF_PROGRAM:
-        old, new = fact(before), fact(after)
-        if old != new and None not in (old, new):
-            yield say(text, old=old, new=new)
-
-
-def _other_instructions(before: Program, after: Program) -> Message:
-    """Name the instructions whose number changed, except collectives."""
-    collective_opcodes = {*KINDS, "async"}
-    changed = Counter(after.opcodes)
-    changed.subtract(before.opcodes)
-    by_change = sorted(
-        (
-            (opcode, count)
-            for opcode, count in changed.items()
-            if count
-            and opcode.removesuffix("-start").removesuffix("-done") not in collective_opcodes
-        ),
-        key=lambda item: (-abs(item[1]), item[0]),
-    )
-    if not by_change:
-        return say("nothing else changed in number")
-    shown = [f"{opcode} {count:+d}" for opcode, count in by_change[:4]]
-    if len(by_change) == len(shown):
-        return say("other instructions: {shown}", shown=shown)
-    more = len(by_change) - len(shown)
-    return say("other instructions: {shown} and {more} more kinds", shown=shown, more=more)
+    return " + ".join([*shown, *([f"{rest} smaller"] if rest else [])]) or "none"
 
 
 def size(size_bytes: int) -> str:
@@ -255,99 +184,114 @@ def size(size_bytes: int) -> str:
     return f"{value:.4g} TiB"
 
 
-class ProgramFact(StrEnum):
-    """What a flag changes when it acts: a fact of the program, or where else it acts."""
-
-    SIZES = "number and sizes of its collectives"
-    PIPELINED = "pipelined collectives, or a peeled round of the loop"
-    UNROLLED = "double-buffered loops"
-    IN_FLIGHT = "collectives in flight"
-    ASYNC = "synchronous or asynchronous collectives"
-    DECOMPOSED = "collective-permutes as send and recv"
-    WINDOWED = "windowed einsum loops"
-    SPLIT = "number of its collectives"
-    MEMORY = "memory"
-    PROGRAM = "the program"
-    RUN_TIME = "run time"
-    MACHINE_CODE = "machine code"
+def _trips(program: Program) -> str:
+    """Return the trip counts in the order of the program, e.g. `8, 8`."""
+    trips = ("?" if loop.trips is None else str(loop.trips) for loop in program.loops)
+    return ", ".join(trips) or "no"
 
 
-# flags with these facts never change the program -> where their effect can be seen
-BELOW = {
-    ProgramFact.RUN_TIME: "it acts at run time; look at the trace or at NCCL_DEBUG=INFO",
-    ProgramFact.MACHINE_CODE: "it acts on the machine code below HLO; only time shows it",
+# fact -> the message about a change of it, and the function that reads it from a program
+_OF_PROGRAM: dict[str, tuple[str, Callable[[Program], Value]]] = {
+    "pipelined": ("loops run {old} -> {new} rounds", _trips),
+    "unrolled": (
+        "double-buffered loops: {old} -> {new}",
+        lambda program: sum(loop.is_unrolled for loop in program.loops),
+    ),
+    "windowed": (
+        "windowed einsum loops: {old} -> {new}",
+        lambda program: sum(loop.is_windowed_einsum for loop in program.loops),
+    ),
+    "in_flight": ("collectives in flight: {old} -> {new}", lambda program: program.in_flight),
+    "memory_bytes": (
+        "memory {old} -> {new}",
+        lambda program: None if program.memory_bytes is None else size(program.memory_bytes),
+    ),
+}
+
+
+def _of_program(before: Program, after: Program) -> Iterator[Message]:
+    """Yield what changed for the program as a whole; a fact that one dump lacks is left out."""
+    for text, read in _OF_PROGRAM.values():
+        old, new = read(before), read(after)
+        if old != new and None not in (old, new):
+            yield say(text, old=old, new=new)
+
+
+def _other_instructions(before: Program, after: Program) -> Message:
+    """Name the instructions whose number changed, except collectives."""
+    collectives = {f"{kind}{end}" for kind in (*KINDS, "async") for end in ("", "-start", "-done")}
+    changed = Counter(after.opcodes)
+    changed.subtract(before.opcodes)
+    by_change = sorted(
+        ((opcode, count) for opcode, count in changed.items() if count),
+        key=lambda item: (-abs(item[1]), item[0]),
+    )
+    shown = [f"{opcode} {count:+d}" for opcode, count in by_change if opcode not in collectives]
+    if not shown:
+        return say("nothing else changed in number")
+    if len(shown) <= _MOST_OPCODES:
+        return say("other instructions: {shown}", shown=shown)
+    return say(
+        "other instructions: {shown} and {more} more kinds",
+        shown=shown[:_MOST_OPCODES],
+        more=len(shown) - _MOST_OPCODES,
+    )
+
+
+_MOST_OPCODES = 4
+
+
+# fact -> the attribute of collectives that shows it
+_TRAITS = {
+    "sizes": "size_bytes",
+    "pipelined": "is_pipelined",
+    "async": "is_async",
+    "decomposed": "kind",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a flag changes when it acts, for some `kinds` of collectives; () means all."""
+    """What a flag changes when it acts.
 
-    fact: ProgramFact
-    kinds: tuple[str, ...] = ()
+    Attributes:
+        fact: the fact of the program, by its name in `seen_in.toml`.
+        kinds: the collectives of which the flag changes it; () means all.
+        text: the fact for people to read, with the kinds.
+        below: what shows the effect of a flag that never changes the program; "" if it does.
+    """
 
-    def __str__(self) -> str:
-        """Name the fact, and the kinds in brackets."""
-        return f"{self.fact} ({', '.join(self.kinds)})" if self.kinds else str(self.fact)
+    fact: str
+    kinds: tuple[str, ...]
+    text: str
+    below: str
+
+    def seen_in(self, program: Program) -> object:
+        """Return the fact as it is in a program; two programs that differ in it show an effect."""
+        shown: list[object] = []
+        if (trait := _TRAITS.get(self.fact)) is not None:
+            collectives = program.collectives_of(*(self.kinds or KINDS))
+            shown.append(Counter((one.kind, getattr(one, trait)) for one in collectives))
+        if self.fact in _OF_PROGRAM:
+            shown.append(_OF_PROGRAM[self.fact][1](program))
+        return shown or program.digest
 
 
 @functools.cache
 def expectations() -> dict[str, Expectation]:
     """Return flag name -> what it changes when it acts; `seen_in.toml` is read once."""
-    text = Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8")
-    return {
-        flag: Expectation(fact=ProgramFact[row["fact"].upper()], kinds=tuple(row.get("kinds", ())))
-        for row in tomllib.loads(text)["seen"]
-        for flag in row["flags"]
-    }
-
-
-def _collective_sizes(program: Program, kinds: tuple[str, ...]) -> object:
-    collectives = program.collectives_of(*kinds) if kinds else program.collectives
-    return Counter((collective.kind, collective.size_bytes) for collective in collectives)
-
-
-# fact -> a function that reads it from a program: if two programs differ in it, the fact changed
-_SEEN: dict[ProgramFact, Callable[[Program, tuple[str, ...]], object]] = {
-    ProgramFact.SIZES: _collective_sizes,
-    ProgramFact.SPLIT: _collective_sizes,
-    ProgramFact.PIPELINED: lambda program, _: (
-        sum(collective.is_pipelined for collective in program.collectives),
-        _trips(program),
-    ),
-    ProgramFact.UNROLLED: lambda program, _: [loop.unrolled for loop in program.loops],
-    ProgramFact.IN_FLIGHT: lambda program, _: program.in_flight,
-    ProgramFact.ASYNC: lambda program, _: Counter(
-        (collective.kind, collective.is_async) for collective in program.collectives
-    ),
-    ProgramFact.DECOMPOSED: lambda program, _: (
-        len(program.collectives_of("collective-permute")),
-        len(program.collectives_of("send", "recv")),
-    ),
-    ProgramFact.WINDOWED: lambda program, _: _windowed(program),
-    ProgramFact.MEMORY: lambda program, _: (program.memory_bytes, program.digest),
-    ProgramFact.PROGRAM: lambda program, _: program.digest,
-}
-
-
-def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
-    """Return for each setting whether it acted, from programs that differ only in these settings.
-
-    If one setting differs, it caused every change of the program. If several differ, no change can
-    be attributed to one of them, and each that may have caused it is "one of these".
-    """
-    names = [flag.lstrip("-").partition("=")[0] for flag in flags]
-    # if several flags of XLA differ, the program does not show which of them acted
-    together = [name for name in names if name.startswith("xla_")]
-    proofs = []
-    for flag in names:
-        if flag in together:
-            acted, why = _judged(flag, before, after, is_alone=len(together) == 1)
-        else:
-            acted, why = Acted.UNSEEN, verbatim("an environment variable of the run time")
-        message = say(_PROOFS[acted], flag=flag, why=why, together=together)
-        proofs.append(Proof(flag=flag, acted=acted, message=message))
-    return tuple(proofs)
+    table = tomllib.loads(Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8"))
+    by_flag: dict[str, Expectation] = {}
+    for row in table["seen"]:
+        fact, kinds = row["fact"], tuple(row.get("kinds", ()))
+        expectation = Expectation(
+            fact=fact,
+            kinds=kinds,
+            text=table["facts"][fact] + (f" ({', '.join(kinds)})" if kinds else ""),
+            below=table["below"].get(fact, ""),
+        )
+        by_flag |= dict.fromkeys(row["flags"], expectation)
+    return by_flag
 
 
 _PROOFS = {
@@ -358,23 +302,30 @@ _PROOFS = {
 }
 
 
-def _judged(flag: str, before: Program, after: Program, *, is_alone: bool) -> tuple[Acted, Message]:
-    """Return whether a flag of XLA acted, and why; `is_alone` says that no other flag differs."""
-    distance, expected = change(before, after), expectations().get(flag)
-    is_below = expected is not None and expected.fact in BELOW
-    # a flag that changes only the schedule has acted too
-    if distance in (Change.SCHEDULE, Change.PROGRAM):
-        acted = Acted.ACTED if is_alone else Acted.ONE_OF
-        if expected is None or is_below:
-            return acted, verbatim(distance)
-        values = (_SEEN[expected.fact](program, expected.kinds) for program in (before, after))
-        is_same = next(values) == next(values)
-        text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
-        return acted, say(text, change=str(distance), fact=str(expected))
-    if expected is None:
-        text = "the optimised HLO is the same, and no table says where it acts"
-        return Acted.UNSEEN, verbatim(text)
-    if is_below:
-        return Acted.UNSEEN, verbatim(BELOW[expected.fact])
-    text = "the program is identical" if distance is Change.IDENTICAL else distance
-    return Acted.DID_NOT_ACT, verbatim(text)
+def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
+    """Return for each flag of XLA whether it acted, from programs that differ only in these flags.
+
+    If one flag differs, it caused every change of the program. If several differ, no change can be
+    attributed to one of them, and each that may have caused it is "one of these".
+    """
+    distance, proofs = change(before, after), []
+    for flag in flags:
+        expected = expectations().get(flag)
+        is_in_program = expected is not None and not expected.below
+        # a flag that changes only the schedule has acted too
+        if distance in (Change.SCHEDULE, Change.PROGRAM):
+            acted, why = Acted.ACTED if len(flags) == 1 else Acted.ONE_OF, verbatim(distance)
+            if expected is not None and is_in_program:
+                is_same = expected.seen_in(before) == expected.seen_in(after)
+                text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
+                why = say(text, change=str(distance), fact=expected.text)
+        elif is_in_program:
+            is_equal = distance is Change.IDENTICAL
+            text = "the program is identical" if is_equal else distance
+            acted, why = Acted.DID_NOT_ACT, verbatim(text)
+        else:
+            text = "the optimised HLO is the same, and no table says where it acts"
+            acted, why = Acted.UNSEEN, verbatim(text if expected is None else expected.below)
+        message = say(_PROOFS[acted], flag=flag, why=why, together=flags)
+        proofs.append(Proof(flag=flag, acted=acted, message=message))
+    return tuple(proofs)

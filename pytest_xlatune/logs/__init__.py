@@ -23,7 +23,9 @@ The result does not depend on how the bytes are cut into chunks. Memory is bound
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -39,24 +41,14 @@ from pytest_xlatune.logs._course import (
     rank_of,
 )
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
-from pytest_xlatune.logs._signatures import is_harmless, sight, table
+from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, formats
 from pytest_xlatune.logs.grammar import Origin, PrefixLearner
-from pytest_xlatune.logs.line_classes import (
-    FACTS,
-    STEP_WORD,
-    STEPS_OF_MAXTEXT,
-    UNHEARD,
-    LineClass,
-    LogLine,
-    blocks_of,
-    steps_of_format,
-    steps_of_pattern,
-)
+from pytest_xlatune.logs.line_classes import FACTS, LogLine
 from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
-from pytest_xlatune.model.metric import Steps
+from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.text import begun
 
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "RankReader", "read_log"]
@@ -67,8 +59,8 @@ _TAIL_BYTES = 1 << 13
 # beginning of a log without steps that is tried against other trainers' formats
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
-_RANK_TAIL_BYTES = 1 << 18  # of the end of each rank's log, for the last lines
-_LINE_CHARS = 200  # so much of a last line is shown
+_LINE_CHARS = 200  # so much of a rank's last line is shown
+_STEP_WORD = "completed "  # in each of MaxText's step lines
 _NO_ORIGIN = Origin()
 
 
@@ -122,8 +114,9 @@ class LogReport:
 class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
-    `pattern` describes the step lines of a trainer other than MaxText. `ranks` receives the steps
-    of all ranks, by their labels, or as those of `rank` if it is given.
+    `pattern` describes the step lines of a trainer other than MaxText, whose lines then are no
+    steps. `ranks` receives the steps of all ranks, by their labels, or as those of `rank` if it is
+    given.
     """
 
     def __init__(
@@ -133,19 +126,15 @@ class LogReader:
         ranks: RankLogs | None = None,
         rank: int | None = None,
     ) -> None:
+        self._pattern = pattern
         self._blocks = [Blocks(form) for form in formats()]
-        # the user's pattern comes first
-        of_pattern = [] if pattern is None else [steps_of_pattern(pattern)]
-        self._other_steps = (*of_pattern, *map(steps_of_format, formats()))
-        self._is_json = pattern is not None and pattern.is_json
-        self._steps = (*self._other_steps, STEPS_OF_MAXTEXT)
-        of_ranks = () if ranks is None else (UNHEARD,)
-        self._facts = (*map(blocks_of, self._blocks), *of_ranks, *FACTS)
-        classes = (*self._steps, *self._facts)
-        self._filter = LineFilter((*table().words, *(word for c in classes for word in c.words)))
+        other_words = [word for form in formats() for word in form.words]
+        words = {*table().words, *other_words, *(word for facts in FACTS for word in facts.words)}
+        self._step_words = (_STEP_WORD, *other_words, *(pattern.words if pattern else ()))
+        self._filter = LineFilter((*words, *self._step_words))
         self._course = Course(ranks, rank=rank)
         self._learner = PrefixLearner()
-        other_words = [word for steps in self._other_steps for word in steps.words]
+        # None where each line of a step is read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
@@ -235,10 +224,11 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close` without an unfinished last line."""
         course, start = self._course, self._course.start
-        steps = start.steps.last(MOST_STEPS)
-        env = start.env.plain()
+        kept = max(len(start.steps) - MOST_STEPS, 0)
+        steps = Steps.of(itertools.islice(start.steps.values(), kept, None))
+        env = start.plain("env")
         blocks = self._of_blocks()
-        troubled = [count for finding, count in blocks if finding.action is not Action.NONE]
+        after_blocks = [count for finding, count in blocks if finding.action is not Action.NONE]
         cancelled = [
             count
             for finding, count in blocks
@@ -249,19 +239,19 @@ class LogReader:
             findings=self.findings,
             xla_flags=env.pop("XLA_FLAGS", None),
             env=env,
-            config=start.config.plain(),
-            nccl=start.nccl.plain(),
+            config=start.plain("config"),
+            nccl=start.plain("nccl"),
             phase=start.phase,
             lines=self._lines,
             size_bytes=self._bytes,
             starts=start.index + 1,
             steps_after_cancel=max(start.after_cancel, *cancelled, 0),
-            steps_after_trouble=min(start.after_trouble, *troubled, start.after_trouble),
+            steps_after_trouble=min(start.after_trouble, *after_blocks, start.after_trouble),
             is_cancelled=bool(cancelled),
             exit_code=start.exit_code,
             tail=self._last_lines(),
             notes=course.notes(steps),
-            libraries=start.libraries.plain(),
+            libraries=start.plain("libraries"),
             memory_gb=start.memory_gb,
             asked=dict(course.asked),
             goal_step=course.goal,
@@ -311,15 +301,14 @@ class LogReader:
             self._read_text(segment, number, is_torn=is_torn and index == len(segments) - 1)
 
     def _read_text(
-        self, segment: str, number: int, *, is_torn: bool, outer: Origin | None = None
+        self, segment: str, number: int, *, is_torn: bool, outer: Origin = _NO_ORIGIN
     ) -> None:
         """Read a text of one line; `outer` is the origin of the line that contains the text."""
         origin, text = grammar.split_origin(segment)
         if not is_torn and self._learner.learns(text):
             self._read_hidden()
         behind, text = self._learner.split(text)
-        origin = origin if behind == _NO_ORIGIN else behind
-        origin = outer if outer is not None and origin == _NO_ORIGIN else origin
+        origin = next((part for part in (behind, origin) if part != _NO_ORIGIN), outer)
         line = LogLine(
             text=text,
             low=text.lower(),
@@ -328,19 +317,22 @@ class LogReader:
             segment=segment,
             is_torn=is_torn,
         )
-        if self._is_json and not is_torn and self._is_read(line, self._other_steps):
+        if self._pattern is not None and self._pattern.is_json and self._takes_steps(line):
             return
         inner = grammar.unwrap(text)
         if inner is not None:
             for part in inner.splitlines():
                 self._read_text(part, number, is_torn=False, outer=origin)
             return
-        if any(steps.holds(line.low) for steps in self._steps):
+        if any(word in line.low for word in self._step_words):
             of_step, other = grammar.unglued(text)
             if other:  # a line of another program, which is read separately
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
                 line = dataclasses.replace(line, text=of_step, low=of_step.lower())
-        if not self._is_read(line, (*self._steps, *self._facts)):
+            if self._takes_steps(line):
+                return
+        self._note_blocks(line)
+        if not self._takes_fact(line):
             finding, is_fatal = sight(line.text, line=number, evidence=segment)
             if finding is not None:
                 self._course.find(finding, is_fatal=is_fatal)
@@ -352,14 +344,68 @@ class LogReader:
         self._step_shapes = None
         for text in self._learner.hidden:
             origin, rest = self._learner.split(text)
-            setting = grammar.parse_environment(rest) if rest != text else None
+            setting = grammar.ENVIRONMENT.match(rest) if rest != text else None
             if setting is not None:
-                self._course.start.env.put(*setting, origin)
+                self._course.start.put("env", *grammar.setting_of(setting), origin)
         self._learner.hidden.clear()
 
-    def _is_read(self, line: LogLine, classes: Iterable[LineClass]) -> bool:
-        """Read a line by classes, one after the other; return whether one claimed it."""
-        return any(cls.holds(line.low) and cls.read(line, self._course) for cls in classes)
+    def _takes_steps(self, line: LogLine) -> bool:
+        """Add the steps of a line; return False if it has none. A loss that is NaN is a finding."""
+        steps = self._steps_of(line)
+        for record in steps:
+            if record.loss is not None and not math.isfinite(record.loss):
+                finding = Finding(
+                    cls=FailureClass.NUMERICAL_FAILURE,
+                    action=Action.DROP,
+                    line=line.number,
+                    text=begun(line.segment.strip(), EVIDENCE_CHARS),
+                    detail=f"loss {record.loss}",
+                )
+                self._course.find(finding)
+            self._course.step(record, line.origin)
+        return bool(steps)
+
+    def _steps_of(self, line: LogLine) -> Sequence[StepRecord]:
+        text, label, course = line.text, line.origin.label, self._course
+        is_whole = not line.is_torn or text.endswith("]")  # a bar that is drawn to its end
+        if self._pattern is not None:
+            if not is_whole or not any(word in line.low for word in self._pattern.words):
+                return ()
+            goal = self._pattern.last_step(text)
+            course.goal = goal if goal is not None else course.goal
+            return self._pattern.steps(text, label)
+        for blocks in self._blocks if is_whole else ():
+            if blocks.concerns(line.low) and (steps := blocks.format.steps(text, label)):
+                return steps
+        if _STEP_WORD not in line.low:
+            return ()
+        steps = grammar.parse_steps(text, label, is_torn=line.is_torn)
+        if len(steps) == 1 and course.is_cut(steps[0]):
+            steps = grammar.parse_steps(text, label, is_torn=True)
+        front = text.partition(_STEP_WORD)[0].strip()
+        course.has_front |= bool(steps and front) and "[Rampup" not in front
+        return steps
+
+    def _note_blocks(self, line: LogLine) -> None:
+        start = self._course.start
+        for blocks in self._blocks:
+            if blocks.concerns(line.low):
+                start.is_hung |= blocks.note(
+                    line.number, line.segment, start=start.index, steps=start.count
+                )
+
+    def _takes_fact(self, line: LogLine) -> bool:
+        """Read a line by the classes, one after the other; return whether one claimed it."""
+        if line.is_torn:  # a value that is cut is another value
+            setting = grammar.ENVIRONMENT.match(line.text)
+            self._course.has_cut_flags |= setting is not None and setting["name"] == "XLA_FLAGS"
+            return setting is not None
+        return any(
+            facts.read(match, line, self._course)
+            for facts in FACTS
+            if any(word in line.low for word in facts.words)
+            and (match := facts.pattern.search(line.text)) is not None
+        )
 
     def _of_blocks(self) -> list[tuple[Finding, int]]:
         """Return the finding of each block, and how many steps were printed after it began.
@@ -381,7 +427,7 @@ class LogReader:
             begun(part.strip(), _TAIL_CHARS)
             for line in self._tail.split(b"\n")[first:]
             for part in grammar.plain_segments(line)
-            if STEP_WORD not in part and not is_harmless(part)
+            if _STEP_WORD not in part and not is_harmless(part)
         ]
         return tuple(texts[-_TAIL_LINES:])
 
@@ -405,7 +451,6 @@ class RankReader:
     def __init__(self, pattern: StepPattern | None = None) -> None:
         self._pattern = pattern
         self._readers: dict[int | None, LogReader] = {}
-        self._tails: dict[int | None, bytes] = {}
         self._logs = RankLogs()
 
     @property
@@ -434,25 +479,19 @@ class RankReader:
     def feed(self, chunk: bytes, rank: int | None = None) -> None:
         """Read more of the log of a rank."""
         self.log(rank).feed(chunk)
-        kept = b"" if len(chunk) >= _RANK_TAIL_BYTES else self._tails.get(rank, b"")
-        self._tails[rank] = (kept + chunk[-_RANK_TAIL_BYTES:])[-_RANK_TAIL_BYTES:]
 
     def standstill(self) -> Standstill | None:
         """Return which ranks are behind, as far as the lines tell; None if they tell nothing."""
-        for rank, tail in self._tails.items():
-            self.log(rank).close()
-            self._take_last_lines(tail, rank)
+        for of_log, reader in self._readers.items():
+            reader.close()
+            for line in reader.end.splitlines():
+                for segment in grammar.plain_segments(line):
+                    rank = rank_of(grammar.split_origin(segment)[0], of_log)
+                    if (log := self._logs.log_of(rank)) is not None:
+                        log.last_line = begun(segment.strip(), _LINE_CHARS)
         logs = self._logs
         return behind_by_logs(
             {rank: (log.last_step, log.last_line) for rank, log in logs.by_rank.items()},
             unheard=logs.unheard,
             line=logs.unheard_line,
         )
-
-    def _take_last_lines(self, tail: bytes, rank: int | None) -> None:
-        """Keep the last line of each rank in the end of a log."""
-        for line in tail.splitlines():
-            for segment in grammar.plain_segments(line):
-                log = self._logs.log_of(rank_of(grammar.split_origin(segment)[0], rank))
-                if log is not None:
-                    log.last_line = begun(segment.strip(), _LINE_CHARS)

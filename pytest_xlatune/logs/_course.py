@@ -1,6 +1,6 @@
 """The course of a program as its log shows it: starts, their steps, findings.
 
-`line_classes` reports events to it in the order of the log.
+The reader reports events to it in the order of the log.
 
 Steps are those of rank 0 by its label; without labels, the first line of each step id counts. Only
 the last start counts. A start begins if settings or Memstats are printed after a step, if a process
@@ -16,12 +16,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from msgspec.structs import replace
 
 from pytest_xlatune.logs._sieve import StepRun
-from pytest_xlatune.logs.grammar import Origin, Settings, figures_in
+from pytest_xlatune.logs.grammar import Origin, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
@@ -32,6 +31,7 @@ MOST_STEPS = 100_000
 MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
+_MOST_SETTINGS = 4096  # of one kind
 _KEPT_OF_RANK, _MOST_RANKS = 512, 1 << 14  # steps of a rank
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
@@ -47,50 +47,8 @@ class Phase(StrEnum):
     TRAINING = "training"  # after the first step line
 
 
-class StepTable:
-    """Steps as columns: one row for each step id, in the order printed."""
-
-    def __init__(self) -> None:
-        self.left_out = 0  # number of first rows that were dropped
-        self._columns: list[list[Any]] = [[] for _ in StepRecord._fields]
-        self._rows: dict[int, int] = {}  # step -> its row, counted with dropped ones
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def get(self, step: int) -> StepRecord | None:
-        """Return the record of a step; None if it is not kept."""
-        row = self._rows.get(step)
-        if row is None:
-            return None
-        return StepRecord(*(column[row - self.left_out] for column in self._columns))
-
-    def put(self, record: StepRecord) -> None:
-        """Add a step; it replaces an earlier one with the same id."""
-        row = self._rows.get(record.step)
-        if row is None:
-            self.extend([[value] for value in record])
-            return
-        for column, value in zip(self._columns, record, strict=True):
-            column[row - self.left_out] = value
-
-    def extend(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Add further steps, given as one column for each field of their records."""
-        next_row = self.left_out + len(self)
-        self._rows.update(zip(columns[0], itertools.count(next_row), strict=False))
-        for column, part in zip(self._columns, columns, strict=True):
-            column.extend(part)
-        while len(self) > MOST_STEPS + MORE_STEPS:
-            for step in self._columns[0][:MORE_STEPS]:
-                del self._rows[step]
-            for column in self._columns:
-                del column[:MORE_STEPS]
-            self.left_out += MORE_STEPS
-
-    def last(self, most: int) -> Steps:
-        """Return the last steps, at most so many."""
-        columns = (tuple(column[-most:]) for column in self._columns)
-        return Steps(**dict(zip(StepRecord._fields, columns, strict=True)))
+# name -> how preferred the origin is that printed the setting, and its value
+_Settings = dict[str, tuple[tuple[int, int], str]]
 
 
 @dataclass(slots=True)
@@ -101,28 +59,49 @@ class Start:
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # the origin whose steps count; None before the first step
     others: set[Origin] = field(default_factory=set)  # other origins that print steps
-    steps: StepTable = field(default_factory=StepTable)
+    steps: dict[int, StepRecord] = field(default_factory=dict)  # in the order printed
+    left_out: int = 0  # number of first steps that were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
     is_configured_twice: bool = False
-    is_hung: bool = False  # whether the first line of a block about a hang was printed
+    is_hung: bool = False  # whether the first line of a block about a failure was printed
     count: int = 0  # number of steps, including dropped ones
     after_cancel: int = 0
     after_trouble: int = 0
     exit_code: int | None = None
     memory_gb: float | None = None
-    env: Settings = field(default_factory=Settings)
-    config: Settings = field(default_factory=Settings)
-    nccl: Settings = field(default_factory=Settings)
-    libraries: Settings = field(default_factory=Settings)
+    settings: dict[str, _Settings] = field(default_factory=dict)  # by kind, e.g. "env"
     devices: dict[str, str] = field(default_factory=dict)
     pgle_found: int | None = None
     pgle_unread: str = ""
 
+    def put(self, kind: str, name: str, value: str, origin: Origin) -> None:
+        """Add a setting; if several origins print it, the last value of the preferred counts."""
+        settings = self.settings.setdefault(kind, {})
+        known = settings.get(name)
+        if known is None and len(settings) >= _MOST_SETTINGS:
+            return
+        if known is None or origin.preference <= known[0]:
+            settings[name] = (origin.preference, value)
+
+    def plain(self, kind: str) -> dict[str, str]:
+        """Return name -> value of the settings of a kind."""
+        return {name: value for name, (_, value) in self.settings.get(kind, {}).items()}
+
     def figures_of(self, step: int) -> int:
         """Return how many figures the line of a step had; 0 if it is not kept."""
-        record = self.steps.get(step)
-        return 0 if record is None else figures_in(record)
+        return figures_in(self.steps[step]) if step in self.steps else 0
+
+    def add(self, records: Sequence[StepRecord]) -> None:
+        """Add further steps with increasing ids, or one of any new id."""
+        self.phase = Phase.TRAINING
+        self.last = max(self.last, records[-1].step) if self.steps else records[-1].step
+        self.steps.update((record.step, record) for record in records)
+        self.count += len(records)
+        while len(self.steps) > MOST_STEPS + MORE_STEPS:
+            for step in [*itertools.islice(self.steps, MORE_STEPS)]:
+                del self.steps[step]
+            self.left_out += MORE_STEPS
 
     @property
     def label(self) -> str:
@@ -145,25 +124,6 @@ class RankLog:
         """The highest step id; None before its first step."""
         return max((step for step, _ in self.steps), default=None)
 
-    def take(self, steps: Sequence[int], seconds: Sequence[float | None]) -> bool:
-        """Add further steps, and return whether the program started again among them.
-
-        A line that repeats a step is ignored; one that goes back is a new start.
-        """
-        last, is_again = self.steps[-1][0] if self.steps else -1, False
-        timed = zip(steps, seconds, strict=True)
-        if last < steps[0] and all(map(operator.lt, steps, steps[1:])):
-            self.steps.extend(timed)
-            return False
-        for step, step_s in timed:
-            if step < last:
-                is_again = True
-                self.steps.clear()
-            if step != last:
-                self.steps.append((step, step_s))
-            last = step
-        return is_again
-
 
 class RankLogs:
     """The steps of all ranks, from one log with labels of ranks, or a log for each."""
@@ -180,24 +140,25 @@ class RankLogs:
         return self.by_rank.setdefault(rank, RankLog())
 
     def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Add further steps of a rank."""
-        log = self.log_of(rank)
-        if log is not None and log.take(steps, seconds):
-            self.unheard.clear()  # the program started again
+        """Add further steps of a rank.
 
-    def take_run(self, run: StepRun, rank: int | None) -> None:
-        """Add a run of step lines from the log of a rank, or with labels of their ranks."""
-        writers, origins = run.writers
-        ranks = {writer: rank_of(origin, rank) for writer, origin in origins.items()}
-        steps, seconds = run.steps, run.seconds()
-        if len({*ranks.values()}) == 1:
-            self.take(next(iter(ranks.values())), steps, seconds)
+        A line that repeats a step is ignored; one that goes back is a new start.
+        """
+        log = self.log_of(rank)
+        if log is None:
             return
-        places: dict[int | None, list[int]] = {whose: [] for whose in ranks.values()}
-        for at, writer in enumerate(writers):
-            places[ranks[writer]].append(at)
-        for whose, lines in places.items():
-            self.take(whose, [steps[at] for at in lines], [seconds[at] for at in lines])
+        last = log.steps[-1][0] if log.steps else -1
+        timed = zip(steps, seconds, strict=True)
+        if last < steps[0] and _increases(steps):
+            log.steps.extend(timed)
+            return
+        for step, step_s in timed:
+            if step < last:
+                self.unheard.clear()  # the program started again
+                log.steps.clear()
+            if step != last:
+                log.steps.append((step, step_s))
+            last = step
 
 
 class Course:
@@ -216,16 +177,11 @@ class Course:
         # the arguments for MaxText in the head of a maxtext-slurm log
         self.asked: dict[str, str] = {}
         self.goal: int | None = None  # the id of the last step, if lines show it
-        self.has_own = False  # whether the user's pattern has matched a line
         self.unkept = 0  # number of findings beyond the limit
         self.has_cut_flags = False
         self.has_front = False  # whether an unknown text precedes a step
         self._steps_since_fatal = 0
         self._is_cancelled = False
-
-    def rank_of(self, origin: Origin) -> int | None:
-        """Return the rank that printed a line; None if unknown."""
-        return rank_of(origin, self._rank)
 
     def find(self, finding: Finding, *, is_fatal: bool = False) -> None:
         """Add a finding; with `is_fatal`, the program that printed its line cannot go on."""
@@ -236,22 +192,20 @@ class Course:
             self.start.after_trouble = 0
         key = (finding.cls, finding.detail)
         known = self.findings.get(key)
-        alike = sum(cls == finding.cls for cls, _ in self.findings)
         if known is not None and known.action is finding.action:
             self.findings[key] = replace(known, count=known.count + 1)
-        elif known is None and alike >= _MOST_DETAILS:
+        elif known is not None:  # its evidence was a line of an earlier start
+            del self.findings[key]
+            self.findings[key] = replace(finding, count=known.count + 1)
+        elif sum(cls == finding.cls for cls, _ in self.findings) >= _MOST_DETAILS:
             self.unkept += 1
-        else:  # it is new, or its evidence was a line of an earlier start
-            self.findings.pop(key, None)
-            self.findings[key] = replace(finding, count=known.count + 1 if known else 1)
+        else:
+            self.findings[key] = finding
 
     def step(self, record: StepRecord, origin: Origin) -> None:
         """Add a step that a line of an origin reports."""
         if self.ranks is not None:
-            self.ranks.take(self.rank_of(origin), (record.step,), (record.step_s,))
-        self._step(record, origin)
-
-    def _step(self, record: StepRecord, origin: Origin) -> None:
+            self.ranks.take(rank_of(origin, self._rank), (record.step,), (record.step_s,))
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -259,57 +213,34 @@ class Course:
             if start.last - record.step > _RANKS_APART and not start.repeated:
                 start = self._begin(settings_of=start)
                 start.home = origin
-            elif start.steps.get(record.step) is not None:
-                self._repeat(record)
+            elif record.step in start.steps:
+                # the first line of a step counts, unless it was cut and this one has more
+                start.repeated = True
+                if figures_in(record) > start.figures_of(record.step):
+                    start.steps[record.step] = record._replace(start=start.index)
                 return
-        start.phase = Phase.TRAINING
-        if record.start != start.index:
-            record = record._replace(start=start.index)
-        start.last = max(start.last, record.step) if start.steps else record.step
-        start.steps.put(record)
-        self._count(1)
+        self._add([record._replace(start=start.index)])
 
     def run(self, run: StepRun) -> bool:
-        """Add a run of step lines; return False if one may be cut, so that all must be read singly.
-
-        The effect is that of the single lines.
-        """
+        """Add a run of step lines as its single lines; return False if these must be read."""
         start = self.start
-        if len(run.layout.fields) < start.figures_of(start.last):
+        if start.home is None or len(run.layout.fields) < start.figures_of(start.last):
             return False
-        writers, origins = run.writers
+        by_origin = {Origin(rank): part for rank, part in run.by_rank().items()}
+        if not {*by_origin} <= {start.home, *start.others}:
+            return False
+        if (home := by_origin.get(start.home)) is not None:
+            if home.steps[0] <= start.last or not _increases(home.steps):
+                return False
+            self._add(home.records(start.label, start=start.index))
         if self.ranks is not None:
-            self.ranks.take_run(run, self._rank)
-        is_home = {writer: origin == start.home for writer, origin in origins.items()}
-        if start.steps and all(
-            is_home[writer] or origin in start.others for writer, origin in origins.items()
-        ):
-            home_run = (
-                run if all(is_home.values()) else run.chosen(map(is_home.__getitem__, writers))
-            )
-            steps = home_run.steps
-            if not steps:
-                return True
-            if start.last < steps[0] and all(map(operator.lt, steps, steps[1:])):
-                start.steps.extend(home_run.columns(start.label, start=start.index))
-                start.phase, start.last = Phase.TRAINING, steps[-1]
-                self._count(len(steps))
-                return True
-        for writer, *values in zip(writers, *run.columns("", start=start.index), strict=True):
-            origin = origins[writer]
-            self._step(StepRecord(*values)._replace(label=origin.label), origin)
+            for origin, part in by_origin.items():
+                self.ranks.take(rank_of(origin, self._rank), part.steps, part.seconds())
         return True
 
     def is_cut(self, record: StepRecord) -> bool:
         """Return whether a step line has fewer figures than the one before: it may be cut."""
         return figures_in(record) < self.start.figures_of(self.start.last)
-
-    def counts_own(self) -> None:
-        """Count only the user's pattern from its first step on."""
-        self.has_own = True
-        self.start.steps = StepTable()
-        if self.ranks is not None:
-            self.ranks.by_rank.clear()
 
     def compiles(self) -> None:
         """Note that parameters are initialised, so that compilation follows."""
@@ -329,8 +260,9 @@ class Course:
 
         Without labels, several processes may print it; this shows if a key came twice.
         """
-        start, known = self.start, self.start.config.values.get(key)
-        if known is None or known[0] != origin.preference or start.is_configured_twice:
+        start = self.start
+        preference, _ = start.settings.get("config", {}).get(key, (None, ""))
+        if preference != origin.preference or start.is_configured_twice:
             return
         asks = any(finding.action is not Action.NONE for finding in self.findings.values())
         if start.is_hung or asks:
@@ -341,9 +273,10 @@ class Course:
     def notes(self, steps: Steps) -> tuple[str, ...]:
         """Return remarks for a reader of the steps, one sentence each."""
         start = self.start
-        dropped = start.steps.left_out + max(len(start.steps) - MOST_STEPS, 0)
+        dropped = start.left_out + max(len(start.steps) - MOST_STEPS, 0)
         whose = start.label or "the one without a label"
         timeless = steps.chosen([took_s is not None and took_s <= 0.0 for took_s in steps.step_s])
+        example = f"e.g. step {timeless.step[0]} in {timeless.step_s[0]:g} s" if timeless else ""
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
@@ -352,29 +285,18 @@ class Course:
             (self.unkept, f"{self.unkept} more findings are not kept"),
             (self.has_cut_flags, "the line of XLA_FLAGS is cut and was not used"),
             (self.has_front, "an unknown text in front of lines may hide settings and failures"),
-            (
-                timeless,
-                f"{len(timeless)} steps took no time or less, {_first(timeless)}: not counted",
-            ),
+            (timeless, f"{len(timeless)} steps took no time or less, {example}: not counted"),
         )
         return tuple(text for is_so, text in cases if is_so)
 
-    def _count(self, count: int) -> None:
-        """Count further steps, which are already kept."""
+    def _add(self, records: Sequence[StepRecord]) -> None:
         start = self.start
-        start.after_cancel += self._is_cancelled * count
-        start.after_trouble += count
-        start.count += count
-        self._steps_since_fatal += count
+        start.add(records)
+        start.after_cancel += self._is_cancelled * len(records)
+        start.after_trouble += len(records)
+        self._steps_since_fatal += len(records)
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self.fatal = None
-
-    def _repeat(self, record: StepRecord) -> None:
-        """Keep the first line of a step, unless it was cut and this one has more."""
-        start = self.start
-        start.repeated = True
-        if figures_in(record) > start.figures_of(record.step):
-            start.steps.put(record._replace(start=start.index))
 
     def _is_at_home(self, origin: Origin) -> bool:
         """Return whether steps of this origin count; a better origin replaces the one so far."""
@@ -390,15 +312,14 @@ class Course:
                 start.others.add(home if better else origin)
             if not better:
                 return False
-            start.steps = StepTable()
+            start.steps, start.left_out = {}, 0
         start.home = origin
         return True
 
     def _begin(self, *, settings_of: Start | None = None) -> Start:
         self.start = Start(index=self.start.index + 1)
         if settings_of is not None:  # no settings were printed in between, so the old ones hold
-            self.start.env, self.start.config = settings_of.env, settings_of.config
-            self.start.nccl = settings_of.nccl
+            self.start.settings = settings_of.settings
         self._is_cancelled = False
         self.fatal = None
         # otherwise the OOM of a first start would be reported beside the score of the second
@@ -408,8 +329,8 @@ class Course:
         return self.start
 
 
-def _first(steps: Sequence[StepRecord]) -> str:
-    return f"e.g. step {steps[0].step} in {steps[0].step_s:g} s" if steps else ""
+def _increases(steps: Sequence[int]) -> bool:
+    return all(map(operator.lt, steps, steps[1:]))
 
 
 def rank_of(origin: Origin, rank: int | None) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs.grammar import Origin, StepLayout
+from pytest_xlatune.logs.grammar import StepLayout
 from pytest_xlatune.model.metric import StepRecord
 
 _LOWER = bytes(range(256)).lower()
@@ -28,15 +28,14 @@ _CACHED_SHAPES = 1 << 14
 _CACHED_LETTERS = 1 << 9  # longer shapes are not cached, so that the cache has at most 8 MiB
 # lines that their logger calls fatal are always kept:
 #   F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x     [F429 14:03:49.3 a.cpp:1554]
-_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:")
-_OLD_LAST_WORD = b": F "
+_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|: F ")
 
 # a table that replaces every digit by 0
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
 # most cached layouts, and most bytes of their lines: 4 MiB
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
-_MOST_ORIGINS = 1 << 12
 _STEP_WORD = b"completed "
+_NUMBERS = msgspec.json.Decoder(list[float])
 
 
 class LineFilter:
@@ -57,7 +56,8 @@ class LineFilter:
 
     def may_hold(self, line: bytes) -> bool:
         """Return whether a line may contain one of the words; never False if it does."""
-        return bool(self._live({line.translate(_LOWER, _DELETED)})) or _is_fatal(line)
+        shape = line.translate(_LOWER, _DELETED)
+        return bool(self._words.search(shape) or _LAST_WORD.search(line))
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the number of lines in a block of complete lines, and the lines worth reading.
@@ -65,33 +65,20 @@ class LineFilter:
         Each of these comes with its index in the block, from 0.
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
-        if self._dull.issuperset(shapes):
+        fresh = {*shapes} - self._dull
+        if not fresh:
             return len(shapes) - 1, []
-        fresh = set(shapes) - self._dull
-        live = self._live(fresh)
         texts = block.split(b"\n")
-        if len(live) < len(fresh) and _is_fatal(block):
-            live |= {
-                shape
-                for shape, text in zip(shapes, texts, strict=True)
-                if shape in fresh and _is_fatal(text)
-            }
+        live = {shape for shape in fresh if self._words.search(shape)}
+        if len(live) < len(fresh) and _LAST_WORD.search(block):
+            of_fatal = zip(shapes, texts, strict=True)
+            live |= {shape for shape, text in of_fatal if _LAST_WORD.search(text)} & fresh
         if len(self._dull) > _CACHED_SHAPES:
             self._dull.clear()
         self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)
-        if not live:
-            return len(shapes) - 1, []
-        live_lines = [(at, texts[at]) for at, shape in enumerate(shapes) if shape in live]
-        return len(shapes) - 1, live_lines
-
-    def _live(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that contain a word."""
-        return {shape for shape in shapes if self._words.search(shape)}
-
-
-def _is_fatal(text: bytes) -> bool:
-    """Return whether a text may contain a line that its logger calls fatal."""
-    return _OLD_LAST_WORD in text or _LAST_WORD.search(text) is not None
+        return len(shapes) - 1, [
+            (at, texts[at]) for at, shape in enumerate(shapes) if shape in live
+        ]
 
 
 @functools.lru_cache(maxsize=16)
@@ -107,6 +94,69 @@ def _any_of(words: Collection[bytes]) -> bytes:
     heads = sorted({word[:1] for word in words})
     branches = (head + _any_of({word[1:] for word in words if word[:1] == head}) for head in heads)
     return b"(?:" + b"|".join(branches) + b")"
+
+
+class StepRun:
+    """Consecutive step lines that differ only in their digits."""
+
+    def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
+        self.layout = layout
+        self._size, self._lines = size, lines
+        self.count = len(lines) // size
+        self.steps = [*map(int, self._texts([layout.step]))]
+
+    def by_rank(self) -> dict[str, StepRun]:
+        """Return rank -> the run of its lines; "" if the lines name no rank."""
+        if self.layout.rank.start == self.layout.rank.stop:
+            return {"": self}
+        size, parts = self._size, dict[bytes, list[bytes]]()
+        for at, rank in enumerate(self._texts([self.layout.rank])):
+            parts.setdefault(rank, []).append(self._lines[at * size : (at + 1) * size])
+        return {
+            str(int(rank)): StepRun(self.layout, size, b"".join(lines))
+            for rank, lines in parts.items()
+        }
+
+    def seconds(self) -> Sequence[float | None]:
+        """Return the seconds of each line's step; None for all if the lines tell none."""
+        place = self.layout.fields.get("step_s")
+        return (None,) * self.count if place is None else self._numbers([place])[0]
+
+    def records(self, label: str, *, start: int) -> list[StepRecord]:
+        """Return the steps of all lines."""
+        fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
+        numbers = self._numbers([place for _, place in fields])
+        columns: dict[str, Iterable[Any]] = {
+            **{name: column for (name, _), column in zip(fields, numbers, strict=True)},
+            "step": self.steps,
+            "label": itertools.repeat(label),
+            "start": itertools.repeat(start),
+            "kind": itertools.repeat("step"),
+        }
+        unprinted = itertools.repeat(None)
+        rows = zip(*(columns.get(name, unprinted) for name in StepRecord._fields), strict=False)
+        return [*map(StepRecord._make, rows)]
+
+    def _numbers(self, places: Sequence[slice]) -> list[list[float]]:
+        """Return for each position the numbers there in all lines.
+
+        A JSON decoder is three times as fast as `float`, but it refuses `007`.
+        """
+        texts = [*self._texts(places)]
+        try:
+            numbers = _NUMBERS.decode(b"[%b]" % b",".join(texts))
+        except msgspec.DecodeError:
+            numbers = [*map(float, texts)]
+        return [numbers[at :: len(places)] for at in range(len(places))]
+
+    def _texts(self, places: Sequence[slice]) -> Iterator[bytes]:
+        """Yield line by line the texts at some positions, which are given in order."""
+        cut, at = "", 0
+        for place in places:
+            cut += f"{place.start - at}x{place.stop - place.start}s"
+            at = place.stop
+        rows = struct.iter_unpack(f"{cut}{self._size - at}x", self._lines)
+        return itertools.chain.from_iterable(rows)
 
 
 class StepShapes:
@@ -132,7 +182,7 @@ class StepShapes:
             begin = max(shapes.rfind(b"\n", at, word_at) + 1, at)
             at = shapes.index(b"\n", word_at) + 1
             shape = shapes[begin:at]
-            layout = self._layout(shape[:-1], block[begin : at - 1])
+            layout = self._layout(shape, block[begin : at - 1])
             if layout is None:
                 continue
             at = _end_of_repeats(shapes, shape, at)
@@ -169,88 +219,3 @@ def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:
         if text.startswith(part * count, at):
             at += len(part) * count
     return at
-
-
-_NUMBERS = msgspec.json.Decoder(list[float])
-
-
-class StepRun:
-    """Consecutive step lines that differ only in their digits."""
-
-    def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
-        self.layout = layout
-        self._size, self._lines = size, lines
-        self.count = len(lines) // size
-
-    @functools.cached_property
-    def steps(self) -> list[int]:
-        """The step of each line."""
-        return [int(text) for text in self._texts(self.layout.step)]
-
-    @functools.cached_property
-    def writers(self) -> tuple[list[bytes], dict[bytes, Origin]]:
-        """The text of each line that names who printed it, and the origin that each text means."""
-        rank, actor = self.layout.rank, self.layout.actor
-        named = [place for place in (rank, actor) if place.start < place.stop]
-        if not named:
-            return [b""] * self.count, {b"": Origin()}
-        at = min(place.start for place in named)
-        texts = [*self._texts(slice(at, max(place.stop for place in named)))]
-        return texts, {
-            text: _origin(
-                text[rank.start - at : rank.stop - at], text[actor.start - at : actor.stop - at]
-            )
-            for text in {*texts}
-        }
-
-    def chosen(self, which: Iterable[bool]) -> StepRun:
-        """Return a run of the lines for which `which` is true."""
-        lines, size = self._lines, self._size
-        begins = itertools.compress(range(0, len(lines), size), which)
-        kept = b"".join([lines[begin : begin + size] for begin in begins])
-        return StepRun(self.layout, size, kept)
-
-    def seconds(self) -> Sequence[float | None]:
-        """Return the seconds of each line's step; None for all if the lines tell none."""
-        place = self.layout.fields.get("step_s")
-        return (None,) * self.count if place is None else self._numbers(place)[0]
-
-    def columns(self, label: str, *, start: int) -> list[Sequence[Any]]:
-        """Return a column for each field of `StepRecord`, with a value for each line."""
-        fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
-        numbers = self._numbers(*(place for _, place in fields))
-        columns = {name: column for (name, _), column in zip(fields, numbers, strict=True)}
-        constants = {"label": label, "start": start, "kind": self.layout.kind}
-        return [
-            self.steps
-            if name == "step"
-            else columns.get(name) or (constants.get(name),) * self.count
-            for name in StepRecord._fields
-        ]
-
-    def _numbers(self, *places: slice) -> list[list[float]]:
-        """Return for each position the numbers there in all lines.
-
-        A JSON decoder is three times as fast as `float`, but it refuses `007`.
-        """
-        texts = [*self._texts(*places)]
-        try:
-            numbers = _NUMBERS.decode(b"[%b]" % b",".join(texts))
-        except msgspec.DecodeError:
-            numbers = [*map(float, texts)]
-        return [numbers[at :: len(places)] for at in range(len(places))]
-
-    def _texts(self, *places: slice) -> Iterator[bytes]:
-        """Yield line by line the texts at some positions, which are given in order."""
-        cut, at = "", 0
-        for place in places:
-            cut += f"{place.start - at}x{place.stop - place.start}s"
-            at = place.stop
-        rows = struct.iter_unpack(f"{cut}{self._size - at}x", self._lines)
-        return itertools.chain.from_iterable(rows)
-
-
-@functools.lru_cache(maxsize=_MOST_ORIGINS)
-def _origin(rank: bytes, actor: bytes) -> Origin:
-    """Return the origin for the texts of a line; "" means that the line lacks it."""
-    return Origin(str(int(rank)) if rank else "", actor.decode())

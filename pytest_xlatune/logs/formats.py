@@ -31,9 +31,9 @@ class BlockFinding:
     """The finding of a block."""
 
     cls: FailureClass
-    line: int  # a figure or name in it; "" if none
-    detail: str = ""  # None takes the action of its class, or a retry
-    action: Action | None = None  # None is what its class asks for, or to be tried again
+    line: int  # number of the block's first line in the log, from 1
+    detail: str = ""  # a figure or name in it; "" if none
+    action: Action | None = None  # None takes the action of its class, or a retry
 
 
 class BlockReader:
@@ -61,13 +61,11 @@ class LogFormat:
     Attributes:
         words: words in lower case, each with three letters of f to z or _; lines without any of
             them are not examined.
-        openings: those of `words` that occur in the first line of a block.
-        heads: beginnings of lines that say that the program hangs.
+        openings: those of `words` that occur in the first line of a block about a failure.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
     openings: ClassVar[tuple[str, ...]] = ()
-    heads: ClassVar[tuple[str, ...]] = ()
 
     def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
         """Return the steps in a line with one of `words`, printed by the process `rank`."""
@@ -88,11 +86,17 @@ class Blocks:
     # the start of the program, its steps so far and the text of lines that may begin a block
     _places: dict[int, tuple[int, int, str]] = field(default_factory=dict)
 
-    def note(self, number: int, text: str, *, start: int, steps: int) -> None:
-        """Note a line with one of its words, before its block is passed on."""
+    def concerns(self, low: str) -> bool:
+        """Return whether a line in lower case has one of the format's words."""
+        return any(word in low for word in self.format.words)
+
+    def note(self, number: int, text: str, *, start: int, steps: int) -> bool:
+        """Note a line with one of its words; return whether it may begin a block."""
         self._reader, low = self._reader or self.format.reader(), text.lower()
-        if len(self._places) < _MOST_PLACES and any(word in low for word in self.format.openings):
+        is_first = any(word in low for word in self.format.openings)
+        if is_first and len(self._places) < _MOST_PLACES:
             self._places.setdefault(number, (start, steps, begun(text, EVIDENCE_CHARS)))
+        return is_first
 
     def feed(self, block: bytes, before: int) -> None:
         """Read a block of the log after `before` lines, from the first one that may matter."""
@@ -106,20 +110,17 @@ class Blocks:
 
     def findings(self) -> Iterator[tuple[int, int, Finding]]:
         """Yield the findings so far, with the start in which each begins and its steps before."""
-        for finding in self._reader.told() if self._reader is not None else ():
-            if finding.line in self._places:
-                start, steps, text = self._places[finding.line]
-                yield (
-                    start,
-                    steps,
-                    Finding(
-                        cls=finding.cls,
-                        action=finding.action or finding.cls.action or Action.RETRY,
-                        line=finding.line,
-                        text=text.strip(),
-                        detail=begun(finding.detail, EVIDENCE_CHARS),
-                    ),
+        for told in self._reader.told() if self._reader is not None else ():
+            if told.line in self._places:
+                start, steps, text = self._places[told.line]
+                finding = Finding(
+                    cls=told.cls,
+                    action=told.action or told.cls.action or Action.RETRY,
+                    line=told.line,
+                    text=text.strip(),
+                    detail=begun(told.detail, EVIDENCE_CHARS),
                 )
+                yield start, steps, finding
 
 
 def formats() -> tuple[LogFormat, ...]:

@@ -1,4 +1,4 @@
-"""What MaxText prints: log line -> rank, step, setting; metrics file -> steps.
+"""What MaxText prints: log line -> rank, step; metrics file -> steps.
 
 It covers every form of the step line since 2023, and all prefixes that launchers add. Pure
 functions of text; this module knows nothing of the order of lines, of files or of failures.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-import string
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_xlatune.model.metric import StepRecord
@@ -19,62 +18,60 @@ from pytest_xlatune.model.record import Json, read_json
 # a terminal's colours:  \x1b[36m(Actor pid=9)\x1b[0m
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# MaxText printed to stdout without a prefix until 2025-12, and since then by absl to stderr.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        # srun -l, padded to the widest task:   ` 8: `
-        r" *(?P<rank>\d{1,9}): ",
-        # Open MPI --tag-output:  [1,0]<stderr>:
-        r"\[\d+,(?P<rank>\d{1,9})\]<std(?:out|err)>: ?",
-        # Ray:  (MaxTextTrainerActor pid=812, ip=10.0.0.7)
-        r"\((?P<actor>[^()\n]*\bpid=\d+[^()\n]*)\) ?",
-        # Primus:  [20260929 19:48:42][rank-0/16][INFO]
-        r"(?:\[[^\]\n]*\])*?\[rank-(?P<rank>\d{1,9})/\d+\](?:\[[^\]\n]*\])* *",
-        # absl:  I0112 07:08:09.123456 140001 metric_logger.py:226]
-        # libtpu before its log is set up:  E0000 00:00:1795339599.810613 16729 a.cc:1100]
-        r"[IWEF]\d{4} \d\d:\d\d:\d{2,15}\.\d+ +\d+ [^\s\]]+:\d+\] ",
-        # older XLA:  2026-01-12 07:08:09.123456: F external/xla/xla/parse_flags_from_env.cc:225]
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWEF] [^\s\]]+:\d+\] ",
-        # Python's logging:  2026-01-12 07:08:09,123 - root - INFO -     [2026-01-12 07:08:09][INFO]
-        (
-            r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?:Z|[+-]\d\d:?\d\d)?(?: -)?"
-            r"(?: [\w.]+(?: -|:))?? *\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?(?: -|:)? "
-            r"(?:(?!\S*(?:Error|Exception|Interrupt):|(?:step|iter|iteration|epoch|loss): )"
-            r"[a-z_][\w.]*(?::\d+)?(?: -|:) )?"
-        ),
-        # the same without a time:  INFO:root:
-        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:",
-        # container runtimes, CRI's stream and tag:  2026-01-12T07:08:09.123456Z stderr F
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?",
-        # kubectl logs --prefix:  [pod/train-0-abcde/trainer]
-        r"\[pod/[^\]\s]+\] ",
-        # docker compose:  trainer-1  |
-        r"[A-Za-z][\w.-]* +\| ",
-        # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:     Jan 12 07:08:09 gpu017 kernel:
-        # but `Jan 12 07:08:09 completed step: 7` is a step after a time
-        (
-            r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [^\s:]+ (?:[^\s:\[\]]+\[\d+\]|kernel|systemd"
-            r"|slurm\w+|dockerd|containerd|kubelet|python[\d.]*|\S+\.(?:sh|py)): "
-        ),
-        # a time alone:  Jan 12 07:08:09     [2026-01-12 07:08:09]     2026-01-12 07:08:09.123
-        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
-        r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
-        r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
-        # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before a
-        # launcher's words; before a program's own lines such a text is learnt
-        (
-            r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
-            r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
-        ),
-        # torchrun, a launcher's own:  [rank3]:     [default0]:
-        r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
-    )
+# MaxText printed to stdout without a prefix until 2025-12, and since then by absl to stderr. A
+# prefix names a rank, an actor of Ray or neither.
+_PREFIXES = (
+    # srun -l, padded to the widest task:   ` 8: `
+    r" *(?P<rank>\d{1,9}): ",
+    # Open MPI --tag-output:  [1,0]<stderr>:
+    r"\[\d+,(?P<rank>\d{1,9})\]<std(?:out|err)>: ?",
+    # Ray:  (MaxTextTrainerActor pid=812, ip=10.0.0.7)
+    r"\((?P<actor>[^()\n]*\bpid=\d+[^()\n]*)\) ?",
+    # Primus:  [20260929 19:48:42][rank-0/16][INFO]
+    r"(?:\[[^\]\n]*\])*?\[rank-(?P<rank>\d{1,9})/\d+\](?:\[[^\]\n]*\])* *",
+    # absl:  I0112 07:08:09.123456 140001 metric_logger.py:226]
+    # libtpu before its log is set up:  E0000 00:00:1795339599.810613 16729 a.cc:1100]
+    r"[IWEF]\d{4} \d\d:\d\d:\d{2,15}\.\d+ +\d+ [^\s\]]+:\d+\] ",
+    # older XLA:  2026-01-12 07:08:09.123456: F external/xla/xla/parse_flags_from_env.cc:225]
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWEF] [^\s\]]+:\d+\] ",
+    # Python's logging:  2026-01-12 07:08:09,123 - root - INFO -     [2026-01-12 07:08:09][INFO]
+    (
+        r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?:Z|[+-]\d\d:?\d\d)?(?: -)?"
+        r"(?: [\w.]+(?: -|:))?? *\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?(?: -|:)? "
+        r"(?:(?!\S*(?:Error|Exception|Interrupt):|(?:step|iter|iteration|epoch|loss): )"
+        r"[a-z_][\w.]*(?::\d+)?(?: -|:) )?"
+    ),
+    # the same without a time:  INFO:root:
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:",
+    # container runtimes, CRI's stream and tag:  2026-01-12T07:08:09.123456Z stderr F
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?",
+    # kubectl logs --prefix:  [pod/train-0-abcde/trainer]
+    r"\[pod/[^\]\s]+\] ",
+    # docker compose:  trainer-1  |
+    r"[A-Za-z][\w.-]* +\| ",
+    # journald, syslog:  Jan 12 07:08:09 gpu017 run.sh[812]:     Jan 12 07:08:09 gpu017 kernel:
+    # but `Jan 12 07:08:09 completed step: 7` is a step after a time
+    (
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [^\s:]+ (?:[^\s:\[\]]+\[\d+\]|kernel|systemd"
+        r"|slurm\w+|dockerd|containerd|kubelet|python[\d.]*|\S+\.(?:sh|py)): "
+    ),
+    # a time alone:  Jan 12 07:08:09     [2026-01-12 07:08:09]     2026-01-12 07:08:09.123
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
+    r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
+    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before a
+    # launcher's words; before a program's own lines such a text is learnt
+    (
+        r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
+        r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
+    ),
+    # torchrun, a launcher's own:  [rank3]:     [default0]:
+    r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
 )
-# prefixes may begin with letters: a logger's level, a service's name or a month
-_PREFIX_BEGINS = frozenset(" 0123456789[(" + string.ascii_letters)
+_PREFIX = re.compile(
+    "|".join(prefix.replace("<rank>", f"<rank{at}>") for at, prefix in enumerate(_PREFIXES))
+)
 _MOST_PREFIXES = 8
-_MOST_SETTINGS = 4096
 _NOWHERE = slice(0, 0)
 
 
@@ -100,36 +97,8 @@ class Origin(NamedTuple):
         return (-2 if rank == 0 else rank), int("ip=" in self.actor)
 
 
-@dataclass(slots=True)
-class Settings:
-    """Names and values; if several origins print one, the last value of the preferred counts."""
-
-    values: dict[str, tuple[tuple[int, int], str]] = field(default_factory=dict)
-
-    def put(self, name: str, value: str, origin: Origin) -> None:
-        """Add a setting that an origin prints."""
-        known = self.values.get(name)
-        if known is None and len(self.values) >= _MOST_SETTINGS:
-            return
-        if known is None or origin.preference <= known[0]:
-            self.values[name] = (origin.preference, value)
-
-    def plain(self) -> dict[str, str]:
-        """Return name -> value."""
-        return {name: value for name, (_, value) in self.values.items()}
-
-
-# an editor or PowerShell's Tee-Object writes it before the first line, for UTF-8 or UTF-16
-_BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
-
-
 def plain_segments(line: bytes) -> list[str]:
-    r"""Return the texts of a line without colours and NUL bytes, split at carriage returns.
-
-    ASCII in UTF-16 has NUL bytes in between. A byte order mark is removed.
-    """
-    if (mark := _BYTE_ORDER_MARK.match(line)) is not None:
-        line = line[mark.end() :]
+    """Return the texts of a line without colours and NUL bytes, split at carriage returns."""
     text = line.decode("utf-8", "replace").replace("\0", "")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
@@ -159,12 +128,11 @@ def unwrap(text: str) -> str | None:
         body = f"{{{body}}}"
     if not (body.startswith("{") and body.endswith("}")):
         return None
-    values: Json = _object(body)
+    value: Json = _object(body)
     for _ in range(2):  # a payload may itself be an envelope
-        values = next((values[key] for key in _ENVELOPE if key in values), None)
-        if not isinstance(values, dict):
-            break
-    return values.rstrip("\r\n") if isinstance(values, str) else None
+        if isinstance(value, dict):
+            value = next((value[key] for key in _ENVELOPE if key in value), None)
+    return value.rstrip("\r\n") if isinstance(value, str) else None
 
 
 # CRI splits a line of 16 KiB or more; P says that the next one continues:
@@ -175,23 +143,20 @@ PART = re.compile(rb"\d{4}-\d\d-\d\dT\S{1,40} std(?:out|err) P ")
 def split_origin(text: str) -> tuple[Origin, str]:
     """Remove every known prefix from a line; the innermost rank counts."""
     at, rank, actor = _prefixes(text)
-    number = str(int(text[rank])) if text[rank] else ""
-    return Origin(number, text[actor]), text[at:]
+    return Origin(str(int(text[rank])) if text[rank] else "", text[actor]), text[at:]
 
 
 def _prefixes(text: str) -> tuple[int, slice, slice]:
     """Return the end of the known prefixes of a line, and the positions of rank and actor."""
-    rank = actor = _NOWHERE
-    at, matched, count = 0, True, 0
-    while matched and count < _MOST_PREFIXES and text[at : at + 1] in _PREFIX_BEGINS:
-        matched = False
-        for prefix in _PREFIXES:
-            match = prefix.match(text, at)
-            if match is not None:
-                named = prefix.groupindex
-                rank = slice(*match.span("rank")) if "rank" in named else rank
-                actor = slice(*match.span("actor")) if "actor" in named else actor
-                at, matched, count = match.end(), True, count + 1
+    at, rank, actor = 0, _NOWHERE, _NOWHERE
+    for _ in range(_MOST_PREFIXES):
+        if (match := _PREFIX.match(text, at)) is None:
+            break
+        if match.lastgroup == "actor":
+            actor = slice(*match.span("actor"))
+        elif match.lastgroup is not None:
+            rank = slice(*match.span(match.lastgroup))
+        at = match.end()
     return at, rank, actor
 
 
@@ -207,40 +172,39 @@ _STEP = re.compile(
 )
 # nan and inf count too, otherwise the steps of a NaN run vanish and its last finite loss stays
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf(?:inity)?)"
-# , Tokens/s/device: 5312.77, total_weights: 1024, loss: 7.328, moe_lb_loss: 0.011
-# fields are found by full name, because `.*loss:` would take moe_lb_loss for the loss
-# what may follow a number, including the end of an envelope:  loss: nan",    loss: 7.328\n'
-_NUMBER_END = r"(?=[,%\s\"'\\\])}]|$)"
-_FIELD = re.compile(
-    rf", ?(seconds|TFLOP/s/device|TFLOP/s|MFU|Tokens/s/device|loss): ({_NUMBER}){_NUMBER_END}"
-)
-# a figure in scalar metrics:  'perf/step_time_seconds': Array(0.52, dtype=float32)
-_SCALAR = re.compile(
-    r"'(learning/loss|perf/step_time_seconds|perf/per_device_tflops(?:_per_sec)?"
-    rf"|perf/per_device_tokens_per_sec)': (?:\w+\()?({_NUMBER})(?=[,)}}\s]|$)"
-)
 _ATTRIBUTE = {
     "seconds": "step_s",
-    **dict.fromkeys(("TFLOP/s/device", "TFLOP/s"), "tflops"),
+    "TFLOP/s/device": "tflops",
+    "TFLOP/s": "tflops",
     "MFU": "mfu",
     "Tokens/s/device": "tgs",
-    **dict.fromkeys(("loss", "learning/loss"), "loss"),
+    "loss": "loss",
+    "learning/loss": "loss",
     "perf/step_time_seconds": "step_s",
-    **dict.fromkeys(("perf/per_device_tflops", "perf/per_device_tflops_per_sec"), "tflops"),
+    "perf/per_device_tflops": "tflops",
+    "perf/per_device_tflops_per_sec": "tflops",
     "perf/per_device_tokens_per_sec": "tgs",
 }
+# , Tokens/s/device: 5312.77, total_weights: 1024, loss: 7.328, moe_lb_loss: 0.011
+#   'perf/step_time_seconds': Array(0.52, dtype=float32)
+# fields are found by full name, because `.*loss:` would take moe_lb_loss for the loss; what may
+# follow a number includes the end of an envelope:  loss: nan",    loss: 7.328\n'
+_FIELD = re.compile(
+    rf"(?:, ?|')({'|'.join(_ATTRIBUTE)})'?: (?:\w+\()?({_NUMBER})(?=[,%\s\"'\\\])}}]|$)"
+)
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{0,15})?")
 _MOST_STEP = 10**15  # no step has more digits
 # a number that `%.3f` has printed completely:  loss: 7.328
 _PRINTED_IN_FULL = re.compile(r": (?:-?\d+\.\d{3}|nan|-?inf)$")
 
 
-def parse_steps(text: str, label: str) -> list[StepRecord]:
+def parse_steps(text: str, label: str, *, is_torn: bool = False) -> list[StepRecord]:
     """Return the steps in a line: one, or several if writers glued lines together.
 
-    `Completed eval step` is no step. The loss is the field `loss`, not e.g. `lm_loss`.
+    `Completed eval step` is no step. The loss is the field `loss`, not e.g. `lm_loss`. Of a line
+    that lost its end, only complete fields count.
     """
-    text = text.rstrip()
+    text = (_without_torn_field(text) if is_torn else text).rstrip()
     return [
         StepRecord(
             step=int(match["step"] or match["oldest"]),
@@ -257,46 +221,41 @@ def parse_steps(text: str, label: str) -> list[StepRecord]:
 class StepLayout:
     """The positions of the parts of a step line; `fields` by attribute of the step's record."""
 
-    rank: slice
-    actor: slice
+    rank: slice  # empty if the line names no rank
     step: slice
     fields: dict[str, slice]
-    kind: str
 
 
 def step_layout(line: bytes) -> StepLayout | None:
     """Return the layout of a line that consists of one step with finite figures, else None.
 
-    It is valid for all lines that differ only in digits.
+    It is valid for all lines that differ only in digits. A line with any other text is read in
+    full.
     """
     text = line.decode("ascii", "ignore").removesuffix("\r")
-    if len(text) + line.endswith(b"\r") != len(line) or not text.isprintable():
+    is_plain = len(text) + line.endswith(b"\r") == len(line) and text.isprintable()
+    if not is_plain or "=" in text or PART.match(line):
         return None
     at, rank, actor = _prefixes(text)
-    rest = text[at:]
-    if _OTHER_LINE.search(rest) or PART.match(line) or front_of(rest) or hides_setting(rest):
+    match = _STEP.match(text, at)
+    if match is None or match["step"] is None or match["profiler"] or match.end() < len(text):
         return None
-    matches = [*_STEP.finditer(text, at)]
-    if len(matches) != 1 or matches[0].end() != len(text) or text[at : matches[0].start()].strip():
-        return None
-    (match,) = matches
     fields = _fields(match, text)
     # any digits make these finite numbers; a line without a figure may be no step
-    if not fields or not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in fields.values()):
+    if actor != _NOWHERE or not fields or _OTHER_LINE.search(text, at):
         return None
-    step = slice(*match.span("oldest" if match["step"] is None else "step"))
-    kind = _kind(match, text)
-    return StepLayout(rank=rank, actor=actor, step=step, fields=fields, kind=kind)
+    if not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in fields.values()):
+        return None
+    return StepLayout(rank=rank, step=slice(*match.span("step")), fields=fields)
 
 
 def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
     """Return the positions of the figures in a step line, by attribute of its record."""
     rest = match["rest"]
     is_glued = match.end() < len(text)
-    end = match.start("rest") + len(without_torn_field(rest) if is_glued else rest)
-    pattern = _SCALAR if "per-step scalar metrics" in rest else _FIELD
+    end = match.start("rest") + len(_without_torn_field(rest) if is_glued else rest)
     places: dict[str, slice] = {}
-    for figure in pattern.finditer(text, match.start("rest") - 1, end):  # from the comma on
+    for figure in _FIELD.finditer(text, match.start("rest") - 1, end):  # from the comma on
         places.setdefault(_ATTRIBUTE[figure[1]], slice(*figure.span(2)))
     return places
 
@@ -327,7 +286,7 @@ def unglued(text: str) -> tuple[str, str]:
     return text[: other.start()] + text[end:], text[other.start() : end]
 
 
-def without_torn_field(text: str) -> str:
+def _without_torn_field(text: str) -> str:
     """Return a step line that lost its end, cut back to its last complete field."""
     if _PRINTED_IN_FULL.search(text):
         return text
@@ -347,27 +306,18 @@ def _kind(match: re.Match[str], text: str) -> str:
 
 
 # lines of `printenv`:  NCCL_IB_HCA=mlx5_0,mlx5_1        declare -x XLA_FLAGS="--xla_a=0"
-_ENVIRONMENT = re.compile(
+ENVIRONMENT = re.compile(
     r"(?P<shell>export |declare -x )?"
     r"(?P<name>(?:NCCL|RCCL|XLA|JAX|HSA|HIP|UCX|NVTE|LIBTPU)_\w+)=(?P<value>.*)"
 )
 
 
-def parse_environment(text: str) -> tuple[str, str] | None:
-    """Return name and value if a line without its prefix is a line of `printenv`; else None."""
-    match = _ENVIRONMENT.match(text)
-    if match is None:
-        return None
+def setting_of(match: re.Match[str]) -> tuple[str, str]:
+    """Return name and value in a match of `ENVIRONMENT`; a shell quotes the value."""
     value = match["value"].rstrip()
     if match["shell"] and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     return match["name"], value
-
-
-def hides_setting(text: str) -> bool:
-    """Return whether a line of `printenv` follows another text."""
-    match = _ENVIRONMENT.search(text) if "=" in text else None
-    return match is not None and match.start() > 0
 
 
 # MaxText's lines begin with:  Config param steps: 15     completed step: 7,
@@ -375,9 +325,12 @@ _HEAD = re.compile(
     r"(?<![A-Za-z])(?:Config param \w+: |completed step: \d{1,15},|Memstats: After params )"
 )
 _MOST_FRONT = 240
+_NUMBERS = re.compile(r"[0-9]+")
+_LEAST_LINES = 3
+_MOST_SHAPES, _MOST_HIDDEN = 8, 256
 
 
-def front_of(text: str) -> str:
+def _front_of(text: str) -> str:
     """Return the unknown text before a line of MaxText; "" if there is none.
 
     Known prefixes may follow it:  job7> I0112 07:08:09.123456 1401 a.py:1] completed step: 7,
@@ -387,19 +340,9 @@ def front_of(text: str) -> str:
     # an envelope, and MaxText's own words, are no unknown text
     if not front.strip() or "{" in front or '": "' in front or "[Rampup" in front:
         return ""
-    return next(
-        (
-            front[:at]
-            for at in range(1, len(front))
-            if not front[at - 1].isalnum() and _prefixes(text[at:])[0] == len(front) - at
-        ),
-        front,
-    )
-
-
-_NUMBERS = re.compile(r"[0-9]+")
-_LEAST_LINES = 3
-_MOST_SHAPES, _MOST_HIDDEN = 8, 256
+    ends = (at for at in range(1, len(front)) if not front[at - 1].isalnum())
+    unknown = (front[:at] for at in ends if _prefixes(text[at:])[0] == len(front) - at)
+    return next(unknown, front)
 
 
 class PrefixLearner:
@@ -418,9 +361,10 @@ class PrefixLearner:
         """Examine a line without known prefixes; return whether the prefix is now known."""
         if self._prefix is not None:
             return False
-        shape = _NUMBERS.sub("0", front_of(text))
+        shape = _NUMBERS.sub("0", _front_of(text))
         if not shape:
-            if len(self.hidden) < _MOST_HIDDEN and hides_setting(text):
+            setting = ENVIRONMENT.search(text) if "=" in text else None
+            if setting is not None and setting.start() and len(self.hidden) < _MOST_HIDDEN:
                 self.hidden.append(text)
             return False
         if shape in self._shapes or len(self._shapes) < _MOST_SHAPES:

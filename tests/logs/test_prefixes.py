@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_xlatune.logs import LogReport, read_log
+from pytest_xlatune.logs import LogReport
 from tests.helpers.log_lines import read_every_way, step, text_of
 
 LINES = [
@@ -155,13 +155,3 @@ def test_a_text_that_varies_is_no_prefix() -> None:
     assert [each.kind for each in report.steps][8:] == ["rampup"] * 11
     assert not [each for each in report.findings if each.cls == "python-exception"]
     assert "an unknown text in front of lines may hide settings and failures" in report.notes
-
-
-@pytest.mark.parametrize("code", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("first", ["XLA_FLAGS=--xla_a=1", step(0), "ValueError: a shape"])
-def test_how_a_file_is_encoded_hides_no_line(code: str, first: str) -> None:
-    text = "\n".join((first, *(step(at) for at in range(1, 9)), ""))
-    mark = "\ufeff" if code == "utf-16-be" else ""
-    found, plain = (read_log([each]) for each in ((mark + text).encode(code), text.encode()))
-    for name in ("steps", "findings", "xla_flags", "notes"):
-        assert getattr(found, name) == getattr(plain, name)

@@ -27,7 +27,6 @@ class MegascaleFormat(LogFormat):
 
     words = (*_OPENING, " graphs to complete")
     openings = _OPENING
-    heads = ("Megascale detects a hang ", "Some workers have halted with an unrecoverable error: ")
 
     def reader(self) -> BlockReader:
         """Return a reader for the digests of one log."""
